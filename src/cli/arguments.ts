@@ -1,7 +1,7 @@
 import { InvalidArgumentError } from 'commander'
 import { parseLabel } from '../protocol/edge/labels.ts'
 import { CodedError, type ErrorCode } from '../protocol/errors.ts'
-import { unreadableReason } from '../protocol/file-reasons.ts'
+import { isNotUtf8, shownPath, unreadableReason } from '../protocol/file-reasons.ts'
 import { API_PREFIX, cellName, uuid } from '../protocol/wire.ts'
 import { DURATION } from '../settings/quantity.ts'
 import { hasCertificate } from '../platform/has-certificate.ts'
@@ -30,7 +30,8 @@ export function uuidArgument(text: string): string {
 export function urlArgument(text: string): string {
   if (URL.canParse(text) && /^https?:\/\//.test(text)) return text
   // Messages about invalid arguments quote them, and this one can contain a password.
-  if (text.includes('@')) throw new CodedError('USAGE', 'The address is invalid. Use an http or https URL without a user or a password.')
+  if (text.includes('@'))
+    throw new CodedError('USAGE', 'The address is invalid. Use an http or https URL without a user or a password.')
   throw new InvalidArgumentError('Use an http or https URL.')
 }
 
@@ -113,6 +114,8 @@ export function readFileArgument(io: Io, path: string, code: ErrorCode): string 
   try {
     return io.readText(path)
   } catch (cause) {
-    throw new CodedError(code, `Cannot read ${path}: ${unreadableReason(cause)}.`, { cause })
+    const isText = code === 'USAGE' && isNotUtf8(cause)
+    const message = `Cannot read ${shownPath(path)}: ${unreadableReason(cause)}.`
+    throw new CodedError(isText ? 'FILE_INVALID' : code, message, { cause })
   }
 }

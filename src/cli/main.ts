@@ -30,11 +30,15 @@ const SIGNALS = ['SIGHUP', 'SIGINT', 'SIGTERM'] as const
 const listen = (): void => SIGNALS.forEach((signal) => process.on(signal, onSignal))
 listen()
 
+/** Refuses other bytes: they would become U+FFFD, and different names would become the same. */
+const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
+const readUtf8 = (path: string): string => utf8.decode(readFileSync(path))
+
 /** Of a terminal or a pipe, which may never end: listeners could not run meanwhile, so signals end the process. */
 function readStream(path: string): string {
   SIGNALS.forEach((signal) => process.off(signal, onSignal))
   try {
-    return readFileSync(path, 'utf8')
+    return readUtf8(path)
   } finally {
     listen()
   }
@@ -45,7 +49,7 @@ process.exitCode = await run(process.argv.slice(2), {
   stderr: process.stderr,
   env: process.env,
   now: () => Date.now(),
-  readText: (path) => (statSync(path).isFile() ? readFileSync(path, 'utf8') : readStream(path)),
+  readText: (path) => (statSync(path).isFile() ? readUtf8(path) : readStream(path)),
   stop: () => (stop ??= new AbortController()).signal,
   onHangup: (listener) => {
     hangup = listener

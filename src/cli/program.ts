@@ -2,7 +2,6 @@
 import { Command, CommanderError, type Option } from 'commander'
 import { CodedError, ERRORS, messageOf } from '../protocol/errors.ts'
 import { isSingle } from './collect.ts'
-import { isUtf8Text } from '../protocol/file-reasons.ts'
 import type { Io, World } from './io.ts'
 import { softwareVersion } from '../platform/software-version.ts'
 import { writeLines } from './lines.ts'
@@ -110,7 +109,8 @@ export async function run(args: readonly string[], world: World): Promise<number
   const io: Io = { ...world, exitWith: (code) => (exitCode = code) }
   let called = new Command('tallygate')
   try {
-    if (!args.every(isUtf8Text)) throw new CodedError('USAGE', 'An argument is not valid UTF-8.')
+    // Node decodes bytes that are not UTF-8 to U+FFFD: different names would become the same.
+    if (args.some((arg) => arg.includes('\uFFFD'))) throw new CodedError('USAGE', 'An argument is not valid UTF-8.')
     const name = given.find((arg) => Object.hasOwn(COMMANDS, arg))
     const program = await build(io, (each) => each === name)
     called = calledBy(program, given)

@@ -5,9 +5,13 @@ export function unreadableReason(error: unknown): string {
   return reasonOf(error, { ...REASONS, ENOENT: 'there is no such file', EACCES: 'this user may not read it' })
 }
 
-/** Bytes that are not UTF-8 were decoded to U+FFFD: different names would become the same. */
-export function isUtf8Text(text: string): boolean {
-  return !text.includes('\uFFFD')
+export function isNotUtf8(error: unknown): boolean {
+  return (error as { readonly code?: unknown }).code === NOT_UTF8
+}
+
+/** The path in a message, or `[secret]` where a key or a token was given in its place. */
+export function shownPath(path: string): string {
+  return /-----BEGIN |^eyJ|[\r\n]/.test(path) ? '[secret]' : path
 }
 
 export function unwritableReason(error: unknown): string {
@@ -20,6 +24,9 @@ function reasonOf(error: unknown, reasons: Readonly<Record<string, string>>): st
   // The system's own message repeats the path, and names a call.
   return reasons[code] ?? (/^E[A-Z0-9]+$/.test(code) ? code : messageOf(error))
 }
+
+/** Of a strict `TextDecoder`. */
+const NOT_UTF8 = 'ERR_ENCODING_INVALID_ENCODED_DATA'
 
 const REASONS: Readonly<Record<string, string>> = {
   ENOENT: 'its directory does not exist',
@@ -34,6 +41,7 @@ const REASONS: Readonly<Record<string, string>> = {
   ENOSPC: 'the disk is full',
   SQLITE_FULL: 'the disk is full',
   EDQUOT: 'the quota of this user is used up',
+  [NOT_UTF8]: 'it is not valid UTF-8',
   ERR_FS_FILE_TOO_LARGE: 'it is too large',
   ERR_STRING_TOO_LONG: 'it is too large',
 }

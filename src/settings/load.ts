@@ -1,7 +1,7 @@
 /** Loads settings: flag, else environment, else file, else default. Unknown keys are errors. Errors show no secret. */
 import { parse as parseToml, TomlError } from 'smol-toml'
 import { CodedError } from '../protocol/errors.ts'
-import { isUtf8Text, unreadableReason } from '../protocol/file-reasons.ts'
+import { shownPath, unreadableReason } from '../protocol/file-reasons.ts'
 import { nearest } from './nearest.ts'
 import { type NamedOption, namedOptions, type OptionTable, type OptionTree, type Settings } from './option.ts'
 
@@ -86,7 +86,6 @@ function readFile(
   readText: Sources['readText'],
 ): ReadonlyMap<string, Found> {
   const text = read(path, readText)
-  if (!isUtf8Text(text)) throw new CodedError('CONFIG_UNREADABLE', `${path} is not valid UTF-8.`)
   let toml: Record<string, unknown>
   try {
     toml = parseToml(text)
@@ -142,9 +141,14 @@ function read(path: string, readText: Sources['readText'], where?: string): stri
   try {
     return readText(path)
   } catch (cause) {
-    const at = where === undefined ? '' : `${where}: `
-    throw new CodedError('CONFIG_UNREADABLE', `${at}${path}: ${unreadableReason(cause)}.`, { cause })
+    throw new CodedError('CONFIG_UNREADABLE', `${unreadable(path, where)}: ${unreadableReason(cause)}.`, { cause })
   }
+}
+
+/** @param where of a secret: a value that is no path may be the secret itself */
+function unreadable(path: string, where: string | undefined): string {
+  if (where === undefined) return path
+  return path.startsWith('/') ? `${where}: ${shownPath(path)}` : `${where} does not name a file that can be read`
 }
 
 function place(settings: Record<string, unknown>, path: readonly string[], value: unknown): void {

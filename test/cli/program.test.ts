@@ -1,5 +1,5 @@
 import { execFile, spawn } from 'node:child_process'
-import { mkdtempSync, readFileSync, readdirSync, rmSync } from 'node:fs'
+import { mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
@@ -197,6 +197,25 @@ describe('as a process', () => {
     })
   })
 
+  test.each([
+    [
+      'bytes that are not UTF-8',
+      Buffer.from('name: caf\u00e9', 'latin1'),
+      /FILE_INVALID: Cannot read \S+: it is not valid UTF-8\./,
+    ],
+    ['the character U+FFFD', Buffer.from('nmae: \uFFFD'), /FILE_INVALID: \S+site\.yaml:1: nmae/],
+  ])('it tells a file with %s from others', async (_what, bytes, message) => {
+    const directory = mkdtempSync(join(tmpdir(), 'tallygate-text-'))
+    onTestFinished(() => rmSync(directory, { recursive: true }))
+    const file = join(directory, 'site.yaml')
+    writeFileSync(file, bytes)
+    const args = [bin, 'apply', '--file', file, '--url', 'http://127.0.0.1:1']
+    await expect(promisify(execFile)(process.execPath, args)).rejects.toMatchObject({
+      code: 65,
+      stderr: expect.stringMatching(message) as string,
+    })
+  })
+
   test('a reader that goes away ends it quietly', async () => {
     const child = spawn(process.execPath, [bin, '--help'], { stdio: ['ignore', 'pipe', 'pipe'] })
     child.stdout.destroy()
@@ -220,3 +239,11 @@ test.each(['user:secret@host', '//user:secret@host', 'http//user:secret@host', '
     }
   },
 )
+
+test('a key or a token in place of the path of its file is not shown', async () => {
+  for (const secret of ['-----BEGIN PRIVATE KEY-----\nMIGHsecret', 'eyJhbGciOiJFUzI1NiJ9.secret']) {
+    const { code, err } = await tallygate(['token', '--admin', `--key=${secret}`])
+    expect([code, err]).toEqual([66, expect.stringContaining('Cannot read [secret]: there is no such file.') as string])
+    expect(err).not.toMatch(/secret(?!])/)
+  }
+})

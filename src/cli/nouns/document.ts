@@ -1,7 +1,6 @@
 /** A JSON or YAML file whose values know their lines. JSON is YAML. */
 import { type Document, LineCounter, isMap, isNode, isScalar, parseDocument } from 'yaml'
 import { CodedError } from '../../protocol/errors.ts'
-import { isUtf8Text } from '../../protocol/file-reasons.ts'
 import { isTooDeep } from '../../protocol/parse-json.ts'
 import { readFileArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
@@ -28,7 +27,6 @@ const PARSER_MESSAGES: Readonly<Record<string, string>> = {
 export function readDocument(path: string, io: Io): FileDocument {
   const name = path === '-' ? 'standard input' : path
   const text = readFileArgument(io, path === '-' ? '/dev/stdin' : path, 'USAGE')
-  if (!isUtf8Text(text)) throw new CodedError('FILE_INVALID', `${name} is not valid UTF-8`)
   if (text.trim() === '') throw new CodedError('FILE_INVALID', `${name} is empty`)
   if (text.length > CHARACTERS_MAX)
     throw new CodedError('FILE_INVALID', `${name} is larger than 8 MiB: split it into several files`)
