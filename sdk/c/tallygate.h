@@ -21,6 +21,11 @@
 #define TG_BUFFER 32768
 #endif
 
+/* How long a request is repeated while the agent is down, restarting or busy. Of a client, until it is set otherwise. */
+#ifndef TG_PATIENCE_MS
+#define TG_PATIENCE_MS 10000
+#endif
+
 typedef enum {
   TG_OK,          /* There is an answer; look whether it is granted. */
   TG_UNREACHABLE, /* No response until the patience ended. The request may have been charged. */
@@ -72,7 +77,7 @@ typedef struct {
 
 /* One connection, for one thread at a time. */
 typedef struct {
-  unsigned patience_ms; /* How long a request is repeated while the agent is down, restarting or busy. */
+  unsigned patience_ms; /* TG_PATIENCE_MS. */
   char socket[109]; /* One more than fits, so that a longer path is noticed. */
   int fd;
   pid_t process; /* Of `fd` and `name`. A forked process inherits both, and must not use them. */
@@ -278,7 +283,7 @@ void tg_connect(tg_client *client, const char *socket) {
   if (socket == NULL || socket[0] == '\0') socket = getenv("TALLYGATE_SOCKET");
   if (socket == NULL || socket[0] == '\0') socket = "/run/tallygate/agent.sock";
   snprintf(client->socket, sizeof client->socket, "%s", socket);
-  client->patience_ms = 10000;
+  client->patience_ms = TG_PATIENCE_MS;
   client->fd = -1;
 }
 
@@ -439,7 +444,9 @@ static tg_status tg__no_response(tg_client *client, tg_error *error) {
   if (errno == EMSGSIZE)
     return tg__fail(error, TG_ERROR, "ANSWER_UNEXPECTED", TG_RETRY_NO,
                     "The response has no length, or is longer than TG_BUFFER: define a larger one. The request may have been charged.");
-  const char *advice = errno == EACCES ? "Add this user to the group of the socket" : "Start the agent";
+  const char *advice = "Start the agent. If it runs, close unused connections to it: socket.connections_max limits their number";
+  if (errno == EACCES) advice = "Add this user to the group of the socket";
+  if (errno == ENOENT || errno == ECONNREFUSED) advice = "Start the agent";
   snprintf(message, sizeof message, "The agent does not respond at %s (%s). %s.", client->socket, strerror(errno), advice);
   return tg__fail(error, TG_UNREACHABLE, "AGENT_UNREACHABLE", TG_RETRY_LATER, message);
 }

@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -285,6 +286,8 @@ func unreachable(socket string, cause error) *Error {
 	advice := "Start the agent"
 	if errors.Is(cause, os.ErrPermission) {
 		advice = "Add this user to the group of the socket"
+	} else if !errors.Is(cause, os.ErrNotExist) && !errors.Is(cause, syscall.ECONNREFUSED) {
+		advice += ". If it runs, close unused connections to it: socket.connections_max limits their number"
 	}
 	message := fmt.Sprintf("The agent does not respond at %s (%v). %s.", socket, cause, advice)
 	return &Error{Code: "AGENT_UNREACHABLE", Message: message, Retry: RetryLater, kind: ErrUnreachable}

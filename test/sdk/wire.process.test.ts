@@ -102,7 +102,8 @@ const REQUEST = 'access anna 1.0 1 1'
 const GRANTED = 'granted 1001 0.85 -'
 const REFUSED = 'error TallygateError BAD_REQUEST no'
 const UNEXPECTED = 'error TallygateError ANSWER_UNEXPECTED no'
-const UNREACHABLE = 'error AgentUnreachable AGENT_UNREACHABLE later'
+/** The last word: the message says that the agent limits its connections. */
+const UNREACHABLE = 'error AgentUnreachable AGENT_UNREACHABLE later connections'
 
 function http(
   body: string,
@@ -217,7 +218,7 @@ it.each([
   ['is in another protocol', 'SSH-2.0-OpenSSH_9\r\n'],
 ])('every client repeats the request if the response %s', async (_, text) => {
   script = (socket) => void socket.end(text)
-  await all([REQUEST], [UNREACHABLE])
+  await all([REQUEST, 'open'], [UNREACHABLE, UNREACHABLE])
   for (const { name, requests } of wires) expect([name, requests > 1]).toEqual([name, true])
 })
 

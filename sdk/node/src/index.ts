@@ -456,10 +456,18 @@ class Connection {
   }
 
   #unreachable({ code, message }: NodeJS.ErrnoException): AgentUnreachable {
-    const advice = code === 'EACCES' ? 'Add this user to the group of the socket' : 'Start the agent'
+    const advice = ADVICE[code ?? ''] ?? `${START}. ${IF_FULL}`
     const text = `The agent does not respond at ${this.#socketPath} (${code ?? message}). ${advice}.`
     return new AgentUnreachable('AGENT_UNREACHABLE', text, 'later')
   }
+}
+
+const START = 'Start the agent'
+const IF_FULL = 'If it runs, close unused connections to it: socket.connections_max limits their number'
+const ADVICE: Readonly<Record<string, string>> = {
+  EACCES: 'Add this user to the group of the socket',
+  ENOENT: START,
+  ECONNREFUSED: START,
 }
 
 function encode({ body }: Call): string {

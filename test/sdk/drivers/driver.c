@@ -1,5 +1,6 @@
 /* Does what the lines of its standard input say, with the client for C. See ../driver.ts. */
 #define TALLYGATE_IMPLEMENTATION
+#define TG_PATIENCE_MS ((unsigned)atoi(getenv("PATIENCE_MS")))
 #include "tallygate.h"
 #include <sys/wait.h>
 
@@ -24,7 +25,8 @@ static void say_error(tg_status status) {
       [TG_ENDED] = "SessionEnded",           [TG_ERROR] = "TallygateError",
   };
   static const char *const retries[] = {"no", "later", "online"};
-  printf("error %s %s %s\n", kinds[status], error.code, retries[error.retry]);
+  const char *connections = strstr(error.message, "connections") != NULL ? " connections" : "";
+  printf("error %s %s %s%s\n", kinds[status], error.code, retries[error.retry], connections);
 }
 
 static tg_status say_offers(void) {
@@ -101,7 +103,6 @@ int main(void) {
   setvbuf(stdout, NULL, _IOLBF, 0);
   instance = getenv("INSTANCE");
   tg_connect(&agent, NULL);
-  agent.patience_ms = (unsigned)atoi(getenv("PATIENCE_MS"));
   while (fgets(line, sizeof line, stdin) != NULL) {
     char *words[8] = {NULL};
     int count = 0;

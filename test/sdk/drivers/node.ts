@@ -70,7 +70,7 @@ for await (const line of createInterface({ input: process.stdin })) {
     await commands[name]?.(...words)
   } catch (error) {
     if (!(error instanceof TallygateError)) throw error
-    say('error', error.name, error.code, error.retry)
+    say('error', error.name, error.code, error.retry, ...(error.message.includes('connections') ? ['connections'] : []))
   }
   say('done')
 }

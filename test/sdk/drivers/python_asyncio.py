@@ -76,7 +76,7 @@ async def run(agent, session, *words):
     try:
         return await do(agent, session, *words)
     except tallygate.TallygateError as error:
-        say("error", type(error).__name__, error.code, error.retry)
+        say("error", type(error).__name__, error.code, error.retry, *(["connections"] if "connections" in str(error) else []))
         return session
 
 

@@ -89,7 +89,7 @@ def run(*words):
     try:
         do(*words)
     except tallygate.TallygateError as error:
-        say("error", type(error).__name__, error.code, error.retry)
+        say("error", type(error).__name__, error.code, error.retry, *(["connections"] if "connections" in str(error) else []))
 
 
 for line in sys.stdin:

@@ -267,7 +267,11 @@ class Attempts:
             return None
         if isinstance(outcome, Response):
             raise refusal_of(outcome)
-        advice = "Add this user to the group of the socket" if isinstance(outcome, PermissionError) else "Start the agent"
+        advice = "Start the agent"
+        if isinstance(outcome, PermissionError):
+            advice = "Add this user to the group of the socket"
+        elif not isinstance(outcome, (FileNotFoundError, ConnectionRefusedError)):
+            advice += ". If it runs, close unused connections to it: socket.connections_max limits their number"
         message = f"The agent does not respond at {self._socket_path} ({outcome}). {advice}."
         raise AgentUnreachable("AGENT_UNREACHABLE", message, "later") from outcome
 

@@ -149,5 +149,9 @@ func sayError(err error) {
 	if !errors.As(err, &refused) {
 		panic(err)
 	}
-	fmt.Println("error", name, refused.Code, refused.Retry)
+	line := fmt.Sprintln("error", name, refused.Code, refused.Retry)
+	if strings.Contains(refused.Message, "connections") {
+		line = strings.TrimSpace(line) + " connections\n"
+	}
+	fmt.Print(line)
 }
