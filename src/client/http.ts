@@ -143,10 +143,11 @@ export class HttpClient implements Disposable {
     const { code } = cause as { code?: unknown }
     const refused = typeof code === 'string' ? CERTIFICATE_PROBLEMS[code] : undefined
     const isOther = typeof code === 'string' && code.startsWith('HPE_')
-    const known = isOther ? 'the server does not speak HTTP there' : REASONS[String(code)]
-    const reason = refused ?? proxyRefusal(cause) ?? known ?? (typeof code === 'string' ? code : cause.message)
     const { address, unreachable } = this.#options
-    const isForbidden = code === 'EACCES' && address.startsWith('unix:')
+    const isLocal = address.startsWith('unix:')
+    const known = isOther ? 'the server does not speak HTTP there' : (isLocal ? OF_SOCKETS : REASONS)[String(code)]
+    const reason = refused ?? proxyRefusal(cause) ?? known ?? (typeof code === 'string' ? code : cause.message)
+    const isForbidden = code === 'EACCES' && isLocal
     const own = isForbidden ? 'SOCKET_NOT_PERMITTED' : unreachable
     return new CodedError(refused === undefined ? own : 'CERTIFICATE_REFUSED', `${this.#from()}: ${reason}.`, { cause })
   }
@@ -158,6 +159,7 @@ const REASONS: Readonly<Record<string, string>> = {
   ELOOP: 'the symbolic links of its path lead in a circle',
   ECONNREFUSED: 'no process is listening there',
   ECONNRESET: 'the connection was reset',
+  EPIPE: 'the connection was closed',
   EACCES: 'this user may not connect',
   ENOTFOUND: 'the host name does not exist',
   EAI_AGAIN: 'the name server does not respond',
@@ -166,6 +168,11 @@ const REASONS: Readonly<Record<string, string>> = {
   ENETUNREACH: 'there is no route to the network',
   EPROTO: 'the server does not use TLS there, or refuses its version: compare http and https in the address',
 }
+
+const FULL =
+  'the connection was closed without a complete response: if the agent runs, socket.connections_max may be reached'
+
+const OF_SOCKETS: typeof REASONS = { ...REASONS, ECONNRESET: FULL, EPIPE: FULL }
 
 const UNKNOWN_AUTHORITY = 'this machine does not know the authority of the certificate'
 

@@ -123,6 +123,16 @@ describe('a missing response has the caller’s code:', () => {
     await expect(client.call({ method: 'GET', path: '/' })).rejects.toMatchObject({ code: 'CLOUD_UNREACHABLE' })
   })
 
+  test('a socket that closes connections at once, because it has too many', async () => {
+    const server = createTcpServer((socket) => socket.destroy()).listen(`${directory}/full.sock`)
+    using client = new HttpClient({ address: `unix:${directory}/full.sock`, unreachable: 'AGENT_UNREACHABLE' })
+    await expect(client.call({ method: 'GET', path: '/' })).rejects.toMatchObject({
+      code: 'AGENT_UNREACHABLE',
+      message: expect.stringContaining('socket.connections_max may be reached') as string,
+    })
+    server.close()
+  })
+
   test('silence for longer than the limit', async () => {
     const address = await serve('tcp', () => undefined)
     using client = new HttpClient({ address, unreachable: 'CLOUD_UNREACHABLE', timeoutMs: 20 })
