@@ -139,12 +139,7 @@ export function headerOf(view: View): Html {
   const isListed = instance === null || instances.some(({ id }) => id === instance.id)
   const [at] = MENU.find(([to]) => isAt(path, to)) ?? MENU[0]
   return html`<header>
-    <nav aria-label="Pages">
-      ${MENU.map(
-        ([to, name]) =>
-          html`<a href="${hrefOf(view, to)}" ${isAt(path, to) ? new Html('aria-current="page"') : ''}>${name}</a> `,
-      )}
-    </nav>
+    ${menuOf(view)}
     ${
       instances.length < 2
         ? ''
@@ -165,6 +160,20 @@ export function headerOf(view: View): Html {
       <button>Sign out</button>
     </form>
   </header>`
+}
+
+/** Of a page that could not be made. */
+export function errorHeaderOf(root: string, path: string): Html {
+  return html`<header>${menuOf({ root, path, instance: null, instances: [] })}</header>`
+}
+
+function menuOf(view: Pick<View, 'root' | 'path' | 'instance' | 'instances'>): Html {
+  return html`<nav aria-label="Pages">
+    ${MENU.map(
+      ([to, name]) =>
+        html`<a href="${hrefOf(view, to)}" ${isAt(view.path, to) ? new Html('aria-current="page"') : ''}>${name}</a> `,
+    )}
+  </nav>`
 }
 
 function isAt(path: string, to: string): boolean {

@@ -317,6 +317,12 @@ it.each(['/nothing', '/devices/command/none', '/sign-out'])('shows a page for th
   expect(page).toContain('>Overview</a>')
 })
 
+it('has the menu on the page of an error, with the place in it', async () => {
+  const { status, page } = await browser.open('/devices/nope')
+  expect([status, page]).toEqual([404, expect.stringContaining('This did not work') as string])
+  expect(page).toMatch(/<nav aria-label="Pages">[^]*\/devices" aria-current="page">Devices<\/a>[^]*>Audit<\/a>/)
+})
+
 it('exports the usage records as the service does', async () => {
   const { page, headers } = await browser.open('/usage.csv')
   const { text: exported } = await twin.call('GET', '/provisioning/api/v1.1/usage?format=csv')

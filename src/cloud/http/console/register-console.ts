@@ -11,7 +11,16 @@ import { uuidInLowerCase } from '../../../protocol/wire.ts'
 import { html } from '../../../html/html.ts'
 import { commandOf, commandedIds, resultPieces } from '../../console/device-commands.ts'
 import { type Edit, ofForm, problemOf, withChange } from '../../console/edit.ts'
-import { type Page, type View, ROWS_SHOWN, contentPolicy, documentOf, headerOf, hrefOf } from '../../console/page.ts'
+import {
+  type Page,
+  type View,
+  ROWS_SHOWN,
+  contentPolicy,
+  documentOf,
+  errorHeaderOf,
+  headerOf,
+  hrefOf,
+} from '../../console/page.ts'
 import { deviceFilterOf } from '../../console/device-filter.ts'
 import { EDITS, PAGES } from '../../console/pages.ts'
 import { SESSION_COMMANDS, type SessionCommandName, confirmPage } from '../../console/sessions.ts'
@@ -264,9 +273,13 @@ class Console {
       this.showSignIn(reply, status, isEdit ? [...shown, NOT_SAVED] : shown)
       return
     }
-    const content = html`<p class="problem" role="alert">${problem}</p>
-      <p><a href="${this.#root}">Overview</a></p>`
-    send(reply, status, documentOf({ title: 'This did not work', content }, null))
+    const content = html`<p class="problem" role="alert">${problem}</p>`
+    const header = errorHeaderOf(this.#root, this.#pathOf(request))
+    send(reply, status, documentOf({ title: 'This did not work', content }, header))
+  }
+
+  #pathOf({ routeOptions }: FastifyRequest): string {
+    return (routeOptions.url ?? '').slice(this.#root.length)
   }
 
   async #signedIn(request: FastifyRequest, reply: FastifyReply): Promise<SignedIn> {
@@ -306,7 +319,7 @@ class Console {
       ...{ reader, policies, presence, terms, administrator, instances, instance, query },
       revision: revision?.revision ?? null,
       root: this.#root,
-      path: (request.routeOptions.url ?? '').slice(this.#root.length),
+      path: this.#pathOf(request),
       params: fieldsOf(request.params),
       formToken: formTokenOf(token),
       now: now(),
