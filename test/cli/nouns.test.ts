@@ -242,6 +242,11 @@ describe('a file that is invalid names the line and changes nothing:', () => {
     expect(await table('line-items', 'list')).toHaveLength(1)
   })
 
+  test('a cell of a cloud without cells is BAD_REQUEST', async () => {
+    const { code, out, err } = await run('line-items', 'list', '--cell', 'north')
+    expect([code, out, err]).toEqual([1, '', expect.stringContaining('This cloud has no cells.') as string])
+  })
+
   test('a name that does not exist is USAGE', async () => {
     const { err } = await run('configuration', 'set', 'nope', '--value', '1')
     expect(err).toContain('USAGE: unknown configuration value "nope". See ')

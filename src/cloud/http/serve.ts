@@ -65,7 +65,7 @@ export function serveOperations(
   for (const [index, operation] of operations.entries()) {
     const bases = operation.atRoot && prefix !== '' ? [prefix, ''] : [prefix]
     for (const version of operation.versions) {
-      const route = deps.routeOver?.(index, version) ?? routeTo(operation, version, deps)
+      const route = deps.routeOver?.(index, version) ?? withoutCells(routeTo(operation, version, deps))
       const options = optionsOf(operation, version, route, deps)
       for (const address of addressesOf(operation, version)) {
         for (const base of bases) http.route({ url: `${base}${address}`, ...options })
@@ -97,6 +97,20 @@ export function routeTo(operation: Operation, version: string, deps: CheckDeps):
       const input = await readBody(operation, version, head, { limits, request, store: deps.store })
       const { headers, log } = request
       return operation.handle({ version, ...head, ...input, headers, now: deps.now(), log })
+    },
+  }
+}
+
+export const CELL_HEADER = 'x-cell'
+
+/** The caller of a cell that does not exist would take the data of all for that of one. */
+function withoutCells(route: Route): Route {
+  return {
+    ...route,
+    admit: async (request) => {
+      const head = await route.admit(request)
+      if (request.headers[CELL_HEADER] === undefined) return head
+      throw new CodedError('BAD_REQUEST', `This cloud has no cells. Omit the header ${CELL_HEADER} (commands: --cell).`)
     },
   }
 }
