@@ -121,3 +121,13 @@ describe('tallygate usage archive with a bucket', () => {
     expect(wrong.err + wrong.out).not.toContain('wrong-secret')
   })
 })
+
+it.each(['ftp://host/usage', 'S3://usage', 's3:/usage', 'file:///mnt/usage'])(
+  'makes no directory of the address %s, and moves nothing into it',
+  async (place) => {
+    const { code, err } = await archive(place)
+    expect([code, err]).toEqual([78, expect.stringContaining('a directory or s3://bucket/prefix') as string])
+    expect(existsSync(place)).toBe(false)
+    expect((await exported()).code).toBe(0)
+  },
+)

@@ -1,8 +1,16 @@
+import { CodedError } from '../../../protocol/errors.ts'
 import type { ArchivePlace } from '../../usage/archive/place.ts'
 import { type S3Settings, archiveBucket } from './bucket.ts'
 import { archiveDirectory } from './directory.ts'
 
 /** @param place a directory, or `s3://bucket/prefix`. @throws CodedError CONFIG_INVALID */
 export function openPlace(place: string, s3: S3Settings, stop: AbortSignal): ArchivePlace {
-  return place.startsWith('s3://') ? archiveBucket(place, s3, stop) : archiveDirectory(place)
+  if (place.startsWith('s3://')) return archiveBucket(place, s3, stop)
+  const [scheme] = /^[a-z][a-z\d+.-]*:\//i.exec(place) ?? []
+  if (scheme === undefined) return archiveDirectory(place)
+  // Otherwise a directory of this name would be made, and receive the records.
+  throw new CodedError(
+    'CONFIG_INVALID',
+    `The place of an archive is a directory or s3://bucket/prefix, and does not begin with ${scheme}.`,
+  )
 }
