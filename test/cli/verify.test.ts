@@ -304,6 +304,13 @@ describe('a file that is no ledger', () => {
       'WITH RECURSIVE r (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r) SELECT i AS id, i AS n, i AS body FROM r'
     expect(await code(await altered('DROP TABLE block', `CREATE VIEW block AS ${endless}`))).toBe(65)
     expect((await tallygate(['verify', 'bundle', '--db', 'x'])).code).toBe(64)
+    const notUtf8 = Object.assign(new TypeError('bytes'), { code: 'ERR_ENCODING_INVALID_ENCODED_DATA' })
+    const readText = () => {
+      throw notUtf8
+    }
+    const bundle = await tallygate(['verify', 'journal.db'], { readText })
+    expect(bundle.code).toBe(66)
+    expect(bundle.err).toContain('If it is a database, name it with --db.')
   })
 
   it('never makes it fail, wherever bytes were changed', { timeout: 120_000 }, async () => {

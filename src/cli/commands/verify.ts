@@ -4,6 +4,7 @@ import { readLedger } from '../../agent/platform/sqlite/read-ledger.ts'
 import { type Finding, type Verification, verifyLedger } from '../../agent/ledger/verify-ledger.ts'
 import { ENGINE } from '../../core/engine.ts'
 import { CodedError, ERRORS, firstProblem } from '../../protocol/errors.ts'
+import { isNotUtf8 } from '../../protocol/file-reasons.ts'
 import { type LedgerBundle, ledgerBundle } from '../../protocol/local/ledger-bundle.ts'
 import { agentDatabase } from '../local-agent.ts'
 import { readFileArgument } from '../arguments.ts'
@@ -45,12 +46,12 @@ export function command(io: Io): Command {
 function readBundle(path: string, io: Io): LedgerBundle {
   const unreadable = (why: string, cause?: unknown): CodedError =>
     new CodedError('LEDGER_UNREADABLE', `${path}: ${why}`, { cause, details: { path } })
-  const text = readFileArgument(io, path, 'LEDGER_UNREADABLE')
   let value: unknown
   try {
-    value = JSON.parse(text)
+    value = JSON.parse(readFileArgument(io, path, 'LEDGER_UNREADABLE'))
   } catch (cause) {
-    throw unreadable('it is not JSON.', cause)
+    if (cause instanceof CodedError && !isNotUtf8(cause.cause)) throw cause
+    throw unreadable('it is not JSON. If it is a database, name it with --db.', cause)
   }
   const parsed = ledgerBundle.safeParse(value)
   if (!parsed.success) throw unreadable(firstProblem(parsed.error, 'bundle'))

@@ -42,7 +42,7 @@ export function parseLabel(text: string): Label {
   const key = part.safeParse(text.slice(0, Math.max(0, at)))
   const value = part.safeParse(text.slice(at + 1))
   if (key.success && value.success && at > 0) return { key: key.data, value: value.data }
-  const problem = at < 0 ? 'has no =' : `its ${key.success ? 'value' : 'key'} ${RULE}`
+  const problem = at < 0 ? 'it has no =' : `its ${key.success ? 'value' : 'key'} ${RULE}`
   throw new CodedError('LABEL_INVALID', `The label ${JSON.stringify(text)} is not valid: ${problem}.`)
 }
 
