@@ -26,9 +26,20 @@ test('every file that the README links to is there', () => {
   expect(links.filter((link) => !existsSync(join(root, link)))).toEqual([])
 })
 
+const guides = [
+  'README.md',
+  'deploy/README.md',
+  ...readdirSync(join(root, 'docs/how-to')).map((name) => `docs/how-to/${name}`),
+]
+const texts = guides.map((guide) => readFileSync(join(root, guide), 'utf8')).join('\n')
+
+test('every secret that a guide installs belongs to the user of the service that reads it', () => {
+  const installed = [...texts.matchAll(/\binstall -m [46]00 .*$/gm)].map(([line]) => line)
+  expect(installed.length).toBeGreaterThan(2)
+  expect(installed.filter((line) => !/ -o tallygate(-cloud)? /.test(line))).toEqual([])
+})
+
 test('every database that a guide creates belongs to the user who connects, without which PostgreSQL 15 refuses tables', () => {
-  const guides = ['deploy/README.md', ...readdirSync(join(root, 'docs/how-to')).map((name) => `docs/how-to/${name}`)]
-  const texts = guides.map((guide) => readFileSync(join(root, guide), 'utf8')).join('\n')
   const created = [...texts.matchAll(/^.*\bcreatedb .*$/gm)].map(([line]) => line)
   expect(created.length).toBeGreaterThan(2)
   // In the containers, that user is the superuser.
