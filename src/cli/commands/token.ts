@@ -32,7 +32,9 @@ export function command(io: Io): Command {
     )
     .option('--issuer <name>', 'value of the iss claim', 'tallygate')
     .addOption(
-      new Option('--ttl <duration>', 'validity of the token').argParser(durationBetween('1s', '3660d')).default(3_600_000, '1h'),
+      new Option('--ttl <duration>', 'validity of the token')
+        .argParser(durationBetween('1s', '3660d'))
+        .default(3_600_000, '1h'),
     )
     .action(async (flags: TokenFlags) => {
       if (flags.admin === undefined && flags.client === undefined) {

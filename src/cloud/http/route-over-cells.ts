@@ -11,7 +11,15 @@ import type { Store } from '../storage/store.ts'
 import type { Authenticator } from '../service-api/authenticate.ts'
 import type { Operation } from './operation.ts'
 import { type NamedId, namedIds, namesOf } from './scope.ts'
-import { CELL_HEADER, type CheckDeps, type Head, type Received, type RequestHead, type Route, routeTo } from './serve.ts'
+import {
+  CELL_HEADER,
+  type CheckDeps,
+  type Head,
+  type Received,
+  type RequestHead,
+  type Route,
+  routeTo,
+} from './serve.ts'
 
 export interface ServedCell extends DirectoryCell, CheckDeps {
   readonly store: Store & { readonly isUp: boolean }
