@@ -2,6 +2,7 @@
 import { dirname, join } from 'node:path'
 import { z } from 'zod'
 import { CodedError, firstProblem } from '../protocol/errors.ts'
+import { unreadableReason } from '../protocol/file-reasons.ts'
 import { parseJson } from '../protocol/parse-json.ts'
 import { nearest } from '../settings/nearest.ts'
 import { makePrivateDirectory, writeFileAtomically } from './atomic-write.ts'
@@ -10,7 +11,7 @@ import type { Io } from './io.ts'
 import { userDirectory } from './user-directory.ts'
 
 const contextForm = z.strictObject({
-  url: z.string(),
+  url: z.string().refine((text) => URL.canParse(text), 'must be a URL'),
   /** Absolute path; absent: the signed-in user. */
   adminKey: z.string().optional(),
   kid: z.string().optional(),
@@ -22,20 +23,25 @@ const contextsForm = z.strictObject({ current: z.string().nullable(), contexts: 
 export type Contexts = z.infer<typeof contextsForm>
 
 export function readContexts(io: Io): Contexts {
-  let path: string
-  let text: string
-  try {
-    path = contextsFile(io)
-    text = io.readText(path)
-  } catch {
-    return { current: null, contexts: {} }
-  }
-  const parsed = contextsForm.safeParse(parseJson(text))
+  const path = contextsFile(io)
+  const text = readIfExists(path, io)
+  if (text === null) return { current: null, contexts: {} }
+  const parsed = contextsForm.safeParse(parseJson(text) ?? 'no JSON')
   if (parsed.success) return parsed.data
   throw new CodedError(
     'CONFIG_INVALID',
     `${firstProblem(parsed.error, path)}. Delete the file and add the contexts again.`,
   )
+}
+
+/** Another file than none is not replaced: it can contain contexts. @throws CodedError CONFIG_UNREADABLE */
+function readIfExists(path: string, io: Io): string | null {
+  try {
+    return io.readText(path)
+  } catch (cause) {
+    if (['ENOENT', 'ENOTDIR'].includes(String((cause as NodeJS.ErrnoException).code))) return null
+    throw new CodedError('CONFIG_UNREADABLE', `${path}: ${unreadableReason(cause)}.`, { cause })
+  }
 }
 
 /** Commands may run at once. @param change of what is stored at that moment */

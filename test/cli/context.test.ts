@@ -1,5 +1,5 @@
 // Contexts: which cloud commands call, and as whom. The clouds are real, or servers that only have a certificate.
-import { readFileSync, statSync, writeFileSync } from 'node:fs'
+import { mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:https'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
@@ -108,10 +108,28 @@ describe('a context', () => {
   it('of a damaged file is CONFIG_INVALID with its path', async () => {
     await add('prod')
     const file = join(home, 'tallygate', 'contexts.json')
-    writeFileSync(file, '{"current": 1}')
-    const { code, err } = await run(['devices', 'list'])
-    expect(code).toBe(78)
-    expect(err).toContain(file)
+    for (const text of ['{"current": 1}', '{', '{"current":"a","contexts":{"a":{"url":"nowhere"}}}']) {
+      writeFileSync(file, text)
+      const { code, err } = await run(['devices', 'list'])
+      expect([text, code, err]).toEqual([text, 78, expect.stringMatching(`${file}.*Delete the file`)])
+      expect(err).not.toContain('is missing')
+    }
+  })
+
+  it('of a file that cannot be read is CONFIG_UNREADABLE, and the file stays', async () => {
+    const file = join(home, 'tallygate', 'contexts.json')
+    mkdirSync(file, { recursive: true })
+    for (const args of [
+      ['context', 'list'],
+      ['context', 'add', 'prod', '--url', origin()],
+    ]) {
+      const { code, err } = await run(args)
+      expect([args, code, err]).toEqual([
+        args,
+        78,
+        expect.stringContaining(`CONFIG_UNREADABLE: ${file}: it is a directory`),
+      ])
+    }
   })
 })
 
