@@ -1,6 +1,6 @@
 // `tallygate dev` as a process, used from another shell as it says.
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
-import { existsSync, readFileSync, statSync } from 'node:fs'
+import { existsSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { promisify } from 'node:util'
@@ -52,6 +52,13 @@ async function shell(directory: string, line: string): Promise<string> {
 }
 
 const ACCESS = 'tallygate access --item LaserCut --item-version 1.0 --count 2.5 --requester user:anna'
+
+it.each(['{', '{"http":"x","push":1}', '{"http":1,"push":99999999}'])('refuses the damaged ports %s', async (text) => {
+  const directory = temporaryDirectory()
+  writeFileSync(join(directory, 'ports.json'), text)
+  const { code, err } = await tallygate(['dev', '--directory', directory])
+  expect([code, err]).toEqual([78, expect.stringContaining(`CONFIG_INVALID: ${directory}/ports.json is damaged.`)])
+})
 
 it('refuses a directory in which it cannot write', async ({ skip }) => {
   const directory = readOnlyView(skip, temporaryDirectory())

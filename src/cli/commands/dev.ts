@@ -9,6 +9,7 @@ import { HttpClient } from '../../client/http.ts'
 import { COMMAND, killRunning, startService } from '../../demo/service-process.ts'
 import { enrollmentTokenResponse } from '../../protocol/edge/enrollment.ts'
 import { CodedError } from '../../protocol/errors.ts'
+import { parseJson } from '../../protocol/parse-json.ts'
 import { AGENT_STATUS_PATH, agentStatus } from '../../protocol/local/status.ts'
 import { administrator } from '../administrator.ts'
 import { makePrivateDirectory } from '../atomic-write.ts'
@@ -148,14 +149,19 @@ async function start(flags: DevFlags, { directory, cloud }: Started, stack: Asyn
   return { agent, lines }
 }
 
-const portsForm = z.object({ http: z.number(), push: z.number() })
+const port = z.int().min(0).max(65_535)
+const portsForm = z.object({ http: port, push: port })
+
+function readPorts(file: string): z.infer<typeof portsForm> {
+  const parsed = portsForm.safeParse(parseJson(readFileSync(file, 'utf8')))
+  if (parsed.success) return parsed.data
+  throw new CodedError('CONFIG_INVALID', `${file} is damaged. Use an empty directory.`)
+}
 
 async function startCloud(directory: string, stack: AsyncDisposableStack, io: Io) {
   const portsFile = join(directory, 'ports.json')
   // Any free port at the first start, then the same: the agent remembers the address of its cloud.
-  const ports = existsSync(portsFile)
-    ? portsForm.parse(JSON.parse(readFileSync(portsFile, 'utf8')))
-    : { http: 0, push: 0 }
+  const ports = existsSync(portsFile) ? readPorts(portsFile) : { http: 0, push: 0 }
   const cloud = await startService({
     name: 'tallygate cloud',
     args: ['cloud'],
