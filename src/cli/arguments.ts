@@ -78,7 +78,9 @@ export function wholeNumberArgument(min: number, max: number): (text: string) =>
 export function countArgument(text: string): number {
   const number = /^\d{1,15}(\.\d{1,15})?$/.test(text) ? Number(text) : Number.NaN
   if (number > 0) return number
-  throw new InvalidArgumentError('Use a number greater than 0, such as 2.5.')
+  throw new InvalidArgumentError(
+    'Use a number greater than 0, such as 2.5, with up to 15 digits before and after the point.',
+  )
 }
 
 /** @param min characters of the second text */

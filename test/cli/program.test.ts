@@ -25,6 +25,7 @@ describe('a command line that is not understood is USAGE, exit code 64, in one l
     ['an interval beyond timers', ['status', '--every', '30d'], 'Use a duration from 1ms to 24h.'],
     ['a token that does not expire', ['token', '--ttl', '3661d'], 'Use a duration from 1s to 3660d.'],
     ['a wait that does not end', ['rotate-key', '--wait', '25h'], 'Use a duration from 1ms to 24h.'],
+    ['a count with too many digits', ['access', '--item', 'A', '--count', '0.0000000000000001'], 'up to 15 digits'],
     ['a value that is not taken', ['token', '--ttl', 'long'], 'Use a duration such as 30s, 5m or 24h.'],
     ['options that exclude each other', ['token', '--admin', '--client', '--key', 'x'], 'cannot be used with'],
     ['a second value', ['access', '--item', 'A', '--requester', 'user:a', '--item=B'], 'Give --item only once.'],
