@@ -259,7 +259,7 @@ export class PatroniCluster implements AsyncDisposable {
   }
 
   async #until(check: () => Promise<boolean>): Promise<void> {
-    const deadline = performance.now() + 60_000
+    const deadline = performance.now() + 120_000
     while (!(await check())) {
       if (performance.now() > deadline) {
         const outputs = this.members.map(({ name, output }) => `${name}:\n${output.slice(-4_000)}`)

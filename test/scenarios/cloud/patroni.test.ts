@@ -5,7 +5,7 @@ import { PatroniCluster, type PatroniMember, patroniPrograms } from '../../suppo
 import { FailoverCloud } from './failover-cloud.ts'
 import { FailoverLoad } from './failover-load.ts'
 
-describe('a cloud whose PostgreSQL is managed by Patroni', { timeout: 300_000 }, () => {
+describe('a cloud whose PostgreSQL is managed by Patroni', { timeout: 600_000 }, () => {
   const programs = patroniPrograms()
   let cluster: PatroniCluster
   let cloud: FailoverCloud
