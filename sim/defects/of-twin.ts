@@ -82,20 +82,27 @@ export const TWIN_DEFECTS: readonly Defect[] = [
     name: 'dedupe-expires',
     is: 'the twin forgets after ten minutes what it has billed: a late repetition is billed again',
     always: ['weather'],
-    twin: () => ({
-      operation: instead<Delivered>('sync', async ({ params, body: { segment } }, twin, work) => {
-        const { epoch, seq } = payloadOf(segment) as { epoch: number; seq: number }
-        const recorded = await twin.store.transaction((tx) => tx.edge.segments.get(params.deviceId, epoch, seq))
-        const answer = await work()
-        if (recorded !== undefined && twin.now() - recorded.receivedAt > 600_000) {
-          await twin.store.transaction(async (tx) => {
-            const { entries } = payloadOf(segment) as { entries: { bodies: string[] } }
-            for (const each of entries.bodies) await tx.usage.append(againOf(each, params.deviceId, epoch, twin.now()))
-          })
-        }
-        return answer
-      }),
-    }),
+    twin: () => {
+      const receivedAt = new Map<string, number>()
+      return {
+        operation: instead<Delivered>('sync', async ({ params, body: { segment } }, twin, work) => {
+          const { epoch, seq } = payloadOf(segment) as { epoch: number; seq: number }
+          const key = `${params.deviceId}/${epoch}/${seq}`
+          const received = receivedAt.get(key)
+          const answer = await work()
+          if (received === undefined) receivedAt.set(key, twin.now())
+          else if (twin.now() - received > 600_000) {
+            await twin.store.transaction(async (tx) => {
+              const { entries } = payloadOf(segment) as { entries: { bodies: string[] } }
+              for (const each of entries.bodies) {
+                await tx.usage.append(againOf(each, params.deviceId, epoch, twin.now()))
+              }
+            })
+          }
+          return answer
+        }),
+      }
+    },
   },
   {
     name: 'forgets-answers-by-any-clock',

@@ -64,6 +64,7 @@ export class SharedCloud {
       importedUse: new Map(),
       overspendCapsMax: new Map(),
       unproven: false,
+      recovery: 0,
     }
     this.#rules = new Map([[INSTANCE, loaded]])
     this.pool = newPool(ACCOUNT, policy.lineItems[0]?.quantity ?? 0n)

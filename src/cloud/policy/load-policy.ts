@@ -26,6 +26,8 @@ export interface LoadedPolicy {
   readonly overspendCapsMax: ReadonlyMap<string, Micro>
   /** Restored from a backup with unknown sales: nothing that is limited is sold. */
   readonly unproven: boolean
+  /** Number of the newest recovery; 0: none. */
+  readonly recovery: number
 }
 
 /** Devices are not granted these tokens until the account has charged as many: imported use is a charge of another service. */
@@ -160,6 +162,7 @@ export class Policies {
       importedUse: await reader.importedUse.of(accounts),
       overspendCapsMax: new Map(offline.map(({ lineItemId, overspendCapMax }) => [lineItemId, overspendCapMax])),
       unproven: recovery?.endedAt === null && recovery.unproven !== null,
+      recovery: recovery?.number ?? 0,
     }
   }
 }

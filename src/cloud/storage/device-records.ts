@@ -96,6 +96,8 @@ export interface DeviceClock {
 /** A restored cloud does not know all sales and grants of the instance. */
 export interface Recovery {
   readonly instanceId: string
+  /** Above those of all earlier recoveries of the store. */
+  readonly number: number
   readonly since: number
   /**
    * Why the amount sold is unknown, so that nothing is sold: `NODE` until another node has shown its sales mark, `MARK`
@@ -154,6 +156,8 @@ export interface Epoch extends EpochState {
   readonly grantsForgotten: boolean
   /** Of the last grant; 0 before the first. */
   readonly term: number
+  /** The newest recovery in which it has reported; 0: none. */
+  readonly recovery: number
   /** Nonce of its attach; null: a restored cloud learned of it from a segment. */
   readonly nonce: string | null
   readonly attachAnswer: string | null
@@ -178,7 +182,6 @@ export interface MergedSegment {
   readonly epoch: number
   readonly seq: number
   readonly hash: string
-  readonly receivedAt: number
   /** The signed segment and the signed response; null: it is not the last one of its epoch. */
   readonly signed: { readonly document: string; readonly answer: string } | null
 }

@@ -154,6 +154,7 @@ export function newEpoch(deviceId: string, number: number, { now, present }: Mom
     lastEntry: 0,
     entryHead: CHAIN_START,
     term: 0,
+    recovery: 0,
     nonce: null,
     attachAnswer: null,
   }

@@ -31,7 +31,7 @@ const FLEET = `
     SELECT 'd' || n, '{}', 'k' || n, 0, 0, 1, 0, '[]', 0, '{}', '[]', ${BEFORE} FROM generate_series(1, ${DEVICES}) AS n;
   INSERT INTO device_instances SELECT 'few', 'd' || n FROM generate_series(1, ${MEMBERS}) AS n;
   INSERT INTO epochs (device_id, number, status, created_at, quiet_since, forked, rejected, grants_forgotten, carried_on,
-    last_seq, last_hash, last_entry, entry_head, term) SELECT id, 1, 'ACTIVE', 0, 0, 0, 0, 0, 0, 0, '', 0, '', 0 FROM devices;
+    last_seq, last_hash, last_entry, entry_head, term, recovery) SELECT id, 1, 'ACTIVE', 0, 0, 0, 0, 0, 0, 0, '', 0, '', 0, 0 FROM devices;
   INSERT INTO accounts (id, instance_id, line_item_id, charged, granted_out, claimed, billed_by_devices, sold, withheld,
     cap_target, cap_in_force, cap_highest) SELECT id, 'few', 'l', 0, 50, 0, 0, 50, 0, 50, 50, 50 FROM (VALUES ('${SCARCE}'), ('${OTHER}')) AS its (id);
   INSERT INTO device_accounts (device_id, epoch, account, granted, used, refunded, returned, branch_used, overspend,

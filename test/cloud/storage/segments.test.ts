@@ -23,7 +23,7 @@ it('an earlier segment takes a small part of the place of the last one', async (
     for (let seq = from; seq <= to; seq += 1) {
       for (let device = 0; device < DEVICES; device += 1) {
         const signed = { document: text(2_000), answer: text(1_500) }
-        await segments.append({ deviceId: `d${device}`, epoch: 1, seq, hash: text(64), receivedAt: seq, signed })
+        await segments.append({ deviceId: `d${device}`, epoch: 1, seq, hash: text(64), signed })
       }
     }
   }

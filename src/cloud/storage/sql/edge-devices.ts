@@ -213,15 +213,6 @@ export function deviceReader(sql: Sql) {
       }
       return counts
     },
-    /** Time of the newest accepted segment; null: none. */
-    async newestSync(): Promise<number | null> {
-      const row = await db
-        .selectFrom('devices')
-        .select(({ fn }) => fn.max('last_sync_at').as('newest'))
-        .executeTakeFirst()
-      const newest = row?.newest ?? null
-      return newest === null ? null : Number(newest)
-    },
     async countTrusted(instanceId: string): Promise<number> {
       const { count } = await db
         .selectFrom('device_instances')

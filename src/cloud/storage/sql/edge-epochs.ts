@@ -257,6 +257,7 @@ function columnsOf(epoch: Epoch): Omit<Row<'epochs'>, 'device_id' | 'number'> {
     last_entry: BigInt(epoch.lastEntry),
     entry_head: epoch.entryHead,
     term: BigInt(epoch.term),
+    recovery: BigInt(epoch.recovery),
     nonce: epoch.nonce,
     attach_answer: epoch.attachAnswer,
   }
@@ -282,6 +283,7 @@ function epochOf(row: Row<'epochs'>): Epoch {
     lastEntry: Number(row.last_entry),
     entryHead: row.entry_head,
     term: Number(row.term),
+    recovery: Number(row.recovery),
     nonce: row.nonce,
     attachAnswer: row.attach_answer,
   }

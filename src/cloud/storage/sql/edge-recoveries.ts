@@ -25,10 +25,10 @@ export function recoveryReader({ db }: Sql) {
       return row.dated === 1n ? Number(row.at) : Infinity
     },
     /**
-     * Devices, neither revoked nor terminated, that have not reported since then: one row per epoch neither closed nor
-     * settled, or for a device that has never attached.
+     * Devices, neither revoked nor terminated, that have not reported in this recovery or a newer one: one row per epoch
+     * neither closed nor settled, or for a device that has never attached.
      */
-    async waitingFor(instanceId: string, since: number, limit: number): Promise<readonly AwaitedDevice[]> {
+    async waitingFor(instanceId: string, number: number, limit: number): Promise<readonly AwaitedDevice[]> {
       const rows = await db
         .selectFrom('device_instances')
         .innerJoin('devices', 'devices.id', 'device_instances.device_id')
@@ -39,20 +39,12 @@ export function recoveryReader({ db }: Sql) {
         .where((or) =>
           or.or([
             or('epochs.number', 'is', null),
-            or.and([or('epochs.status', '<>', 'CLOSED'), or('epochs.settled_at', 'is', null)]),
+            or.and([
+              or('epochs.recovery', '<', BigInt(number)),
+              or('epochs.status', '<>', 'CLOSED'),
+              or('epochs.settled_at', 'is', null),
+            ]),
           ]),
-        )
-        .where((where) =>
-          where.not(
-            where.exists(
-              where
-                .selectFrom('segments')
-                .select('segments.seq')
-                .whereRef('segments.device_id', '=', 'epochs.device_id')
-                .whereRef('segments.epoch', '=', 'epochs.number')
-                .where('segments.received_at', '>=', BigInt(since)),
-            ),
-          ),
         )
         .select(['devices.id', 'epochs.number', 'epochs.status'])
         .orderBy('devices.id')
@@ -73,6 +65,8 @@ const stronger = expression<'MARK' | 'NODE' | null>`CASE
   WHEN recoveries.ended_at IS NOT NULL THEN excluded.unproven
   WHEN recoveries.unproven = 'MARK' OR excluded.unproven = 'MARK' THEN 'MARK'
   ELSE COALESCE(excluded.unproven, recoveries.unproven) END`
+/** The same for all instances of one statement. */
+const next = expression<bigint>`(SELECT COALESCE(MAX(number), 0) + 1 FROM recoveries)`
 const later = expression<bigint>`CASE WHEN excluded.since > recoveries.since THEN excluded.since ELSE recoveries.since END`
 
 export function recoveryTransaction(sql: Sql) {
@@ -83,18 +77,23 @@ export function recoveryTransaction(sql: Sql) {
     async begin(instanceId: string, since: number, unproven: Recovery['unproven']): Promise<void> {
       await db
         .insertInto('recoveries')
-        .values({ instance_id: instanceId, since: BigInt(since), unproven, ended_at: null })
+        .values({ instance_id: instanceId, number: next, since: BigInt(since), unproven, ended_at: null })
         .onConflict((conflict) =>
-          conflict.column('instance_id').doUpdateSet({ since: later, unproven: stronger, ended_at: null }),
+          conflict.column('instance_id').doUpdateSet((excluded) => ({
+            number: excluded.ref('excluded.number'),
+            since: later,
+            unproven: stronger,
+            ended_at: null,
+          })),
         )
         .execute()
     },
     async beginAll(since: number, unproven: Recovery['unproven']): Promise<void> {
       await expression`
-        INSERT INTO recoveries (instance_id, since, unproven, ended_at)
-        SELECT id, CAST(${BigInt(since)} AS BIGINT), CAST(${unproven} AS TEXT), NULL FROM instances WHERE TRUE
+        INSERT INTO recoveries (instance_id, number, since, unproven, ended_at)
+        SELECT id, ${next}, CAST(${BigInt(since)} AS BIGINT), CAST(${unproven} AS TEXT), NULL FROM instances WHERE TRUE
         ON CONFLICT (instance_id)
-        DO UPDATE SET since = ${later}, unproven = ${stronger}, ended_at = NULL`.execute(db)
+        DO UPDATE SET number = excluded.number, since = ${later}, unproven = ${stronger}, ended_at = NULL`.execute(db)
     },
     async proveAll(): Promise<void> {
       await db.updateTable('recoveries').set({ unproven: null }).where('unproven', '=', 'NODE').execute()
@@ -128,6 +127,7 @@ export function recoveryTransaction(sql: Sql) {
 function recoveryOf(row: Row<'recoveries'>): Recovery {
   return {
     instanceId: row.instance_id,
+    number: Number(row.number),
     since: Number(row.since),
     unproven: row.unproven,
     endedAt: toNumber(row.ended_at),

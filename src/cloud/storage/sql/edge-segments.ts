@@ -17,15 +17,15 @@ export function segmentReader({ db }: Sql) {
             .onRef('last.epoch', '=', 'segments.epoch')
             .onRef('last.seq', '=', 'segments.seq'),
         )
-        .select(['hash', 'received_at', 'document', 'answer'])
+        .select(['hash', 'document', 'answer'])
         .where('segments.device_id', '=', deviceId)
         .where('segments.epoch', '=', BigInt(epoch))
         .where('segments.seq', '=', BigInt(seq))
         .executeTakeFirst()
       if (row === undefined) return undefined
-      const { hash, received_at, document, answer } = row
+      const { hash, document, answer } = row
       const signed = document === null || answer === null ? null : { document: unpackDocument(document), answer }
-      return { deviceId, epoch, seq, hash, receivedAt: Number(received_at), signed }
+      return { deviceId, epoch, seq, hash, signed }
     },
   }
 }
@@ -37,10 +37,10 @@ export function segmentTransaction(sql: Sql) {
     /** Each as the last one of its epoch. */
     async append(...segments: readonly LastSegment[]): Promise<void> {
       for (const some of parts(segments)) {
-        const rows = some.map(({ deviceId, epoch, seq, hash, receivedAt, signed }) => {
+        const rows = some.map(({ deviceId, epoch, seq, hash, signed }) => {
           const key = [deviceId, BigInt(epoch), BigInt(seq)]
           return {
-            segment: [...key, hash, BigInt(receivedAt)],
+            segment: [...key, hash],
             last: [...key, packDocument(signed.document), signed.answer],
           }
         })
@@ -54,7 +54,7 @@ export function segmentTransaction(sql: Sql) {
 }
 
 const insertedSegments = prepared((db, count) =>
-  db.insertInto('segments').values(times(count, { device_id: '', epoch: 0n, seq: 0n, hash: '', received_at: 0n })),
+  db.insertInto('segments').values(times(count, { device_id: '', epoch: 0n, seq: 0n, hash: '' })),
 )
 
 const replacedLast = prepared((db, count) =>

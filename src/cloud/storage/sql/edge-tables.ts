@@ -100,6 +100,7 @@ export interface EdgeTables {
     last_entry: bigint
     entry_head: string
     term: bigint
+    recovery: bigint
     nonce: string | null
     attach_answer: string | null
   }
@@ -108,7 +109,6 @@ export interface EdgeTables {
     epoch: bigint
     seq: bigint
     hash: string
-    received_at: bigint
   }
   last_segments: {
     device_id: string
@@ -199,6 +199,7 @@ export interface EdgeTables {
   }
   recoveries: {
     instance_id: string
+    number: bigint
     since: bigint
     unproven: 'MARK' | 'NODE' | null
     ended_at: bigint | null

@@ -83,6 +83,7 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
     lastHash: segment.header.hash,
     lastEntry: merge.lastEntry,
     entryHead: merge.entryHead,
+    recovery: reportedIn({ ...context, rules }),
     quietSince: present,
   }
   // Only the current epoch reports the state of sessions.
@@ -192,7 +193,6 @@ async function saveReceived(context: MergeContext, answer: string, isReleased: b
     ...ownerOf(epoch),
     seq: segment.header.seq,
     hash: segment.header.hash,
-    receivedAt: receivedAt(context),
     signed: { document: segment.document, answer },
   })
   const heard: Device = {
@@ -208,8 +208,9 @@ async function saveReceived(context: MergeContext, answer: string, isReleased: b
 }
 
 /** A segment resent after a restore is not new contact: the device may show more, so the recovery waits for it. */
-function receivedAt({ proof, now }: MergeContext): number {
-  return proof?.answer.outcome === 'MERGED' ? Math.min(proof.answer.time, now) : now
+function reportedIn({ proof, epoch, rules }: MergeUnderRules): number {
+  if (proof?.answer.outcome === 'MERGED') return epoch.recovery
+  return Math.max(epoch.recovery, ...[...rules.values()].map(({ recovery }) => recovery))
 }
 
 /** Accounts to report even if not requested: overspend that now counts as granted, or a new limit. */

@@ -6,7 +6,6 @@ import type { MergeContext } from '../merge-context.ts'
 import type { Epoch } from '../../storage/device-records.ts'
 import { passForgottenRevisions } from '../../policy/bump-policy-revision.ts'
 import type { Transaction } from '../../storage/store.ts'
-import { recoversSince } from './recovery.ts'
 
 /**
  * A device shows signed documents that the cloud does not know. They leave only after their commit, so this proves a
@@ -33,7 +32,7 @@ export async function noticeRestore(
     await passForgottenRevisions(tx, instanceId, now, Math.max(0, ...newer.map(({ revision }) => revision)))
     if (isKnown) continue
     const isProven = recovery !== undefined && (await areWithheld(tx, epoch, forgotten))
-    await tx.edge.recoveries.begin(instanceId, await recoversSince(tx, now), isProven ? null : 'MARK')
+    await tx.edge.recoveries.begin(instanceId, now, isProven ? null : 'MARK')
     restored.push(instanceId)
     at = Math.max(at, signedAt)
   }

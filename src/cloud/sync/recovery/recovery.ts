@@ -38,7 +38,7 @@ export async function beginRecovery(
   // Revisions grow with time, so that the same backup can be restored again.
   await tx.policyRevisions.bumpAll(now, ENGINE.version, now)
   await tx.outbox.appendPolicies(now)
-  const since = Math.max(await recoversSince(tx, now), until + 1)
+  const since = Math.max(now, until + 1)
   await tx.edge.recoveries.restored(since, false)
   await tx.edge.recoveries.beginAll(since, unproven)
   await recordChange(tx, now, { action: 'NOTICE_RESTORE', detail: { reason } })
@@ -56,11 +56,6 @@ function least(a: bigint, b: bigint): bigint {
 
 function greatest(first: bigint, ...others: readonly bigint[]): bigint {
   return others.reduce((most, each) => (each > most ? each : most), first)
-}
-
-/** Devices must report after this: later than any report in the backup, even if this host's clock is behind. */
-export async function recoversSince(reader: Reader, now: number): Promise<number> {
-  return Math.max(now, ((await reader.edge.devices.newestSync()) ?? -1) + 1)
 }
 
 async function withholdSold(
@@ -82,10 +77,10 @@ async function withholdSold(
 }
 
 export async function endRecoveries(store: Pick<Store, 'read' | 'transaction'>, now: number): Promise<false> {
-  for (const { instanceId, since, unproven } of await store.read((reader) => reader.edge.recoveries.underWay())) {
+  for (const { instanceId, number, unproven } of await store.read((reader) => reader.edge.recoveries.underWay())) {
     if (unproven !== null) continue
     await store.transaction(async (tx) => {
-      const waiting = await tx.edge.recoveries.waitingFor(instanceId, since, 1)
+      const waiting = await tx.edge.recoveries.waitingFor(instanceId, number, 1)
       if (waiting.length === 0) await tx.edge.recoveries.end(instanceId, now)
     })
   }
@@ -131,7 +126,7 @@ async function stateOf(reader: Reader, instanceId: string): Promise<RecoveryStat
     since: isUnderWay ? recovery.since : null,
     unproven,
     waitingFor: isUnderWay
-      ? [...(await reader.edge.recoveries.waitingFor(instanceId, recovery.since, RECOVERY_SHOWN_MAX))]
+      ? [...(await reader.edge.recoveries.waitingFor(instanceId, recovery.number, RECOVERY_SHOWN_MAX))]
       : [],
     accounts: exposed.slice(0, RECOVERY_SHOWN_MAX).map((pool) => ({
       account: pool.account,

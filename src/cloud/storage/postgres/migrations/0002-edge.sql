@@ -98,6 +98,8 @@ CREATE TABLE epochs (
   last_entry BIGINT NOT NULL,
   entry_head TEXT NOT NULL,
   term BIGINT NOT NULL,
+  -- The newest recovery in which it has reported.
+  recovery BIGINT NOT NULL,
   nonce TEXT COLLATE "C",
   attach_answer TEXT,
   PRIMARY KEY (device_id, number)
@@ -113,7 +115,6 @@ CREATE TABLE segments (
   epoch BIGINT NOT NULL,
   seq BIGINT NOT NULL,
   hash TEXT NOT NULL,
-  received_at BIGINT NOT NULL,
   PRIMARY KEY (device_id, epoch, seq),
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
 );
@@ -285,7 +286,8 @@ CREATE TABLE cloud_reserves (
 -- Post-restore recovery of an instance: the database comes from a backup, and may not know all that was sold and granted.
 CREATE TABLE recoveries (
   instance_id TEXT COLLATE "C" NOT NULL PRIMARY KEY REFERENCES instances (id),
-  -- Devices must have been heard from since then.
+  -- Above those of all earlier recoveries of the store. Devices must report in this one or a newer one.
+  number BIGINT NOT NULL,
   since BIGINT NOT NULL,
   -- Why it is not known how much was sold, so that nothing is: 'MARK' until an administrator ends the recovery, 'NODE' until
   -- another node has shown its sales mark. NULL: what may have been sold is withheld from each account, and the rest is sold.

@@ -97,6 +97,8 @@ CREATE TABLE epochs (
   last_entry INTEGER NOT NULL,
   entry_head TEXT NOT NULL,
   term INTEGER NOT NULL,
+  -- The newest recovery in which it has reported.
+  recovery INTEGER NOT NULL,
   nonce TEXT,
   attach_answer TEXT,
   PRIMARY KEY (device_id, number)
@@ -112,7 +114,6 @@ CREATE TABLE segments (
   epoch INTEGER NOT NULL,
   seq INTEGER NOT NULL,
   hash TEXT NOT NULL,
-  received_at INTEGER NOT NULL,
   PRIMARY KEY (device_id, epoch, seq),
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
 ) STRICT, WITHOUT ROWID;
@@ -273,7 +274,8 @@ CREATE TABLE cloud_reserves (
 -- Post-restore recovery of an instance: the database comes from a backup, and may not know all that was sold and granted.
 CREATE TABLE recoveries (
   instance_id TEXT NOT NULL PRIMARY KEY REFERENCES instances (id),
-  -- Devices must have been heard from since then.
+  -- Above those of all earlier recoveries of the store. Devices must report in this one or a newer one.
+  number INTEGER NOT NULL,
   since INTEGER NOT NULL,
   -- Why it is not known how much was sold, so that nothing is: 'MARK' until an administrator ends the recovery, 'NODE' until
   -- another node has shown its sales mark. NULL: what may have been sold is withheld from each account, and the rest is sold.
