@@ -26,7 +26,9 @@ export async function noticeRestore(
     const signedAt = Math.max(-1, ...shown, ...newer.map(({ issuedAt }) => issuedAt))
     if (signedAt < 0) continue
     const recovery = await tx.edge.recoveries.get(instanceId)
-    const isKnown = recovery !== undefined && recovery.since > signedAt
+    // What it shows after its report was lost in another restore, also if the clock was ahead when this recovery began.
+    const isNews = recovery !== undefined && epoch.recovery >= recovery.number && shown.some((time) => time > 0)
+    const isKnown = recovery !== undefined && recovery.since > signedAt && !isNews
     if (isKnown && newer.length === 0) continue
     // This host's clock may be behind the previous one. Cached rules must learn of the recovery.
     await passForgottenRevisions(tx, instanceId, now, Math.max(0, ...newer.map(({ revision }) => revision)))

@@ -691,6 +691,19 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(notices).toMatchObject([{ by: CLOUD, deviceId: one.id }])
     })
 
+    it('notices another restore after a recovery that began while its clock was ahead', async () => {
+      const device = await TestDevice.join(twin)
+      const ahead = twin.time + 365 * DAY
+      await restore(0n, null, ahead)
+      await device.sync()
+      await endThose()
+      expect(await recovery()).toMatchObject({ since: null })
+      const sealed = await device.seal([topUpRequest(LINE, 100n)])
+      const document = await forgottenAnswer(device, sealed, 100n)
+      await send(device, sealed, [document])
+      expect(await recovery()).toMatchObject({ unproven: 'MARK', waitingFor: [{ deviceId: device.id }] })
+    })
+
     it('notices it by rules that it has signed and does not know, and by no others', async () => {
       const device = await TestDevice.join(twin)
       const other = '0b8a1a52-6f3e-4b53-a6a5-9a7f6a0d8d11'
