@@ -4,7 +4,7 @@ import { TOLERANCE_MS } from '../../core/rules/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { LISTED_BACK_MS, limitPeriods, lineItemPeriods } from '../accounts/calendar.ts'
 import type { ConsumptionLimitRecord, LineItemRecord, PolicyRevision } from '../storage/records.ts'
-import type { Store, Transaction } from '../storage/store.ts'
+import type { Reader, Store, Transaction } from '../storage/store.ts'
 
 export interface RuleDeps {
   readonly store: Store
@@ -57,12 +57,20 @@ export async function passForgottenRevisions(
   await bumpPolicyRevision(tx, { ...known, revision: Math.max(known.revision, now, proven) }, now)
 }
 
+const bumping = new WeakSet<Reader>()
+
+/** If its transaction rolls back, other rules may get the number of its revision: what it loads must not be cached. */
+export function hasBumped(reader: Reader): boolean {
+  return bumping.has(reader)
+}
+
 /** The caller has locked the revision and written the rules. */
 export async function bumpPolicyRevision(
   tx: Transaction,
   before: PolicyRevision,
   now: number,
 ): Promise<PolicyRevision> {
+  bumping.add(tx)
   const { instanceId } = before
   const bumpedAt = isAhead(before, now) ? now : Math.max(now, before.bumpedAt)
   const lineItems = await tx.lineItems.list(instanceId)

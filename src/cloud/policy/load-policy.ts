@@ -4,7 +4,7 @@ import type { Micro } from '../../core/pricing/amount.ts'
 import { type CompiledPolicy, compilePolicy, periodAt } from '../../core/rules/compile.ts'
 import type { LineItem, Policy, RateTable } from '../../core/rules/policy.ts'
 import { lineItemOf } from '../service-api/line-item-terms.ts'
-import { needsNewRevision, bumpPolicyRevision } from './bump-policy-revision.ts'
+import { hasBumped, needsNewRevision, bumpPolicyRevision } from './bump-policy-revision.ts'
 import type { PolicyRevision, RateTableRecord } from '../storage/records.ts'
 import type { Reader, Transaction } from '../storage/store.ts'
 
@@ -122,6 +122,7 @@ export class Policies {
   }
 
   async at(reader: Reader, revision: PolicyRevision): Promise<LoadedPolicy> {
+    if (hasBumped(reader)) return this.#load(reader, revision)
     const { instanceId } = revision
     const kept = this.#kept.get(instanceId)
     if (kept?.revision === revision.revision) return kept

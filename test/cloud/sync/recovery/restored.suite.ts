@@ -767,6 +767,26 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(await recovery()).toMatchObject({ since: null, waitingFor: [] })
     })
 
+    it('decides by the rules in force after a proof that it could not record', async () => {
+      await restore(0n)
+      const device = await TestDevice.join(twin)
+      twin.time -= HOUR
+      const lost = lineAccount(INSTANCE, 'ACT-9', 0)
+      device.state.epoch = 4
+      device.state.counters.set(lost, { granted: 9n, used: 0n, refunded: 0n, returned: 0n })
+      device.charge({ lineItemId: 'ACT-9', accounts: [lost], amount: 9n })
+      const { document } = await device.seal()
+      const revisionNow = async () => twin.store.read(async (reader) => reader.policyRevisions.get(INSTANCE))
+      const before = (await revisionNow())?.revision ?? 0
+      const newer = { instanceId: INSTANCE, revision: before + 1, issuedAt: twin.time + 2 * HOUR }
+      const rules = await signDocument('policy', JSON.stringify(newer), twin.keys.signer)
+      await expect(twin.sync(device.id, document, [rules])).rejects.toMatchObject({ code: 'GRANTS_FORGOTTEN' })
+      for (const quantity of [40n, 50n]) await twin.setLineItem('ACT-9', { quantity })
+      expect(await revisionNow()).toMatchObject({ revision: before + 2 })
+      const inForce = await twin.store.read((reader) => twin.policies.of(reader, INSTANCE))
+      expect(inForce?.lineItems.get('ACT-9')).toMatchObject({ quantity: 50n })
+    })
+
     it('does not wait for those that are settled', async () => {
       const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
       await one.sync([topUpRequest(LINE, 10n)])
