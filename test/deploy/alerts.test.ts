@@ -24,6 +24,9 @@ const failing = (status: string) =>
   `tallygate_http_requests_total{instance="cloud:9464",method="GET",route="/",status="${status}"}`
 const grant = 'tallygate_agent_grant_remaining_seconds{instance="press-7"}'
 const connected = 'tallygate_agent_connected{instance="press-7"}'
+const problems = 'tallygate_agent_problems{instance="press-7"}'
+const low = 'tallygate_agent_tokens_short{instance="press-7",state="low"}'
+const usedUp = 'tallygate_agent_tokens_short{instance="press-7",state="used_up"}'
 const slow = (le: string) =>
   `tallygate_store_transaction_duration_seconds_bucket{instance="cloud:9464",result="committed",le="${le}"}`
 
@@ -33,6 +36,7 @@ const CASES: Readonly<Record<string, readonly [quiet: Series, firing: Series]>> 
   TallygateDeviceForked: counted('tallygate_edge_syncs_total{outcome="fork"}'),
   TallygateSegmentsRejected: counted('tallygate_edge_syncs_total{outcome="rejected"}'),
   TallygateStoreUnreachable: gauge('tallygate_store_totals_up{instance="cloud:9464"}', '1', '0'),
+  TallygateCellBehind: gauge('tallygate_cell_behind{cell="south"}', '0', '1'),
   TallygateNotificationsDelayed: gauge('tallygate_outbox_backlog', '1000', '1001'),
   TallygateRequestsFail: [
     { [failing('200')]: '0+1000x2000', [failing('500')]: '0+9x2000' },
@@ -44,6 +48,7 @@ const CASES: Readonly<Record<string, readonly [quiet: Series, firing: Series]>> 
   ],
   // The clock of the test begins at 0.
   TallygateBackupOld: gauge('tallygate_last_backup_timestamp_seconds{instance="cloud:9464"}', '200000', '-500000'),
+  TallygateSettingsNotReloaded: gauge('tallygate_config_last_reload_successful{instance="cloud:9464"}', '1', '0'),
   TallygateUsageNotArchived: gauge('tallygate_usage_archive_last_success_timestamp_seconds', '200000', '-300000'),
   TallygateSweepsPaused: gauge('tallygate_sweeps_paused{instance="cloud:9464",code="CLOCK_BEHIND"}', '0', '1'),
   TallygatePoolLow: gauge('tallygate_instance_tokens_left_ratio{instance_id="i"}', '0.05', '0.04'),
@@ -53,13 +58,18 @@ const CASES: Readonly<Record<string, readonly [quiet: Series, firing: Series]>> 
   TallygateEventsRejected: counted('tallygate_events_total{sink="billing",outcome="rejected"}'),
   TallygateDeviceRefuses: gauge('tallygate_agent_health{instance="press-7",level="refusing"}', '0', '1'),
   TallygateDeviceNotReady: gauge('tallygate_agent_ready{instance="press-7"}', '1', '0'),
+  TallygateDeviceProblem: [
+    // Alerts of their own cover a device that is offline, and one whose only problem is too few tokens.
+    { [connected]: '0x1900 1x99', [problems]: '2x1900 1x99', [low]: '1x2000', [usedUp]: '0x2000' },
+    { [connected]: '1x2000', [problems]: '2x2000', [low]: '1x2000', [usedUp]: '0x2000' },
+  ],
   TallygateGrantEnds: [
     // Without the cloud for some minutes.
     { [grant]: '86399x2000', [connected]: '1x1990 0x9' },
     { [grant]: '86399x2000', [connected]: '0x2000' },
   ],
-  TallygateTokensUsedUp: gauge('tallygate_agent_tokens_short{instance="press-7",state="used_up"}', '0', '1'),
-  TallygateTokensLow: gauge('tallygate_agent_tokens_short{instance="press-7",state="low"}', '0', '1'),
+  TallygateTokensUsedUp: gauge(usedUp, '0', '1'),
+  TallygateTokensLow: gauge(low, '0', '1'),
   TallygateUsageNotDelivered: gauge('tallygate_agent_backlog_entries{instance="press-7"}', '100000', '100001'),
   TallygateDeviceFenced: gauge('tallygate_agent_fenced{instance="press-7"}', '0', '1'),
   TallygateDiskFills: gauge('tallygate_agent_disk_free_bytes{instance="press-7"}', '64000000', '63999999'),
@@ -67,10 +77,15 @@ const CASES: Readonly<Record<string, readonly [quiet: Series, firing: Series]>> 
 }
 
 interface Rules {
-  readonly groups: readonly { readonly rules: readonly { readonly alert: string }[] }[]
+  readonly groups: readonly { readonly rules: readonly Rule[] }[]
 }
 
-function rulesInFile(): Rules['groups'][number]['rules'] {
+interface Rule {
+  readonly alert: string
+  readonly annotations: Readonly<Record<string, string>>
+}
+
+function rulesInFile(): readonly Rule[] {
   return (parse(readFileSync(RULES, 'utf8')) as Rules).groups.flatMap(({ rules }) => rules)
 }
 
@@ -91,6 +106,21 @@ function testOf(alert: string, series: Series, fires: boolean): object {
 
 it('has a case for each alert', () => {
   expect(rulesInFile().map(({ alert }) => alert)).toEqual(Object.keys(CASES))
+})
+
+it('says for each alert what is wrong and what to do', () => {
+  for (const { alert, annotations } of rulesInFile()) {
+    expect([alert, Object.keys(annotations)]).toEqual([alert, ['summary', 'description']])
+  }
+})
+
+it('fires for usage whose first archiving fails', (context) => {
+  const promtool = programForTest(context, 'promtool')
+  const file = join(temporaryDirectory(), 'test.yml')
+  const series = { tallygate_usage_archive_failed: '1x2000' }
+  const tests = [testOf('TallygateUsageNotArchived', series, true)]
+  writeFileSync(file, JSON.stringify({ rule_files: [RULES], evaluation_interval: '5m', tests }))
+  execFileSync(promtool, ['test', 'rules', file], { stdio: 'pipe' })
 })
 
 it.for(Object.entries(CASES))('%s fires when it must, and only then', ([alert, [quiet, firing]], context) => {

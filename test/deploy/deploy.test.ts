@@ -18,24 +18,72 @@ import { parsePrometheusText } from '../support/prometheus-text.ts'
 const folder = (path: string): string => new URL(`../../deploy/${path}`, import.meta.url).pathname
 const text = (path: string): string => readFileSync(folder(path), 'utf8')
 
-/** Names of all series, those of histograms included. */
-async function told(): Promise<ReadonlySet<string>> {
+/** Type of each metric, by name. */
+async function metricTypes(): Promise<ReadonlyMap<string, string>> {
   const totals = async () => ({ sessions: new Map(), outbox: 0, tokensOnDevices: 0n }) as never
-  const cloud = await new Metrics({
+  const deps = {
     version: '1',
     totals,
     totalsTimeoutMs: 1_000,
     lastBackupAt: () => 1,
     paused: () => [],
     waiting: () => 0,
-  }).text()
-  const agent = metricsText(reportWith(), { ready: true, checks: [] })
-  const series = new Set<string>()
-  for (const [name, { type }] of [...parsePrometheusText(cloud), ...parsePrometheusText(agent)]) {
-    const names = type === 'histogram' ? ['_bucket', '_sum', '_count'].map((suffix) => name + suffix) : [name]
-    for (const each of names) series.add(each)
   }
-  return series
+  const cloud = await new Metrics(deps).text()
+  const cell = await new Metrics({ ...deps, part: { cell: 'south' } }).text()
+  const agent = metricsText(reportWith(), { ready: true, checks: [] })
+  const families = [cloud, cell, agent].flatMap((each) => [...parsePrometheusText(each)])
+  return new Map(families.map(([name, { type }]) => [name, type]))
+}
+
+/** Names of all series, those of histograms included. */
+async function told(): Promise<ReadonlySet<string>> {
+  const namesOf = ([name, type]: readonly [string, string]): readonly string[] =>
+    type === 'histogram' ? ['_bucket', '_sum', '_count'].map((suffix) => name + suffix) : [name]
+  return new Set([...(await metricTypes())].flatMap(namesOf))
+}
+
+/** By reason: metrics that no alert reads. */
+const WITHOUT_ALERT: Readonly<Record<string, readonly string[]>> = {
+  'Show the load or the sales; no value is a fault.': [
+    'tallygate_http_request_duration_seconds',
+    'tallygate_http_device_requests_waiting',
+    'tallygate_decisions_total',
+    'tallygate_usage_records_total',
+    'tallygate_usage_archived_records_total',
+    'tallygate_tokens_charged_total',
+    'tallygate_tokens_refunded_total',
+    'tallygate_tokens_on_devices',
+    'tallygate_automatic_charges_total',
+    'tallygate_refunds_total',
+    'tallygate_sessions',
+    'tallygate_agent_ledger_entries',
+    'tallygate_agent_ledger_size_bytes',
+    'tallygate_agent_memory_pss_bytes',
+    'tallygate_agent_tokens_available',
+    'tallygate_agent_tokens_used',
+    'tallygate_agent_tokens_refunded',
+  ],
+  'Describe the process.': ['tallygate_build_info', 'tallygate_agent_build_info', 'tallygate_agent_start_time_seconds'],
+  'Any client can cause it.': ['tallygate_http_bodies_incomplete_total'],
+  'TallygateStoreUnreachable covers it: the totals of the cell are missing too.': ['tallygate_cell_up'],
+  'TallygateDeviceRefuses covers it.': ['tallygate_agent_suspended'],
+  'TallygateDeviceProblem covers a fault; else the next sync ends it.': [
+    'tallygate_agent_push_connected',
+    'tallygate_agent_policies_behind',
+  ],
+  'TallygateDevicesOverdue covers it.': [
+    'tallygate_agent_last_contact_timestamp_seconds',
+    'tallygate_agent_last_sync_timestamp_seconds',
+  ],
+  'The engine allows for it: a wide interval is no fault.': ['tallygate_agent_clock_uncertainty_seconds'],
+  'The cost of power cuts that durability "write-behind" accepts.': ['tallygate_agent_tokens_burned'],
+  'TallygateDeviceProblem covers it: the agent compares them with the budget.': [
+    'tallygate_agent_storage_written_bytes_total',
+    'tallygate_agent_storage_written_bytes_per_decision',
+    'tallygate_agent_storage_written_bytes_per_day',
+    'tallygate_agent_storage_write_budget_bytes_per_day',
+  ],
 }
 
 /** Names of our series in an expression. */
@@ -62,6 +110,16 @@ describe('alerts and dashboard', () => {
     expect(found.length).toBeGreaterThanOrEqual(least)
     const series = await told()
     expect(found.flatMap(namesIn).filter((name) => !series.has(name))).toEqual([])
+  })
+
+  it('alert on every metric that can show a fault', async () => {
+    const read = new Set(
+      rulesIn()
+        .flatMap(namesIn)
+        .map((name) => name.replace(/_bucket$/, '')),
+    )
+    const own = [...(await metricTypes()).keys()].filter((name) => name.startsWith('tallygate_'))
+    expect(own.filter((name) => !read.has(name)).toSorted()).toEqual(Object.values(WITHOUT_ALERT).flat().toSorted())
   })
 
   it('ask for levels that the agent reports', () => {
