@@ -9,6 +9,9 @@ import type { KeyRecord, KeyType, KeyVersion } from '../storage/records.ts'
 import type { Store, Transaction } from '../storage/store.ts'
 import { readVerificationKey } from './verification-key.ts'
 
+/** No present time: a key that was saved while the clock was ahead verifies after the clock is corrected too. */
+const AT_ONCE = 0
+
 export interface KeyDeps {
   readonly store: Store
   /** After which a saved key begins, and a deleted one ends, to verify. */
@@ -46,7 +49,7 @@ export async function saveKeys(
         id,
         ...limitsOf(given, isReplaced ? stored : undefined),
         pem: publicKey,
-        activeFrom: now + delayMs,
+        activeFrom: delayMs === 0 ? AT_ONCE : now + delayMs,
         previous: delayMs === 0 || stored === undefined ? null : keyInForce(stored, now),
         retiresAt: null,
         created: isReplaced ? stored.created : now,
@@ -156,7 +159,7 @@ export async function registerFirstKey(
       roles: null,
       instances: null,
       pem,
-      activeFrom: now,
+      activeFrom: AT_ONCE,
       previous: null,
       retiresAt: null,
       created: now,

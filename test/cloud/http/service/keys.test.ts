@@ -30,6 +30,21 @@ describe('the first start', () => {
   })
 })
 
+describe('a clock that was ahead', () => {
+  it('locks no key out that was made or saved meanwhile', async () => {
+    await using twin = await openTwin()
+    const { publicPem, privatePem } = newKeyPair()
+    await twin.call('PUT', '/api/v1.0/administration-keys', { body: [{ id: 'a', publicKey: publicPem }] })
+    // Corrected while the cloud runs.
+    twin.clockAheadMs = -2 * 24 * HOUR
+    const now = twin.wall
+    const of = { kind: 'ADMIN', instanceIds: [], issuer: 'i', now, lifetimeMs: HOUR } as const
+    expect(await works(twin, await makeAccessToken({ ...of, privateKey: privatePem, keyId: 'a' }))).toBe(true)
+    const confirmed = await twin.call('POST', '/edge/api/v1/sweeps/clock/confirm')
+    expect(confirmed.status).toBeLessThan(300)
+  })
+})
+
 describe('authorization keys', () => {
   it('are added, listed page by page, and deleted', async () => {
     await using twin = await openTwin()
