@@ -79,7 +79,10 @@ export function text<const T extends string | null>(
 export function path<const T extends string | null>(
   description: OptionDescription<T>,
 ): Option<string | Extract<T, null>> {
-  return ofText(description, 'a path', (given) => (given === '' || given.includes('\u0000') ? undefined : given))
+  return ofText(description, 'a path without spaces around it', (given) =>
+    // SQLite's binding removes spaces around the name of a file, so a database would be in another directory.
+    given === '' || given !== given.trim() || given.includes('\u0000') ? undefined : given,
+  )
 }
 
 export function url<const T extends string | null>(

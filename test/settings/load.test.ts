@@ -112,6 +112,13 @@ describe('a refused setting is named with what it takes:', () => {
     ['a foreign scheme', 'push.url = "http://broker"', 'takes a URL that begins with mqtt:// or mqtts://'],
     ['a table in place of a value', '[socket.path]\na = 1', 'socket.path is {"a":1}, but takes a path'],
     ['a value in place of a table', 'socket = 1', 'socket is 1, but must be a table of settings'],
+    ['a path with a space before it', 'socket.path = " /run/agent.sock"', 'socket.path is " /run/agent.sock", but'],
+    [
+      'a path with a line break after it',
+      'socket.path = "/run/agent.sock\\n"',
+      'but takes a path without spaces around it',
+    ],
+    ['a path of a space', 'socket.path = " "', 'socket.path is " ", but takes a path without spaces around it'],
     ['a date', 'socket.path = 2026-01-01', 'socket.path is 2026-01-01, but'],
     ['a control character', 'name = "a\\u0000b"', 'name is'],
   ])('%s', (_what, toml, message) => {
