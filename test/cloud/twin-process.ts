@@ -43,6 +43,10 @@ export class TwinProcess implements AsyncDisposable {
     })
   }
 
+  get pid(): number | undefined {
+    return this.#child.pid
+  }
+
   /** Resolves when it has gone, with its exit code. */
   async end(signal: NodeJS.Signals): Promise<number | null> {
     this.#child.kill(signal)

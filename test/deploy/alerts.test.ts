@@ -24,6 +24,7 @@ const failing = (status: string) =>
   `tallygate_http_requests_total{instance="cloud:9464",method="GET",route="/",status="${status}"}`
 const grant = 'tallygate_agent_grant_remaining_seconds{instance="press-7"}'
 const connected = 'tallygate_agent_connected{instance="press-7"}'
+const files = (which: string) => `process_${which}_fds{job="tallygate-cloud",instance="cloud:9464"}`
 const problems = 'tallygate_agent_problems{instance="press-7"}'
 const low = 'tallygate_agent_tokens_short{instance="press-7",state="low"}'
 const usedUp = 'tallygate_agent_tokens_short{instance="press-7",state="used_up"}'
@@ -45,6 +46,10 @@ const CASES: Readonly<Record<string, readonly [quiet: Series, firing: Series]>> 
   TallygateStoreSlow: [
     { [slow('0.1')]: '0+100x2000', [slow('2.5')]: '0+100x2000', [slow('+Inf')]: '0+100x2000' },
     { [slow('0.1')]: '0+90x2000', [slow('2.5')]: '0+100x2000', [slow('+Inf')]: '0+100x2000' },
+  ],
+  TallygateFilesRunOut: [
+    { [files('open')]: '800x2000', [files('max')]: '1000x2000' },
+    { [files('open')]: '801x2000', [files('max')]: '1000x2000' },
   ],
   // The clock of the test begins at 0.
   TallygateBackupOld: gauge('tallygate_last_backup_timestamp_seconds{instance="cloud:9464"}', '200000', '-500000'),

@@ -1,5 +1,5 @@
 /** Process metrics under Prometheus' standard names, read at each scrape without background work. */
-import { readdirSync } from 'node:fs'
+import { readFileSync, readdirSync } from 'node:fs'
 import { Counter, Gauge, type Registry } from 'prom-client'
 
 export function collectProcessMetrics(registry: Registry): void {
@@ -30,6 +30,7 @@ export function collectProcessMetrics(registry: Registry): void {
   read('process_start_time_seconds', 'Start time of the process since the Unix epoch.', () => startedAt)
   read('process_resident_memory_bytes', 'Resident memory.', () => process.memoryUsage.rss())
   read('process_open_fds', 'Open file descriptors.', openFiles)
+  read('process_max_fds', 'Maximum number of open file descriptors.', openFilesMax)
   read('nodejs_heap_size_used_bytes', 'Used JavaScript heap.', () => process.memoryUsage().heapUsed)
   let before = performance.eventLoopUtilization()
   read(
@@ -47,6 +48,15 @@ export function collectProcessMetrics(registry: Registry): void {
 function openFiles(): number | undefined {
   try {
     return readdirSync('/proc/self/fd').length
+  } catch {
+    return undefined
+  }
+}
+
+function openFilesMax(): number | undefined {
+  try {
+    const limit = /^Max open files +(\d+)/m.exec(readFileSync('/proc/self/limits', 'latin1'))?.[1]
+    return limit === undefined ? undefined : Number(limit)
   } catch {
     return undefined
   }

@@ -1,4 +1,4 @@
-import { readFileSync } from 'node:fs'
+import { openSync, readFileSync, readSync } from 'node:fs'
 import { randomUUID } from 'node:crypto'
 import type { Clocks } from '../../runtime/clock-guard.ts'
 import type { Timers } from '../../runtime/run-repeatedly.ts'
@@ -34,8 +34,14 @@ function uptime(): number {
   return Math.round(read.uptime + at - read.at)
 }
 
+/** Stays open: a process that has used up its file descriptors still reads the time. */
+let uptimeFile: number | undefined
+const bytes = Buffer.alloc(64)
+
 function readUptime(): number {
-  const ms = Math.round(Number.parseFloat(readFileSync('/proc/uptime', 'latin1')) * 1_000)
+  uptimeFile ??= openSync('/proc/uptime', 'r')
+  const text = bytes.toString('latin1', 0, readSync(uptimeFile, bytes, 0, bytes.length, 0))
+  const ms = Math.round(Number.parseFloat(text) * 1_000)
   if (!Number.isSafeInteger(ms)) throw new Error('/proc/uptime does not begin with a number')
   return ms
 }
