@@ -24,11 +24,11 @@ export function readOnlyView(skip: Skip, directory: string): string {
   return path
 }
 
-/** Uses all free space; returns a function that frees it. */
-export function fillDisk(path: string): () => void {
+/** Uses all free space but `left` bytes; returns a function that frees it. */
+export function fillDisk(path: string, left = 0): () => void {
   const { bavail, bsize } = statfsSync(path)
   const filler = join(path, 'filler')
-  writeFileSync(filler, Buffer.alloc(bavail * bsize))
+  writeFileSync(filler, Buffer.alloc(bavail * bsize - left))
   return () => rmSync(filler)
 }
 

@@ -175,6 +175,41 @@ describe('a database file', () => {
     openDatabase(file, { check: false }).close()
   })
 
+  it.for([0, 4, 8, 16, 24, 32, 40, 64])('is refused with %i KiB left, or opened', async (left, { skip }) => {
+    const disk = smallDisk(skip, '4m')
+    const file = join(disk, 'twin.db')
+    const first = open(file)
+    await first.transaction((tx) => tx.configuration.save(setting))
+    await first.close()
+    const freeSpace = fillDisk(disk, left * 1_024)
+    try {
+      await open(file).close()
+    } catch (error) {
+      expect(error).toMatchObject({ code: 'STATE_UNWRITABLE' })
+    }
+    freeSpace()
+    await open(file).close()
+  })
+
+  it('is refused while the disk has no space for what its log contains', async ({ skip }) => {
+    const disk = smallDisk(skip, '4m')
+    const file = join(disk, 'twin.db')
+    const first = open(file)
+    await first.close()
+    const writer = openDatabase(file, { check: false })
+    writer.exec(
+      `PRAGMA wal_autocheckpoint = 0; CREATE TABLE large (a BLOB); INSERT INTO large VALUES (zeroblob(200000))`,
+    )
+    // As a process that was killed leaves them.
+    const copies = ['', '-wal'].map((suffix) => [file + suffix, readFileSync(file + suffix)] as const)
+    writer.close()
+    for (const [name, bytes] of copies) writeFileSync(name, bytes)
+    const freeSpace = fillDisk(disk, 40 * 1_024)
+    expect(() => open(file)).toThrow(expect.objectContaining({ code: 'STATE_UNWRITABLE' }))
+    freeSpace()
+    await open(file).close()
+  })
+
   const setting = { name: 'n', value: 'v', modified: 1, updatedBy: 'k' }
 
   /** A store whose flushes end as the test wants, after the first one. */
@@ -191,8 +226,9 @@ describe('a database file', () => {
       (error) => broken.push(error),
     )
     const write = store.transaction((tx) => tx.configuration.save(setting))
-    await expect(write).rejects.toMatchObject({ code: 'SQLITE_IOERR_FSYNC' })
-    expect(broken).toMatchObject([{ code: 'SQLITE_IOERR_FSYNC' }])
+    const failed = { code: 'DISK_FAILED', cause: { code: 'SQLITE_IOERR_FSYNC' } }
+    await expect(write).rejects.toMatchObject(failed)
+    expect(broken).toMatchObject([failed])
     await expect(store.read((reader) => reader.configuration.list())).rejects.toThrow('the store is broken')
     await store.close()
   })
@@ -222,7 +258,7 @@ describe('a database file', () => {
         await tx.outbox.appendPolicies(1)
       }),
     )
-    const failed = { reason: { code: 'SQLITE_IOERR_FSYNC' } }
+    const failed = { reason: { code: 'DISK_FAILED' } }
     expect(await Promise.allSettled(writes)).toMatchObject([failed, failed])
     await store.close()
   })

@@ -124,9 +124,12 @@ function migrate(database: Database, path: string): void {
   }
 }
 
+/** On a full disk; SHMSIZE: there is no space for the index of the log. */
+const NO_SPACE = ['SQLITE_FULL', 'SQLITE_IOERR_SHMSIZE']
+
 /** As {@link coded}, before there are requests. */
 export function codedAtOpen(error: unknown, path: string): unknown {
-  return error instanceof Sqlite.SqliteError && error.code === 'SQLITE_FULL'
+  return error instanceof Sqlite.SqliteError && NO_SPACE.includes(error.code)
     ? new CodedError('STATE_UNWRITABLE', `${path}: ${error.message}`, { cause: error })
     : coded(error, path)
 }
@@ -152,6 +155,9 @@ export function coded(error: unknown, path: string): unknown {
   if (denial !== null) return new CodedError('STATE_UNWRITABLE', `${path}: ${denial}`, { cause: error })
   if (code.startsWith('SQLITE_CANTOPEN') || code.startsWith('SQLITE_READONLY') || code === 'SQLITE_PERM') {
     return new CodedError('STATE_UNWRITABLE', `${path}: ${error.message}`, { cause: error })
+  }
+  if (code.startsWith('SQLITE_IOERR')) {
+    return new CodedError('DISK_FAILED', `${path}: ${error.message}`, { cause: error })
   }
   return error
 }

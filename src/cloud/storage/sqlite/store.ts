@@ -10,7 +10,7 @@ import type { Reader, Store } from '../store.ts'
 import { FleetFigures } from '../sql/fleet-figures.ts'
 import { ALONE } from '../sql/sql.ts'
 import { readerOf, runWork } from '../sql/transaction.ts'
-import { type Database, coded, openDatabase, openReader } from './database.ts'
+import { type Database, coded, codedAtOpen, openDatabase, openReader } from './database.ts'
 import { inOneHand } from './dialect.ts'
 import { GroupCommit } from './group-commit.ts'
 import { type FlushFile, LogFlush } from './log-flush.ts'
@@ -137,8 +137,13 @@ function openWriter(path: string, check: boolean): Database {
   const database = openDatabase(path, { check })
   // The group waits for another process's lock, and other events run meanwhile.
   database.pragma('busy_timeout = 0')
-  // If a flush failed in the last process, the disk may lack a part of the log, and new commits behind it would be lost.
-  database.pragma('wal_checkpoint(TRUNCATE)')
+  try {
+    // If a flush failed in the last process, the disk may lack a part of the log, and new commits behind it would be lost.
+    database.pragma('wal_checkpoint(TRUNCATE)')
+  } catch (error) {
+    database.close()
+    throw codedAtOpen(error, path)
+  }
   // A commit flushes nothing itself: that would block the thread.
   database.pragma('synchronous = NORMAL')
   // SQLite ignores the failures of automatic ones.
