@@ -220,6 +220,7 @@ function liveSettings(
     table: agentOptions,
     settings: first,
     files: ({ status }) => (status.port === null ? {} : statusFiles(readStatusAuth(status))),
+    startFiles: ({ tls }) => (tls.caFile === null ? {} : { 'tls.ca_file': readAuthority(tls.caFile) }),
     prepare: (next) => {
       const isOtherLevel = next.log.level !== late.settings?.log.level
       const rules = late.callers?.prepare(next.callers)

@@ -45,6 +45,7 @@ import { IssuerKeys } from './platform/oidc/issuer-keys.ts'
 import { awaitDatabase } from './storage/postgres/await-database.ts'
 import { claimStore } from './storage/sqlite/claim-store.ts'
 import { makeDurableDirectory } from './platform/system/durable-directory.ts'
+import { readText } from './platform/system/read-text.ts'
 import { readTls } from './platform/system/read-tls.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
 import { openConnections } from '../platform/open-connections.ts'
@@ -202,6 +203,7 @@ function liveSettings(
       const read = readTls(tls)
       return read === null ? {} : { 'tls.certificate_file': read.certificate, 'tls.key_file': read.key }
     },
+    startFiles,
     prepare: (next) => {
       const isOtherLevel = next.log.level !== live.view.log.level
       const certificate = readTls(next.tls)
@@ -217,6 +219,20 @@ function liveSettings(
     now,
   })
   return live
+}
+
+/** Contents of the files that the settings name and only a start reads. @throws CodedError CONFIG_UNREADABLE */
+function startFiles({ cells, events, push }: CloudSettings): Readonly<Record<string, string>> {
+  const texts = (paths: readonly (string | null | undefined)[]): string =>
+    paths.map((path) => (path === null || path === undefined ? '' : readText(path))).join('\0')
+  return {
+    cells: texts((cells ?? []).map(({ password_file }) => password_file)),
+    'events.webhooks': texts(
+      (events.webhooks ?? []).flatMap(({ secret_file, token_file }) => [secret_file, token_file]),
+    ),
+    'events.ca_file': texts([events.caFile]),
+    'push.ca_file': texts([push.caFile]),
+  }
 }
 
 /** Of two clouds, only one uses a database file. @throws CodedError STATE_UNWRITABLE, STATE_LOCKED */

@@ -29,6 +29,8 @@ export interface ReloadDeps<T extends OptionTree> {
   readonly prepare: (next: Settings<T>) => () => void
   /** Contents of the files that a reload reads again, by the key of their setting. @throws CodedError */
   readonly files?: (settings: Settings<T>) => Readonly<Record<string, string>>
+  /** Contents of the files that only a start reads, by the key of their setting. @throws CodedError */
+  readonly startFiles?: (settings: Settings<T>) => Readonly<Record<string, string>>
   readonly log: ReloadLog
   readonly now: () => number
 }
@@ -40,6 +42,7 @@ export class LiveSettings<T extends OptionTree> {
   readonly #named: readonly NamedOption[]
   #inForce: Settings<T>
   #files: Readonly<Record<string, string>>
+  readonly #startFiles: Readonly<Record<string, string>>
   #notice: ReloadNotice | null = null
 
   constructor(deps: ReloadDeps<T>) {
@@ -47,6 +50,7 @@ export class LiveSettings<T extends OptionTree> {
     this.#named = namedOptions(deps.table)
     this.#inForce = deps.settings
     this.#files = deps.files?.(deps.settings) ?? {}
+    this.#startFiles = deps.startFiles?.(deps.settings) ?? {}
     this.view = viewOf(deps.table.options, (path) => valueAt(this.#inForce, path)) as Settings<T>
   }
 
@@ -57,12 +61,14 @@ export class LiveSettings<T extends OptionTree> {
 
   /** Logs and reports CodedErrors of `load`, which reads all sources again. */
   reload(load: () => Settings<T>): void {
-    const { prepare, files, log, now } = this.#deps
+    const { prepare, files, startFiles, log, now } = this.#deps
     try {
       const fresh = load()
       const changed = this.#named.filter(({ path }) => !isSame(valueAt(fresh, path), valueAt(this.#inForce, path)))
       const live = changed.filter((each) => isLive(each, this.#inForce, fresh))
-      const waiting = changed.filter((each) => !live.includes(each)).map(({ key }) => key)
+      const atStart = startFiles?.(fresh) ?? {}
+      const isOther = (each: NamedOption) => changed.includes(each) || atStart[each.key] !== this.#startFiles[each.key]
+      const waiting = this.#named.filter((each) => isOther(each) && !live.includes(each)).map(({ key }) => key)
       const next = merged(this.#inForce, fresh, live)
       const contents = files?.(next) ?? {}
       const apply = prepare(next)

@@ -42,7 +42,8 @@ function service(prepare: (fresh: Some) => () => void = () => () => undefined) {
   const say = (level: string) => (fields: Record<string, unknown>, message: string) =>
     void lines.push(`${level} ${message} ${JSON.stringify(fields)}`)
   const log = { info: say('info'), warn: say('warn'), error: say('error') }
-  return { live: new LiveSettings({ table, settings: FIRST, prepare, log, now: () => clock.now }), clock, lines }
+  const live = new LiveSettings({ table, settings: FIRST, prepare, log, now: () => clock.now })
+  return { live, clock, lines, log }
 }
 
 describe('a reload', () => {
@@ -54,6 +55,29 @@ describe('a reload', () => {
     expect(live.view.token?.reveal()).toBe('two')
     expect(live.notice).toBeNull()
     expect(lines).toEqual(['info settings reloaded {"changed":["sync.interval","token_file"],"needRestart":[]}'])
+  })
+
+  it('names settings whose files only a start reads and have other contents, until they are as they were', () => {
+    const { clock, lines, log } = service()
+    const contents = { now: 'one' }
+    const startFiles = () => {
+      if (contents.now === '') throw new CodedError('CONFIG_UNREADABLE', '/hook: there is no such file.')
+      return { path: contents.now }
+    }
+    const live = new LiveSettings({
+      ...{ table, settings: FIRST, prepare: () => () => undefined, startFiles, log, now: () => clock.now },
+    })
+    for (const text of ['two', '', 'two', 'one']) {
+      contents.now = text
+      live.reload(() => FIRST)
+    }
+    expect(lines.map((line) => line.replace(/.*"(needRestart|cause)":/, ''))).toEqual([
+      '["path"]}',
+      '"CONFIG_UNREADABLE","reason":"/hook: there is no such file."}',
+      '["path"]}',
+      '[]}',
+    ])
+    expect(live.notice).toBeNull()
   })
 
   it('names what waits for a restart, until it is as it was', () => {

@@ -3,6 +3,7 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { pino } from 'pino'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { loadSettings } from '../../../src/settings/load.ts'
 import { cloudOptions } from '../../../src/cloud/settings.ts'
@@ -37,6 +38,14 @@ describe('events of a cloud', () => {
     tallygate([...args, '--url', twin.cloud.address, '--admin-key', twin.cloud.administrationKeyFile], world)
   const typesOf = (events: readonly ReceivedEvent[]) => events.map(({ type }) => type.replace('tallygate.', ''))
   const command = (device: EdgeClient, name: string) => twin.call('POST', `/edge/api/v1/devices/${device.id}/${name}`)
+
+  it('are signed with another secret after a restart, as a reload of the settings says', async () => {
+    const lines: string[] = []
+    await using other = await openTwin(withSink, pino({}, { write: (line: string) => void lines.push(line) }))
+    writeFileSync(join(folder, 'secret'), `${receiver.secret}\nwhsec_${'A'.repeat(43)}=\n`)
+    other.cloud.reload(() => other.settings)
+    expect(lines.at(-1)).toContain('"needRestart":["events.webhooks"]')
+  })
 
   it('arrive signed, in the order of the changes', async () => {
     const instance = await twin.shop({ ...ALWAYS, quantity: 10 })
