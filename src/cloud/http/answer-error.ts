@@ -7,6 +7,7 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import { CodedError, ERRORS, type ErrorCode } from '../../protocol/errors.ts'
 import { REFUSALS, bodyIncomplete, brokenRequest } from '../../protocol/service/refusals.ts'
 import type { Rarely } from '../runtime/rarely.ts'
+import { linger } from './linger.ts'
 
 declare module 'fastify' {
   interface FastifyInstance {
@@ -43,6 +44,8 @@ const LOGGED: ReadonlySet<ErrorCode> = new Set<ErrorCode>(['SIGN_IN_UNAVAILABLE'
 
 export function answerError(error: unknown, request: FastifyRequest, reply: FastifyReply): void {
   const { status, message, code } = shownError(error, request, reply)
+  // Fastify closes the connection, on which the client may still be sending.
+  if (code === 'BODY_TOO_LARGE') linger(request.raw.socket)
   sendJson(reply, status, { message, code })
 }
 

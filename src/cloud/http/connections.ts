@@ -12,9 +12,7 @@ import { NO_TUNNEL, TOO_MANY_AHEAD, bodyIncomplete } from '../../protocol/servic
 import { Rarely } from '../runtime/rarely.ts'
 import { limitReading } from '../../platform/limit-reading.ts'
 import { rawRefusal } from './answer-error.ts'
-
-/** How long a connection stays open after its last response, ms. */
-const LINGER_MS = 1_000
+import { linger } from './linger.ts'
 
 interface ConnectionsDeps {
   readonly log: Pick<FastifyBaseLogger, 'info'>
@@ -119,13 +117,4 @@ export class Connections {
 function end(socket: Socket, cause: string | undefined): void {
   if (socket.writable) socket.write(rawRefusal(cause))
   socket.destroySoon()
-}
-
-/** Closes the connection a little after its last response: a client that is still sending would lose the response. */
-function linger(socket: Socket): void {
-  socket.destroySoon = () => {
-    socket.end()
-    socket.resume()
-    setTimeout(() => socket.destroy(), LINGER_MS).unref()
-  }
 }

@@ -57,6 +57,19 @@ describe('after a request that is still pending,', () => {
   })
 })
 
+describe('a body that is too large', () => {
+  it('is refused with a response that a client receives although it is still sending', async () => {
+    await using twin = await openTwin()
+    const length = 4 * 1_024 * 1_024
+    const request = (await head(twin, `Content-Length: ${length}\r\n`)) + 'x'.repeat(length)
+    for (let round = 0; round < 20; round += 1) {
+      const socket = open(twin)
+      socket.write(request)
+      expect(responses(await readAll(socket))).toEqual(['413', 'BODY_TOO_LARGE'])
+    }
+  })
+})
+
 describe('a client that does not wait for responses', () => {
   const GET = 'GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n'
 

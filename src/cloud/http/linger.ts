@@ -1,0 +1,13 @@
+import type { Socket } from 'node:net'
+
+/** How long a connection stays open after its last response, ms. */
+const LINGER_MS = 1_000
+
+/** Closes the connection a little after its last response: a client that is still sending would lose the response. */
+export function linger(socket: Socket): void {
+  socket.destroySoon = () => {
+    socket.end()
+    socket.resume()
+    setTimeout(() => socket.destroy(), LINGER_MS).unref()
+  }
+}
