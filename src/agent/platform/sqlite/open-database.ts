@@ -146,8 +146,9 @@ export function isFull(error: unknown): boolean {
   return error instanceof Database.SqliteError && error.code === 'SQLITE_FULL'
 }
 
-/** Of SQLite, and of the file system. */
-const UNWRITABLE = /^(SQLITE_(CANTOPEN|READONLY|FULL)|ENOSPC|EDQUOT|EROFS|EACCES|EPERM)/
+/** Of SQLite, of the file system, and of the limits of process and machine: no sign of a damaged file. */
+const UNWRITABLE =
+  /^(SQLITE_(CANTOPEN|READONLY|FULL)|ENOSPC|EDQUOT|EROFS|EACCES|EPERM|EMFILE|ENFILE|ENOMEM|ENAMETOOLONG|ENOTDIR|ELOOP)/
 
 /** Maps errors of SQLite and the file system to codes for operators; passes others on. */
 export function refusalOf(error: unknown, path: string): unknown {

@@ -18,7 +18,7 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import Database from 'better-sqlite3'
 import { describe, expect, it } from 'vitest'
-import { openDatabase, PAGE_BYTES } from '../../../../src/agent/platform/sqlite/open-database.ts'
+import { openDatabase, refusalOf, PAGE_BYTES } from '../../../../src/agent/platform/sqlite/open-database.ts'
 import type { Journal } from '../../../../src/agent/ledger/journal.ts'
 import { CHAIN_START, entryHash } from '../../../../src/protocol/signing.ts'
 import type { Segment } from '../../../../src/protocol/edge/sync.ts'
@@ -169,6 +169,13 @@ describe('the database file', () => {
     const occupied = join(temporaryDirectory(), 'file')
     writeFileSync(occupied, '')
     await expect(journalIn(join(occupied, 'state'))).rejects.toMatchObject({ code: 'STATE_UNWRITABLE' })
+    const tooLong = join(temporaryDirectory(), 'x'.repeat(300))
+    await expect(journalIn(tooLong)).rejects.toMatchObject({ code: 'STATE_UNWRITABLE' })
+  })
+
+  it('that no file descriptor is left for is refused, not salvaged', () => {
+    const error = Object.assign(new Error('EMFILE: too many open files'), { code: 'EMFILE' })
+    expect(refusalOf(error, '/journal.db')).toMatchObject({ code: 'STATE_UNWRITABLE' })
   })
 
   it.skipIf(process.getuid?.() !== 0)('in a directory of another user is refused, not salvaged', async () => {
