@@ -47,17 +47,17 @@ test('lets an administrator lock, unlock and end a session of the twin', async (
   const instanceId = await twin.instance()
   const opened = await twin.call('POST', '/api/v1.1/sessions', { body: { instanceId } })
   const id = String(pick(opened.body, 'sessionId'))
-  const order = (what: string, of = id) =>
+  const command = (what: string, of = id) =>
     tallygate(['sessions', what, of, '--url', twin.cloud.address, '--admin-key', twin.cloud.administrationKeyFile], {
       now: () => twin.now,
       readText: (path) => readFileSync(path, 'utf8'),
     })
-  expect((await order('lock')).out).toBe('LOCKED\n')
-  expect((await order('unlock')).out).toBe('IDLE\n')
-  expect((await order('terminate')).out).toBe('TERMINATED\n')
-  expect((await order('lock')).err).toContain('CONFLICT')
-  const unknown = await order('lock', '64d2028c-ae87-4069-a624-66089d957ef9')
-  expect(unknown.err).toMatch(/NOT_FOUND: .* known from the next sync of the device on/)
+  expect((await command('lock')).out).toBe('LOCKED\n')
+  expect((await command('unlock')).out).toBe('IDLE\n')
+  expect((await command('terminate')).out).toBe('TERMINATED\n')
+  expect((await command('lock')).err).toContain('CONFLICT')
+  const unknown = await command('lock', '64d2028c-ae87-4069-a624-66089d957ef9')
+  expect(unknown.err).toMatch(/NOT_FOUND: .* from the next sync of the device\. To send a command/)
 })
 
 test.each(['devices', 'session', 'access'])('the help of %s ends with examples that can be copied', async (command) => {

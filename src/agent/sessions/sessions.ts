@@ -152,31 +152,31 @@ export class Sessions {
   }
 
   /** @throws CodedError CALLER_LIMITED, SESSIONS_LIMITED, OVERLOADED, NOT_RECORDED, and those of requireRules and Access.once */
-  open(order: OpenSessionRequest): Promise<SessionAnswer> {
-    return this.#once(order.idempotencyKey, async (claim) => {
+  open(call: OpenSessionRequest): Promise<SessionAnswer> {
+    return this.#once(call.idempotencyKey, async (claim) => {
       const { clock, ledger, newId, liveMax } = this.#deps
       const reading = clock.reading()
-      const { document } = requireRules(this.#deps, order.instanceId, reading)
+      const { document } = requireRules(this.#deps, call.instanceId, reading)
       ledger.requireAttached()
       let live = 0
       let own = 0
       for (const { latest } of this.#slots.values()) {
         if (hasEnded(latest.session)) continue
         live += 1
-        if (latest.owner === order.owner) own += 1
+        if (latest.owner === call.owner) own += 1
       }
-      order.quota?.open(own)
+      call.quota?.open(own)
       if (live >= liveMax) throw new CodedError('OVERLOADED', `${liveMax} sessions are live on this device`)
       const { instanceId, revision: policyRevision } = document
       const session = newSession({ id: newId(), instanceId, deviceId: null }, reading.earliest)
       const next: KeptSession = {
         session,
-        owner: order.owner,
-        bound: order.bound,
+        owner: call.owner,
+        bound: call.bound,
         epoch: 0,
         policyRevision,
       }
-      const slot: Slot = { durable: null, latest: next, tail: Promise.resolve(), quota: order.quota }
+      const slot: Slot = { durable: null, latest: next, tail: Promise.resolve(), quota: call.quota }
       this.#slots.set(session.id, slot)
       const body = JSON.stringify({ sessionId: session.id })
       const answer = answered(200, body, policyRevision)
@@ -195,14 +195,14 @@ export class Sessions {
    * Grants all items or none, instead of the session's current charge; no items make the session idle.
    * @throws CodedError NOT_FOUND, NOT_RECORDED, and of {@link requireRules} and the idempotency cache
    */
-  request(order: SessionAccessRequest): Promise<SessionAnswer> {
-    return this.#once(order.idempotencyKey, (claim) => {
-      order.quota?.request(order.request.requester)
-      return this.#alone(order.sessionId, order.belongs, async (slot) => {
-        if (order.request.items.length > 0) return this.#request(slot, order, claim)
+  request(call: SessionAccessRequest): Promise<SessionAnswer> {
+    return this.#once(call.idempotencyKey, (claim) => {
+      call.quota?.request(call.request.requester)
+      return this.#alone(call.sessionId, call.belongs, async (slot) => {
+        if (call.request.items.length > 0) return this.#request(slot, call, claim)
         const correlationId = this.#deps.newCorrelationId()
         const { session, policyRevision } = slot.latest
-        const body = accessResponseText(order.apiVersion, correlationId, order.request, { items: [] })
+        const body = accessResponseText(call.apiVersion, correlationId, call.request, { items: [] })
         const change = this.#changeBy(slot.latest, { kind: 'HALTED' }, this.#deps.clock.reading(), correlationId)
         const answer = answered(200, body, policyRevision)
         await this.#commit(slot, change, recordOf(claim, answer))
@@ -333,8 +333,8 @@ export class Sessions {
   }
 
   /** A granted request refunds the rest of the running interval, and may spend it. */
-  async #request(slot: Slot, order: SessionAccessRequest, claim: Claim | null): Promise<SessionAnswer> {
-    const { apiVersion, request, metaData, quota, rollbackOnDeny } = order
+  async #request(slot: Slot, call: SessionAccessRequest, claim: Claim | null): Promise<SessionAnswer> {
+    const { apiVersion, request, metaData, quota, rollbackOnDeny } = call
     const { requester } = request
     const { ledger } = this.#deps
     slot.quota = quota

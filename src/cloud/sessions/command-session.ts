@@ -65,7 +65,7 @@ export async function commandSession(
 async function known(id: string, session: Promise<Session>): Promise<Session> {
   return session.catch((error: unknown) => {
     if (!(error instanceof CodedError) || error.code !== 'NOT_FOUND') throw error
-    const message = `There is no session ${id} here. One that a device keeps is known from the next sync of the device on; name the device to order it before.`
+    const message = `There is no session ${id} here. The cloud learns of a session that a device keeps from the next sync of the device. To send a command before that, name the device.`
     throw new CodedError('NOT_FOUND', message)
   })
 }

@@ -43,7 +43,7 @@ export interface SessionDeps {
 export interface Touched {
   readonly operable: boolean
   /** A device keeps the session: the command was noted for it. */
-  readonly ordered?: true
+  readonly pending?: true
   readonly session: Session
 }
 
@@ -53,8 +53,8 @@ export interface OpenSession extends Pick<Session, 'instanceId' | 'deviceId'> {
 }
 
 /** The same opening returns the same session. @throws CodedError NOT_FOUND, DEVICE_LOCKED, DEVICE_TERMINATED */
-export async function openSession(deps: SessionDeps, order: OpenSession, now: number): Promise<Session> {
-  const { instanceId, deviceId, opening } = order
+export async function openSession(deps: SessionDeps, command: OpenSession, now: number): Promise<Session> {
+  const { instanceId, deviceId, opening } = command
   const fresh = newSession({ id: deps.newId(), instanceId, deviceId }, now)
   return deps.store.transaction(async (tx) => {
     if (deviceId !== null) {
@@ -138,7 +138,7 @@ export async function closeSession(
     if (session.keptBy !== null) {
       await tx.sessions.setWanted(session.id, 'TERMINATE')
       await tx.outbox.append([{ kind: 'device', deviceId: session.keptBy, reason: 'session' }], now)
-      return { operable: true, ordered: true, session }
+      return { operable: true, pending: true, session }
     }
     return { operable: true, session: await changes.apply(session, { kind: 'CLOSED' }) }
   })
@@ -159,22 +159,22 @@ export type SessionAnswer =
 /** Grants all items or none; an empty request makes the session idle. @throws CodedError NOT_FOUND */
 export async function requestInSession(
   deps: SessionDeps,
-  order: SessionRequest,
+  command: SessionRequest,
   belongs: (session: Session) => void,
   now: number,
 ): Promise<SessionAnswer> {
   return deps.store.transaction(async (tx): Promise<SessionAnswer> => {
     const changes = new SessionChanges(deps, tx, now)
-    const session = await changes.settled(order.sessionId, belongs)
+    const session = await changes.settled(command.sessionId, belongs)
     if (!isLive(session)) return { operable: false, session }
     if (session.keptBy !== null) {
       throw new CodedError('SESSION_ON_DEVICE', `The device ${session.keptBy} keeps this session.`)
     }
-    if (order.request.items.length === 0) {
+    if (command.request.items.length === 0) {
       await changes.apply(session, { kind: 'HALTED' })
       return { operable: true, granted: true, decision: { items: [], postings: [], warnings: [] } }
     }
-    return { operable: true, ...(await changes.request(session, order)) }
+    return { operable: true, ...(await changes.request(session, command)) }
   })
 }
 
@@ -259,8 +259,8 @@ export class SessionChanges {
     return session
   }
 
-  async request(before: Session, order: SessionRequest): Promise<{ granted: boolean; decision: Decision }> {
-    const { correlationId, request, metaData, rollbackOnDeny } = order
+  async request(before: Session, command: SessionRequest): Promise<{ granted: boolean; decision: Decision }> {
+    const { correlationId, request, metaData, rollbackOnDeny } = command
     const { requester } = request
     const items = withMetaData(request.items, metaData)
     const header = { operation: 'REQUEST', correlationId, requester } as const

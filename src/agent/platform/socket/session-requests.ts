@@ -83,7 +83,7 @@ export async function answerSession(service: SessionService, request: SessionReq
       const requested = afterAccess(service, request, belongs, () =>
         parse(sessionAccessRequestBody[apiVersion], bodyOf(request)?.value, 'body'),
       )
-      const order = {
+      const call = {
         apiVersion,
         sessionId,
         request: requestOf(requested),
@@ -93,7 +93,7 @@ export async function answerSession(service: SessionService, request: SessionReq
         idempotencyKey: hashed(request),
         ...quotaOf(request),
       }
-      return beating(replyTo(target, await service.request(order)), service.heartbeatMs(sessionId))
+      return beating(replyTo(target, await service.request(call)), service.heartbeatMs(sessionId))
     }
     case 'heartbeat':
       return beating(

@@ -176,14 +176,15 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       requireAccess,
       handle: async (call) => {
         const { sessionId } = call.params
-        const { operable, ordered, session } = await closeSession(
+        const { operable, pending, session } = await closeSession(
           acting(deps, call.principal),
           sessionId,
           belongsTo(call),
           call.now,
         )
         if (!operable) return notOperable('v1.1', session)
-        return { status: ordered === true ? ORDERED_STATUS : 204 }
+        // The device that keeps the session ends it with its next sync.
+        return { status: pending === true ? 202 : 204 }
       },
     }),
     serviceOperation({
@@ -214,9 +215,6 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
 function acting(deps: SessionDeps, principal: Principal): SessionDeps {
   return { ...deps, store: actingAs(deps.store, principal) }
 }
-
-/** The device that keeps the session ends it with its next sync. */
-const ORDERED_STATUS = 202
 
 type SessionCall = Pick<Call<unknown, unknown, unknown, Principal['kind']>, 'principal' | 'instanceHeader'>
 
