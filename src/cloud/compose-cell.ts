@@ -75,7 +75,7 @@ const MARK_EVERY_MS = 1_000
  * Transactions of one-off requests that nodes can decide at the same time, each for other instances. In SQLite, they run one
  * after another anyway. With more, each serves fewer requests.
  */
-const LANES_OF_NODES = 2
+const NODE_BATCHERS = 2
 
 export interface CellDeps extends Pick<CellNode, 'settings' | 'log' | 'now' | 'newId'> {
   readonly timers: Timers
@@ -127,7 +127,7 @@ export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedC
   const { tenantId } = settings.usage
   const service = {
     ...{ store, policies, shortages, newId, tenantId, sessionIntervalMs, trustsClock, present },
-    batcher: new AccessBatcher({ store, policies, shortages, defer, lanes: isShared(settings) ? LANES_OF_NODES : 1 }),
+    batcher: new AccessBatcher({ store, policies, shortages, defer, batchers: isShared(settings) ? NODE_BATCHERS : 1 }),
     keyDelayMs: settings.keys.delay,
     giveWay: giveWayTo(() => performance.now(), setImmediate),
     isElsewhere,

@@ -327,7 +327,7 @@ export interface Journal extends Remote<JournalOperations> {
    * Seals the next segment durably. Throws if one is unacknowledged. A segment that leaves entries behind is not final,
    * even if `final` was requested, and its result says so.
    */
-  seal(order: SealRequest): Promise<SealedSegment>
+  seal(request: SealRequest): Promise<SealedSegment>
   /** The newest entry with this correlation id; null: none kept. Entries may be recorded during the search. */
   find(correlationId: string): Promise<RecordedEntry | null>
   /**

@@ -36,21 +36,21 @@ export interface DecidedOverPools<T> {
  */
 export async function decideInTurn<T>(
   tx: Transaction,
-  orders: readonly PoolRequest<T>[],
+  requests: readonly PoolRequest<T>[],
   options: {
     readonly refunded?: readonly ReservedItem[]
     readonly guess?: Guess<T> | undefined
   } = {},
 ): Promise<DecidedOverPools<T>> {
   const back = refundsByAccount(options.refunded ?? [])
-  const rules = new Map(orders.map(({ loaded }) => [loaded.policy.instanceId, loaded]))
+  const rules = new Map(requests.map(({ loaded }) => [loaded.policy.instanceId, loaded]))
   const cap = (account: AccountId): Pool['capTarget'] => {
     const loaded = rules.get(parseAccount(account)?.instanceId ?? '')
     return loaded === undefined ? 0n : capIn(loaded, account)
   }
   const fresh = (account: AccountId): Pool => newPool(account, cap(account))
   const { guess } = options
-  const likely = guess?.consulted ?? (await consultedByReading(tx, orders, fresh))
+  const likely = guess?.consulted ?? (await consultedByReading(tx, requests, fresh))
   const locked = new Map<AccountId, Pool>()
   const exists = new Set<AccountId>()
   const lock = async (accounts: Iterable<AccountId>): Promise<void> => {
@@ -66,7 +66,7 @@ export async function decideInTurn<T>(
   let guessed = back.size === 0 && guess !== undefined && isRight(guess, locked) ? guess.turn : undefined
   for (;;) {
     const inputs = { pools: locked, availableOfUnknown: 0n, refunded: [...back.keys()] }
-    const turn = guessed ?? takeTurns(orders, inputs)
+    const turn = guessed ?? takeTurns(requests, inputs)
     guessed = undefined
     if (turn.unknown.size > 0) {
       await lock(turn.unknown)
@@ -101,7 +101,7 @@ export async function decideOverPools(
   const settle = (decision: Decision, before: ReadonlyMap<AccountId, Pool>) => ({ decision, before })
   const { outcomes, changed, after } = await decideInTurn(tx, [{ ...request, loaded, settle }], { refunded })
   const [outcome] = outcomes
-  if (outcome === undefined) throw new Error('invariant: one outcome for each order')
+  if (outcome === undefined) throw new Error('invariant: one outcome for each request')
   if (outcome.status === 'rejected') throw outcome.reason
   return { ...outcome.value, changed, after }
 }
@@ -113,10 +113,10 @@ export async function decideWithoutCharge(
   request: AccessRequest,
   now: number,
 ): Promise<Decision> {
-  const order = { loaded, request, mode: 'BEST_EFFORT', now, settle: (decision: Decision) => decision } as const
+  const unsettled = { loaded, request, mode: 'BEST_EFFORT', now, settle: (decision: Decision) => decision } as const
   const pools = new Map<AccountId, Pool>()
   for (;;) {
-    const { outcomes, unknown } = takeTurns([order], { pools, availableOfUnknown: 0n })
+    const { outcomes, unknown } = takeTurns([unsettled], { pools, availableOfUnknown: 0n })
     const [outcome] = outcomes
     if (outcome?.status === 'rejected') throw outcome.reason
     if (unknown.size === 0 && outcome !== undefined) return outcome.value
@@ -133,8 +133,8 @@ interface Guess<T> {
 }
 
 /** An unknown pool is assumed to be full. */
-export function guessInTurn<T>(orders: readonly PoolRequest<T>[], lastSeen: ReadonlyMap<AccountId, Pool>): Guess<T> {
-  const turn = takeTurns(orders, { pools: lastSeen, availableOfUnknown: MICRO_MAX })
+export function guessInTurn<T>(requests: readonly PoolRequest<T>[], lastSeen: ReadonlyMap<AccountId, Pool>): Guess<T> {
+  const turn = takeTurns(requests, { pools: lastSeen, availableOfUnknown: MICRO_MAX })
   const seen = new Map<AccountId, Pool>()
   for (const account of turn.consulted) {
     const pool = lastSeen.get(account)
@@ -152,13 +152,13 @@ function isRight<T>({ consulted, seen }: Guess<T>, locked: ReadonlyMap<AccountId
 /** Assuming full pools finds only the first line item that could serve; assuming empty pools finds all. */
 async function consultedByReading<T>(
   tx: Transaction,
-  orders: readonly PoolRequest<T>[],
+  requests: readonly PoolRequest<T>[],
   fresh: (account: AccountId) => Pool,
 ): Promise<ReadonlySet<AccountId>> {
   const seen = new Map<AccountId, Pool>()
   let consulted: ReadonlySet<AccountId> = new Set()
   for (const availableOfUnknown of [MICRO_MAX, MICRO_MAX, 0n, 0n]) {
-    const trial = orders.map((order) => ({ ...order, settle: () => undefined }))
+    const trial = requests.map((request) => ({ ...request, settle: () => undefined }))
     const turn = takeTurns(trial, { pools: seen, availableOfUnknown })
     consulted = turn.consulted
     if (turn.unknown.size === 0) break
@@ -186,7 +186,7 @@ interface TurnInputs {
 }
 
 function takeTurns<T>(
-  orders: readonly PoolRequest<T>[],
+  requests: readonly PoolRequest<T>[],
   { pools, availableOfUnknown, refunded = [] }: TurnInputs,
 ): Turn<T> {
   const after = new Map<AccountId, Pool>()
@@ -230,9 +230,9 @@ function takeTurns<T>(
     }
     return settled
   }
-  const outcomes = orders.map((order): PromiseSettledResult<T> => {
+  const outcomes = requests.map((request): PromiseSettledResult<T> => {
     try {
-      return { status: 'fulfilled', value: one(order) }
+      return { status: 'fulfilled', value: one(request) }
     } catch (reason) {
       return { status: 'rejected', reason }
     }

@@ -6,40 +6,40 @@ export type Defer = (call: () => void, isEnough: () => boolean) => void
 /** A batch of so many requests does not wait for more. */
 const ENOUGH = 16
 
-export interface Batch<Order> {
+export interface Batch<Request> {
   /** Takes the requests that wait by now, in order, up to the first that does not fit. */
-  readonly join: (fits: (order: Order) => boolean) => readonly Order[]
+  readonly join: (fits: (request: Request) => boolean) => readonly Request[]
   /** Begins the next batch when so many requests wait, instead of at the end of this one. Default: one. */
   readonly next: (atLeast?: number) => void
 }
 
-export interface BatcherOptions<Order, Answer> {
+export interface BatcherOptions<Request, Answer> {
   readonly defer: Defer
   /** Serves a batch of at least one: one outcome per request, in order, those that have joined last. */
   readonly serve: (
-    orders: readonly Order[],
-    batch: Batch<Order>,
+    requests: readonly Request[],
+    batch: Batch<Request>,
   ) => Promise<readonly PromiseSettledResult<Answer | Promise<Answer>>[]>
-  readonly weightOf?: (order: Order) => number
+  readonly weightOf?: (request: Request) => number
   /** Largest weight of a batch; a heavier request is served alone. */
   readonly weightMax: number
 }
 
-interface Waiting<Order, Answer> {
-  readonly order: Order
+interface Waiting<Request, Answer> {
+  readonly request: Request
   readonly resolve: (answer: Answer | Promise<Answer>) => void
   readonly reject: (reason: unknown) => void
 }
 
-export class Batcher<Order, Answer> {
-  readonly #options: BatcherOptions<Order, Answer>
-  readonly #waiting: Waiting<Order, Answer>[] = []
+export class Batcher<Request, Answer> {
+  readonly #options: BatcherOptions<Request, Answer>
+  readonly #waiting: Waiting<Request, Answer>[] = []
   #gathers = false
   #inProgress = 0
   /** Begins the next batch before the end of the last one, once so many requests wait. */
   #early: { readonly atLeast: number; readonly next: () => void } | undefined
 
-  constructor(options: BatcherOptions<Order, Answer>) {
+  constructor(options: BatcherOptions<Request, Answer>) {
     this.#options = options
   }
 
@@ -47,9 +47,9 @@ export class Batcher<Order, Answer> {
     return !this.#gathers && this.#inProgress === 0
   }
 
-  ask(order: Order): Promise<Answer> {
+  submit(request: Request): Promise<Answer> {
     return new Promise<Answer>((resolve, reject) => {
-      this.#waiting.push({ order, resolve, reject })
+      this.#waiting.push({ request, resolve, reject })
       if (!this.#gathers) this.#gather()
       else if (this.#early !== undefined && this.#waiting.length >= this.#early.atLeast) this.#early.next()
     })
@@ -73,7 +73,7 @@ export class Batcher<Order, Answer> {
       isOver = true
       this.#gather()
     }
-    const batch: Waiting<Order, Answer>[] = []
+    const batch: Waiting<Request, Answer>[] = []
     this.#take(batch, () => true)
     this.#inProgress += 1
     const early = (atLeast = 1): void => {
@@ -85,30 +85,30 @@ export class Batcher<Order, Answer> {
     next()
   }
 
-  #take(batch: Waiting<Order, Answer>[], fits: (order: Order) => boolean): readonly Order[] {
+  #take(batch: Waiting<Request, Answer>[], fits: (request: Request) => boolean): readonly Request[] {
     const { weightOf = () => 1, weightMax } = this.#options
-    let weight = batch.reduce((sum, { order }) => sum + weightOf(order), 0)
-    const taken: Order[] = []
+    let weight = batch.reduce((sum, { request }) => sum + weightOf(request), 0)
+    const taken: Request[] = []
     for (;;) {
       const [first] = this.#waiting
-      if (first === undefined || !fits(first.order)) return taken
-      weight += weightOf(first.order)
+      if (first === undefined || !fits(first.request)) return taken
+      weight += weightOf(first.request)
       if (batch.length > 0 && weight > weightMax) return taken
       batch.push(first)
-      taken.push(first.order)
+      taken.push(first.request)
       this.#waiting.shift()
     }
   }
 
-  async #serve(waiting: readonly Waiting<Order, Answer>[], batch: Batch<Order>): Promise<void> {
+  async #serve(waiting: readonly Waiting<Request, Answer>[], batch: Batch<Request>): Promise<void> {
     try {
       const outcomes = await this.#options.serve(
-        waiting.map(({ order }) => order),
+        waiting.map(({ request }) => request),
         batch,
       )
       for (const [index, { resolve, reject }] of waiting.entries()) {
         const outcome = outcomes[index]
-        if (outcome === undefined) reject(new Error('invariant: each order has an outcome'))
+        if (outcome === undefined) reject(new Error('invariant: each request has an outcome'))
         else if (outcome.status === 'fulfilled') resolve(outcome.value)
         else reject(outcome.reason)
       }

@@ -110,7 +110,7 @@ export class Authenticator {
     const name = `${kty} ${kid}`
     const known = this.#found.get(name)
     if (known !== undefined && known.version === version) return known.key
-    const key = await this.#lookups.ask({ kid, kty })
+    const key = await this.#lookups.submit({ kid, kty })
     if (version === null || key?.kind !== 'REGISTERED') return key
     if (this.#found.size >= KEYS_MAX) this.#found.clear()
     this.#found.set(name, { version, key })

@@ -43,14 +43,14 @@ const LAST_SEEN_MAX = 2_000
 /** Batchers of single instances before those without requests are dropped. */
 const APART_MAX = 1_000
 
-interface Placed {
-  readonly order: AccessCommand
+interface TimedCommand {
+  readonly command: AccessCommand
   readonly now: number
 }
 
 type Outcome = PromiseSettledResult<AccessResult | Promise<AccessResult>>
 
-type AccessRequests = Batcher<Placed, AccessResult>
+type AccessRequests = Batcher<TimedCommand, AccessResult>
 
 export interface AccessDeps {
   readonly store: Pick<Store, 'transaction'>
@@ -58,14 +58,14 @@ export interface AccessDeps {
   readonly shortages: CloudShortages
   readonly defer: Defer
   /** Batches that can be decided at the same time, each of other instances. Default: 1. */
-  readonly lanes?: number
+  readonly batchers?: number
 }
 
 export class AccessBatcher {
   readonly #deps: AccessDeps
-  /** By a hash of the instance, the same on all nodes: transactions of different lanes never wait for each other. */
-  readonly #lanes: readonly AccessRequests[]
-  /** Of instances for whose locks a transaction waited too long: the other instances of the lane do not wait again. */
+  /** By a hash of the instance, the same on all nodes: transactions of different batchers never wait for each other. */
+  readonly #batchers: readonly AccessRequests[]
+  /** Of instances for whose locks a transaction waited too long: the other instances of the batcher do not wait again. */
   readonly #apart = new Map<string, AccessRequests>()
   /** The pools after the last decisions here, which may have failed; other nodes may have changed them. */
   readonly #lastSeen = new Map<AccountId, Pool>()
@@ -74,15 +74,15 @@ export class AccessBatcher {
 
   constructor(deps: AccessDeps) {
     this.#deps = deps
-    this.#lanes = Array.from({ length: deps.lanes ?? 1 }, () => this.#newBatcher())
+    this.#batchers = Array.from({ length: deps.batchers ?? 1 }, () => this.#newBatcher())
   }
 
   /**
    * @param now POSIX ms
    * @throws CodedError NOT_FOUND for an unknown instance
    */
-  async request(order: Omit<AccessCommand, 'once'>, now: number): Promise<Decision> {
-    const result = await this.#batcherOf(order.instanceId).ask({ order, now })
+  async request(command: Omit<AccessCommand, 'once'>, now: number): Promise<Decision> {
+    const result = await this.#batcherOf(command.instanceId).submit({ command, now })
     if ('answer' in result) throw new Error('invariant: only requests with a key have stored answers')
     return result.decision
   }
@@ -91,12 +91,15 @@ export class AccessBatcher {
    * Charges once under an idempotency key.
    * @throws CodedError NOT_FOUND, IDEMPOTENCY_CONFLICT, IDEMPOTENCY_IN_PROGRESS
    */
-  async requestOnce(order: AccessCommand & Required<Pick<AccessCommand, 'once'>>, now: number): Promise<AccessResult> {
-    const { scope } = order.once.claim
+  async requestOnce(
+    command: AccessCommand & Required<Pick<AccessCommand, 'once'>>,
+    now: number,
+  ): Promise<AccessResult> {
+    const { scope } = command.once.claim
     if (this.#claimed.has(scope)) throw keyInUse()
     this.#claimed.add(scope)
     try {
-      return await this.#batcherOf(order.instanceId).ask({ order, now })
+      return await this.#batcherOf(command.instanceId).submit({ command, now })
     } finally {
       this.#claimed.delete(scope)
     }
@@ -105,8 +108,8 @@ export class AccessBatcher {
   #newBatcher(): AccessRequests {
     return new Batcher({
       defer: this.#deps.defer,
-      serve: (placed, batch) => this.#serve(batch, [...placed]),
-      weightOf: ({ order }) => order.request.items.length,
+      serve: (commands, batch) => this.#serve(batch, [...commands]),
+      weightOf: ({ command }) => command.request.items.length,
       weightMax: BATCH_ITEMS_MAX,
     })
   }
@@ -115,9 +118,9 @@ export class AccessBatcher {
     const own = this.#apart.get(instanceId)
     if (own !== undefined && !own.idle) return own
     this.#apart.delete(instanceId)
-    const lane = this.#lanes[laneOf(instanceId, this.#lanes.length)]
-    if (lane === undefined) throw new Error('invariant: each instance has a lane')
-    return lane
+    const shared = this.#batchers[batcherIndex(instanceId, this.#batchers.length)]
+    if (shared === undefined) throw new Error('invariant: each instance has a batcher')
+    return shared
   }
 
   #batcherApart(instanceId: string): AccessRequests {
@@ -130,29 +133,30 @@ export class AccessBatcher {
   /**
    * If the store refuses a batch because of one request, its halves are tried separately. If a lock was not free in time,
    * each instance is tried separately.
-   * @param placed grows by the requests that join
+   * @param commands grows by the requests that join
    */
-  async #serve(batch: Batch<Placed>, placed: Placed[]): Promise<readonly Outcome[]> {
+  async #serve(batch: Batch<TimedCommand>, commands: TimedCommand[]): Promise<readonly Outcome[]> {
     try {
-      return await this.#decide(batch, placed)
+      return await this.#decide(batch, commands)
     } catch (reason) {
       // The key is stored now: the next attempt finds its answer.
-      if (reason instanceof StoredMeanwhile) return this.#serve(batch, placed)
-      if (waitedForLocks(reason) && instancesOf(placed).length > 1) {
+      if (reason instanceof StoredMeanwhile) return this.#serve(batch, commands)
+      if (waitedForLocks(reason) && instancesOf(commands).length > 1) {
         // Each gets its response when its own instance has been served.
-        return placed.map((each) => ({
+        return commands.map((each) => ({
           status: 'fulfilled',
-          value: this.#batcherApart(each.order.instanceId).ask(each),
+          value: this.#batcherApart(each.command.instanceId).submit(each),
         }))
       }
-      if (placed.length === 1 || !mayBeOfOneRequest(reason)) return placed.map(() => ({ status: 'rejected', reason }))
-      const half = placed.length >> 1
+      if (commands.length === 1 || !mayBeOfOneRequest(reason))
+        return commands.map(() => ({ status: 'rejected', reason }))
+      const half = commands.length >> 1
       const part = { ...batch, join: () => [] }
-      return [...(await this.#serve(part, placed.slice(0, half))), ...(await this.#serve(part, placed.slice(half)))]
+      return [...(await this.#serve(part, commands.slice(0, half))), ...(await this.#serve(part, commands.slice(half)))]
     }
   }
 
-  async #decide(batch: Batch<Placed>, all: Placed[]): Promise<readonly Outcome[]> {
+  async #decide(batch: Batch<TimedCommand>, all: TimedCommand[]): Promise<readonly Outcome[]> {
     let runs = 0
     const outcomes = await this.#deps.store.transaction((tx) => {
       runs += 1
@@ -160,21 +164,21 @@ export class AccessBatcher {
     })
     return all.map((each): Outcome => {
       const outcome = outcomes.get(each)
-      if (outcome === undefined) throw new Error('invariant: one outcome for each order')
+      if (outcome === undefined) throw new Error('invariant: one outcome for each command')
       return outcome
     })
   }
 
   async #decideIn(
     tx: Transaction,
-    { join, next }: Batch<Placed>,
-    all: Placed[],
+    { join, next }: Batch<TimedCommand>,
+    all: TimedCommand[],
     isFirst: boolean,
-  ): Promise<ReadonlyMap<Placed, Outcome>> {
+  ): Promise<ReadonlyMap<TimedCommand, Outcome>> {
     const { policies } = this.#deps
-    const results = new Map<Placed, Outcome>()
-    const undecided: Placed[] = []
-    const admit = async (some: readonly Placed[]): Promise<void> => {
+    const results = new Map<TimedCommand, Outcome>()
+    const undecided: TimedCommand[] = []
+    const admit = async (some: readonly TimedCommand[]): Promise<void> => {
       const repetitions = await repetitionsOf(tx, some)
       for (const each of some) {
         const outcome = repetitions.get(each)
@@ -190,29 +194,29 @@ export class AccessBatcher {
       likely: early?.guess?.consulted ?? [],
     })
     // While it waited for the locks, for example of another node, more requests have come.
-    const joined = isFirst ? join(({ order, now }) => isInForce(rules.get(order.instanceId), now)) : []
+    const joined = isFirst ? join(({ command, now }) => isInForce(rules.get(command.instanceId), now)) : []
     all.push(...joined)
     await admit(joined)
-    for (const each of undecided) if (!rules.has(each.order.instanceId)) results.set(each, notFound(each))
-    const placed = undecided.filter((each) => !results.has(each))
+    for (const each of undecided) if (!rules.has(each.command.instanceId)) results.set(each, notFound(each))
+    const commands = undecided.filter((each) => !results.has(each))
     const isCurrent =
       joined.length === 0 &&
-      early?.orders.every(({ loaded }) => loaded === rules.get(loaded.policy.instanceId)) === true
-    const prepared = isCurrent ? early : this.#prepare((instanceId) => rules.get(instanceId), placed, isFirst)
+      early?.requests.every(({ loaded }) => loaded === rules.get(loaded.policy.instanceId)) === true
+    const prepared = isCurrent ? early : this.#prepare((instanceId) => rules.get(instanceId), commands, isFirst)
     if (prepared === undefined) throw new Error('invariant: the rules of these instances are locked')
-    const { orders, guess } = prepared
-    const { outcomes, changed, after } = await decideInTurn(tx, orders, { guess })
+    const { requests, guess } = prepared
+    const { outcomes, changed, after } = await decideInTurn(tx, requests, { guess })
     await tx.accounts.save(changed)
     const settled = outcomes.map((outcome) => (outcome.status === 'fulfilled' ? outcome.value : undefined))
     await tx.usage.append(settled.flatMap((each) => each?.records ?? []))
-    await this.#noteShortages(tx, orders, settled, after)
-    await storeAnswers(tx, placed, outcomes)
+    await this.#noteShortages(tx, requests, settled, after)
+    await storeAnswers(tx, commands, outcomes)
     if (this.#lastSeen.size + after.size > LAST_SEEN_MAX) this.#lastSeen.clear()
     for (const [account, pool] of after) this.#lastSeen.set(account, pool)
     // While this transaction is committed, the next one reads and waits for its locks.
     next()
     for (const [index, outcome] of outcomes.entries()) {
-      const each = placed[index]
+      const each = commands[index]
       if (each !== undefined) results.set(each, resultOf(outcome))
     }
     return results
@@ -221,54 +225,54 @@ export class AccessBatcher {
   /** Undefined if the rules of an instance are missing. */
   #prepare(
     rulesOf: (instanceId: string) => LoadedPolicy | undefined,
-    placed: readonly Placed[],
+    commands: readonly TimedCommand[],
     mayGuess: boolean,
   ): Prepared | undefined {
-    const orders: PoolRequest<Settled>[] = []
-    for (const each of placed) {
-      const loaded = rulesOf(each.order.instanceId)
+    const requests: PoolRequest<Settled>[] = []
+    for (const each of commands) {
+      const loaded = rulesOf(each.command.instanceId)
       if (loaded === undefined) return undefined
-      orders.push(orderOf(loaded, each))
+      requests.push(poolRequestOf(loaded, each))
     }
-    return { orders, guess: mayGuess ? guessInTurn(orders, this.#lastSeen) : undefined }
+    return { requests, guess: mayGuess ? guessInTurn(requests, this.#lastSeen) : undefined }
   }
 
   async #noteShortages(
     tx: Transaction,
-    orders: readonly PoolRequest<Settled>[],
+    requests: readonly PoolRequest<Settled>[],
     settled: readonly (Settled | undefined)[],
     pools: ReadonlyMap<AccountId, Pool>,
   ): Promise<void> {
-    const now = latestOf(orders)
-    const requests = orders.map(({ loaded, mode, request }, index) => {
+    const now = latestOf(requests)
+    const decided = requests.flatMap(({ loaded, mode, request }, index) => {
       const decision = settled[index]?.decision
-      return { loaded, decided: decision === undefined ? [] : [{ mode, request, decision }] }
+      return decision === undefined ? [] : [{ loaded, mode, request, decision }]
     })
-    for (const [loaded, own] of Map.groupBy(requests, (each) => each.loaded)) {
-      await this.#deps.shortages.note(tx, loaded, { requests: own.flatMap(({ decided }) => decided), pools }, now)
+    for (const [loaded, own] of Map.groupBy(decided, (each) => each.loaded)) {
+      await this.#deps.shortages.note(tx, loaded, { requests: own, pools }, now)
     }
   }
 }
 
 /** The same on all nodes. @param instanceId a UUID */
-function laneOf(instanceId: string, lanes: number): number {
-  return Number.parseInt(instanceId.slice(-4), 16) % lanes
+function batcherIndex(instanceId: string, batchers: number): number {
+  return Number.parseInt(instanceId.slice(-4), 16) % batchers
 }
 
-function instancesOf(placed: readonly Placed[]): readonly string[] {
-  return [...new Set(placed.map(({ order }) => order.instanceId))]
+function instancesOf(commands: readonly TimedCommand[]): readonly string[] {
+  return [...new Set(commands.map(({ command }) => command.instanceId))]
 }
 
 function isInForce(rules: LoadedPolicy | undefined, now: number): boolean {
   return rules !== undefined && !needsNewRevision(rules, now)
 }
 
-function notFound({ order }: Placed): Outcome {
-  return { status: 'rejected', reason: new CodedError('NOT_FOUND', `There is no instance ${order.instanceId}.`) }
+function notFound({ command }: TimedCommand): Outcome {
+  return { status: 'rejected', reason: new CodedError('NOT_FOUND', `There is no instance ${command.instanceId}.`) }
 }
 
-function latestOf(placed: readonly Pick<Placed, 'now'>[]): number {
-  return placed.reduce((max, { now }) => Math.max(max, now), 0)
+function latestOf(commands: readonly Pick<TimedCommand, 'now'>[]): number {
+  return commands.reduce((max, { now }) => Math.max(max, now), 0)
 }
 
 function resultOf(outcome: PromiseSettledResult<Settled>): Outcome {
@@ -279,13 +283,16 @@ function resultOf(outcome: PromiseSettledResult<Settled>): Outcome {
 class StoredMeanwhile extends Error {}
 
 /** The requests that have an answer already, with it, or with the refusal of a different request under the same key. */
-async function repetitionsOf(tx: Transaction, placed: readonly Placed[]): Promise<ReadonlyMap<Placed, Outcome>> {
-  const scopes = placed.flatMap(({ order: { once } }) => (once === undefined ? [] : [once.claim.scope]))
-  const outcomes = new Map<Placed, Outcome>()
+async function repetitionsOf(
+  tx: Transaction,
+  commands: readonly TimedCommand[],
+): Promise<ReadonlyMap<TimedCommand, Outcome>> {
+  const scopes = commands.flatMap(({ command: { once } }) => (once === undefined ? [] : [once.claim.scope]))
+  const outcomes = new Map<TimedCommand, Outcome>()
   if (scopes.length === 0) return outcomes
   const stored = await tx.idempotency.find(scopes)
-  for (const each of placed) {
-    const { once } = each.order
+  for (const each of commands) {
+    const { once } = each.command
     const found = once === undefined ? undefined : stored.get(once.claim.scope)
     if (once === undefined || found === undefined) continue
     try {
@@ -301,10 +308,10 @@ async function repetitionsOf(tx: Transaction, placed: readonly Placed[]): Promis
 /** @throws StoredMeanwhile */
 async function storeAnswers(
   tx: Transaction,
-  placed: readonly Placed[],
+  commands: readonly TimedCommand[],
   outcomes: readonly PromiseSettledResult<Settled>[],
 ): Promise<void> {
-  const answers = placed.flatMap(({ order: { once } }, index) => {
+  const answers = commands.flatMap(({ command: { once } }, index) => {
     const outcome = outcomes[index]
     if (once === undefined || outcome?.status !== 'fulfilled') return []
     return [{ ...once.claim, answer: once.answerOf(outcome.value.decision) }]
@@ -316,7 +323,7 @@ async function storeAnswers(
 }
 
 interface Prepared {
-  readonly orders: readonly PoolRequest<Settled>[]
+  readonly requests: readonly PoolRequest<Settled>[]
   /** Undefined in a transaction that starts over: its guess may have been the reason. */
   readonly guess: ReturnType<typeof guessInTurn<Settled>> | undefined
 }
@@ -326,8 +333,8 @@ interface Settled {
   readonly records: readonly UsageRecord[]
 }
 
-function orderOf(loaded: LoadedPolicy, { order, now }: Placed): PoolRequest<Settled> {
-  const { request, correlationId, metaData } = order
+function poolRequestOf(loaded: LoadedPolicy, { command, now }: TimedCommand): PoolRequest<Settled> {
+  const { request, correlationId, metaData } = command
   const header = {
     correlationId,
     requester: request.requester,

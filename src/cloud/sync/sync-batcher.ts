@@ -51,7 +51,7 @@ export class SyncBatcher {
   /** @throws CodedError DEVICE_REVOKED, GRANTS_FORGOTTEN */
   async receive(opened: OpenedSync): Promise<SyncResult> {
     const request: SyncRequest = { ...opened, accounts: accountsOf(opened) }
-    return looksUsual(request) ? this.#batcher.ask(request) : this.#alone(opened)
+    return looksUsual(request) ? this.#batcher.submit(request) : this.#alone(opened)
   }
 
   #alone(request: OpenedSync): Promise<SyncResult> {

@@ -1,10 +1,10 @@
 import { describe, expect, it } from 'vitest'
 import { type Batch, Batcher } from '../../../src/cloud/runtime/batcher.ts'
 
-/** A desk whose batches are finished by the test. */
-function openBatcher(weightMax = 3, weightOf: (order: string) => number = () => 1) {
+/** A batcher whose batches are finished by the test. */
+function openBatcher(weightMax = 3, weightOf: (request: string) => number = () => 1) {
   const batches: {
-    readonly orders: readonly string[]
+    readonly requests: readonly string[]
     readonly next: Batch<string>['next']
     readonly join: Batch<string>['join']
     readonly finish: PromiseWithResolvers<undefined>
@@ -14,19 +14,21 @@ function openBatcher(weightMax = 3, weightOf: (order: string) => number = () => 
     defer: setImmediate,
     weightMax,
     weightOf,
-    async serve(orders, { next, join }) {
+    async serve(requests, { next, join }) {
       const finish = Promise.withResolvers<undefined>()
-      const all = [...orders]
+      const all = [...requests]
       const joined: typeof join = (fits) => {
         const taken = join(fits)
         all.push(...taken)
         return taken
       }
-      batches.push({ orders, next, join: joined, finish })
+      batches.push({ requests, next, join: joined, finish })
       for (const each of waiting.splice(0)) each.resolve(undefined)
       await finish.promise
-      return all.map((order) =>
-        order === 'bad' ? { status: 'rejected', reason: order } : { status: 'fulfilled', value: order.toUpperCase() },
+      return all.map((request) =>
+        request === 'bad'
+          ? { status: 'rejected', reason: request }
+          : { status: 'fulfilled', value: request.toUpperCase() },
       )
     },
   })
@@ -42,30 +44,30 @@ function openBatcher(weightMax = 3, weightOf: (order: string) => number = () => 
   return { batcher, batch, batches }
 }
 
-describe('a desk', () => {
+describe('a batcher', () => {
   it('serves those who come while a batch is under way together in the next one, in the order of arrival', async () => {
     const { batcher, batch, batches } = openBatcher()
-    const first = batcher.ask('a')
+    const first = batcher.submit('a')
     const { finish } = await batch(0)
-    const others = ['b', 'c'].map((order) => batcher.ask(order))
+    const others = ['b', 'c'].map((request) => batcher.submit(request))
     expect(batches).toHaveLength(1)
     finish.resolve(undefined)
     expect(await first).toBe('A')
     const next = await batch(1)
-    expect(next.orders).toEqual(['b', 'c'])
+    expect(next.requests).toEqual(['b', 'c'])
     next.finish.resolve(undefined)
     expect(await Promise.all(others)).toEqual(['B', 'C'])
   })
 
   it('lets the next batch begin before one has ended, when that one says so', async () => {
     const { batcher, batch, batches } = openBatcher()
-    const first = batcher.ask('a')
+    const first = batcher.submit('a')
     const { next, finish } = await batch(0)
-    const second = batcher.ask('b')
+    const second = batcher.submit('b')
     next()
-    const { orders, finish: finishSecond } = await batch(1)
-    expect(orders).toEqual(['b'])
-    const third = batcher.ask('c')
+    const { requests, finish: finishSecond } = await batch(1)
+    expect(requests).toEqual(['b'])
+    const third = batcher.submit('c')
     next()
     finish.resolve(undefined)
     expect(await first).toBe('A')
@@ -82,54 +84,54 @@ describe('a desk', () => {
 
   it('lets the next batch begin before one has ended, once so many wait', async () => {
     const { batcher, batch, batches } = openBatcher()
-    const asked = [batcher.ask('a')]
+    const asked = [batcher.submit('a')]
     const first = await batch(0)
-    asked.push(batcher.ask('b'))
+    asked.push(batcher.submit('b'))
     first.next(3)
-    asked.push(batcher.ask('c'))
+    asked.push(batcher.submit('c'))
     await new Promise((resolve) => setImmediate(resolve))
     expect(batches).toHaveLength(1)
-    asked.push(batcher.ask('d'))
+    asked.push(batcher.submit('d'))
     const second = await batch(1)
-    expect(second.orders).toEqual(['b', 'c', 'd'])
+    expect(second.requests).toEqual(['b', 'c', 'd'])
     second.next(2)
-    asked.push(batcher.ask('e'))
+    asked.push(batcher.submit('e'))
     await new Promise((resolve) => setImmediate(resolve))
     expect(batches).toHaveLength(2)
     first.finish.resolve(undefined)
     second.finish.resolve(undefined)
     // The end of a batch begins the next one, however few wait.
     const third = await batch(2)
-    expect(third.orders).toEqual(['e'])
+    expect(third.requests).toEqual(['e'])
     third.finish.resolve(undefined)
     expect(await Promise.all(asked)).toEqual(['A', 'B', 'C', 'D', 'E'])
   })
 
   it('takes those who have come since into a batch in progress, in order, up to the first that does not fit', async () => {
     const { batcher, batch } = openBatcher(4)
-    const asked = ['a', 'b', 'c', 'd', 'e', 'f'].map((order) => batcher.ask(order))
-    const { orders, join, finish } = await batch(0)
-    expect(orders).toEqual(['a', 'b', 'c', 'd'])
+    const asked = ['a', 'b', 'c', 'd', 'e', 'f'].map((request) => batcher.submit(request))
+    const { requests, join, finish } = await batch(0)
+    expect(requests).toEqual(['a', 'b', 'c', 'd'])
     expect(join(() => true)).toEqual([])
     finish.resolve(undefined)
     const second = await batch(1)
-    expect(second.orders).toEqual(['e', 'f'])
-    const later = ['g', 'h', 'i'].map((order) => batcher.ask(order))
-    expect(second.join((order) => order !== 'g')).toEqual([])
-    expect(second.join((order) => order !== 'h')).toEqual(['g'])
+    expect(second.requests).toEqual(['e', 'f'])
+    const later = ['g', 'h', 'i'].map((request) => batcher.submit(request))
+    expect(second.join((request) => request !== 'g')).toEqual([])
+    expect(second.join((request) => request !== 'h')).toEqual(['g'])
     expect(second.join(() => true)).toEqual(['h'])
     second.finish.resolve(undefined)
-    expect((await batch(2)).orders).toEqual(['i'])
+    expect((await batch(2)).requests).toEqual(['i'])
     ;(await batch(2)).finish.resolve(undefined)
     expect(await Promise.all([...asked, ...later])).toEqual('ABCDEFGHI'.split(''))
   })
 
   it('bounds a batch by weight, and serves what is heavier alone', async () => {
-    const { batcher, batch } = openBatcher(3, (order) => order.length)
-    const all = ['a', 'bb', 'c', 'dddd', 'e'].map((order) => batcher.ask(order))
-    for (const [index, orders] of [['a', 'bb'], ['c'], ['dddd'], ['e']].entries()) {
-      const { orders: taken, finish } = await batch(index)
-      expect(taken).toEqual(orders)
+    const { batcher, batch } = openBatcher(3, (request) => request.length)
+    const all = ['a', 'bb', 'c', 'dddd', 'e'].map((request) => batcher.submit(request))
+    for (const [index, requests] of [['a', 'bb'], ['c'], ['dddd'], ['e']].entries()) {
+      const { requests: taken, finish } = await batch(index)
+      expect(taken).toEqual(requests)
       finish.resolve(undefined)
     }
     expect(await Promise.all(all)).toHaveLength(5)
@@ -139,7 +141,7 @@ describe('a desk', () => {
 
   it('tells each its own outcome', async () => {
     const { batcher, batch } = openBatcher()
-    const asked = ['good', 'bad'].map((order) => batcher.ask(order))
+    const asked = ['good', 'bad'].map((request) => batcher.submit(request))
     const heard = Promise.allSettled(asked)
     const { finish } = await batch(0)
     finish.resolve(undefined)
@@ -149,9 +151,9 @@ describe('a desk', () => {
     ])
   })
 
-  it('fails each order of a batch that fails, and continues with the next batch', async () => {
+  it('fails each request of a batch that fails, and continues with the next batch', async () => {
     const { batcher, batch } = openBatcher(2)
-    const asked = ['a', 'b', 'c'].map((order) => batcher.ask(order))
+    const asked = ['a', 'b', 'c'].map((request) => batcher.submit(request))
     const heard = Promise.allSettled(asked)
     ;(await batch(0)).finish.reject('broken')
     ;(await batch(1)).finish.resolve(undefined)

@@ -83,7 +83,7 @@ describe('a batch whose connection to PostgreSQL is lost', () => {
   })
 })
 
-describe('instances that share a lane over PostgreSQL', () => {
+describe('instances that share a batcher over PostgreSQL', () => {
   const NOW = Date.UTC(2026, 4, 6)
   const [STUCK, OTHER] = ['64d2028c-ae87-4069-a624-66089d957ef9', '64d2028c-ae87-4069-a624-66089d957ef8'] as const
 

@@ -1,4 +1,4 @@
-// One-off access requests that come at the same time, over any store: the books are those of some sequential order.
+// One-off access requests that come at the same time, over any store: the books are those of some sequence.
 import { randomUUID } from 'node:crypto'
 import fc from '../../support/fast-check.ts'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
@@ -90,7 +90,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
         NOW,
       )
 
-    const orderOf = (instanceId: string, { who, count, more = [] }: Ask, item = 'P'): AccessCommand => ({
+    const commandOf = (instanceId: string, { who, count, more = [] }: Ask, item = 'P'): AccessCommand => ({
       instanceId,
       correlationId: randomUUID(),
       request: {
@@ -150,7 +150,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
           const [together, alone] = [await newPair(), await newPair()]
           if (limited) for (const id of [...together, ...alone]) await limit(id, 9)
           const [crowd, queue] = [handlerOver(), handlerOver()]
-          const of = (ids: readonly string[], ask: Ask) => orderOf(ids[ask.instance ?? 0]!, ask)
+          const of = (ids: readonly string[], ask: Ask) => commandOf(ids[ask.instance ?? 0]!, ask)
           const parallel = await Promise.all(list.map((ask) => crowd.request(of(together, ask), NOW)))
           const sequential: Decision[] = []
           for (const ask of list) sequential.push(await queue.request(of(alone, ask), NOW))
@@ -177,7 +177,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       }
       const batcher = handlerOver(counted)
       const decisions = await Promise.all(
-        Array.from({ length: 100 }, (_, who) => batcher.request(orderOf(id, { who, count: '1' }), NOW)),
+        Array.from({ length: 100 }, (_, who) => batcher.request(commandOf(id, { who, count: '1' }), NOW)),
       )
       // The request that gets the last tokens of A has the rest from B: 13 tokens are 18 times 0.7 and no more.
       expect(decisions.filter(({ items }) => items[0]?.outcome === 'GRANTED')).toHaveLength(18)
@@ -192,7 +192,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       const batcher = handlerOver(watched(store, (name) => calls.push(name)))
       const unknown = randomUUID()
       const outcomes = await Promise.allSettled(
-        [...ids, unknown, ...ids, unknown].map((id, who) => batcher.request(orderOf(id, { who, count: '3' }), NOW)),
+        [...ids, unknown, ...ids, unknown].map((id, who) => batcher.request(commandOf(id, { who, count: '3' }), NOW)),
       )
       expect(
         outcomes.map((each) => (each.status === 'fulfilled' ? gist(each.value) : (each.reason as unknown))),
@@ -224,7 +224,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       const batcher = handlerOver(refusing)
       const ids = [...others, broken, ...others, broken, ...others]
       const outcomes = await Promise.allSettled(
-        ids.map((id, who) => batcher.request(orderOf(id, { who, count: '1' }), NOW)),
+        ids.map((id, who) => batcher.request(commandOf(id, { who, count: '1' }), NOW)),
       )
       expect(outcomes.map(({ status }) => status)).toEqual(ids.map((id) => (id === broken ? 'rejected' : 'fulfilled')))
       expect(await Promise.all([broken, ...others].map(requireExactBooks))).toEqual([0n, 2_100_000n, 2_100_000n])
@@ -244,7 +244,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
           }),
       }
       const batcher = handlerOver(locking)
-      const ask = (id: string) => batcher.request(orderOf(id, { who: 0, count: '1' }), NOW)
+      const ask = (id: string) => batcher.request(commandOf(id, { who: 0, count: '1' }), NOW)
       const together = await Promise.allSettled([ask(stuck), ask(other), ask(stuck)])
       expect(together).toMatchObject([{ reason: timeout }, { status: 'fulfilled' }, { reason: timeout }])
       expect(await Promise.all([requireExactBooks(stuck), requireExactBooks(other)])).toEqual([0n, 700_000n])
@@ -267,11 +267,11 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
         ...{ store: over, policies: waiting },
         ...{ shortages: cloudShortages(), defer: setImmediate },
       })
-      const first = batcher.request(orderOf(id, { who: 0, count: '1' }), NOW)
+      const first = batcher.request(commandOf(id, { who: 0, count: '1' }), NOW)
       await waits.promise
       const once = { claim: { scope: 's', requestHash: 'h', created: NOW }, answerOf: () => '{}' }
-      const others = [1, 2].map((who) => batcher.request(orderOf(id, { who, count: '1' }), NOW))
-      const withKey = batcher.requestOnce({ ...orderOf(id, { who: 3, count: '1' }), once }, NOW)
+      const others = [1, 2].map((who) => batcher.request(commandOf(id, { who, count: '1' }), NOW))
+      const withKey = batcher.requestOnce({ ...commandOf(id, { who: 3, count: '1' }), once }, NOW)
       locked.resolve(undefined)
       const decisions = await Promise.all([first, ...others])
       expect(decisions.map(gist)).toEqual([0, 1, 2].map(() => [['A 700000']]))
@@ -297,9 +297,9 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
         ...{ store, policies: waiting },
         ...{ shortages: cloudShortages(), defer: setImmediate },
       })
-      const first = batcher.request(orderOf(id, { who: 0, count: '1' }), NOW)
+      const first = batcher.request(commandOf(id, { who: 0, count: '1' }), NOW)
       await waits.promise
-      const second = batcher.request(orderOf(id, { who: 1, count: '1' }), due)
+      const second = batcher.request(commandOf(id, { who: 1, count: '1' }), due)
       locked.resolve(undefined)
       expect(gist(await first)).toEqual([['A 700000']])
       expect(due).toBeGreaterThan(NOW)
@@ -311,9 +311,9 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       const id = await newInstance()
       const calls: string[] = []
       const batcher = handlerOver(watched(store, (name) => calls.push(name)))
-      await batcher.request(orderOf(id, { who: 1, count: '1' }), NOW)
+      await batcher.request(commandOf(id, { who: 1, count: '1' }), NOW)
       calls.length = 0
-      await batcher.request(orderOf(id, { who: 1, count: '1' }), NOW)
+      await batcher.request(commandOf(id, { who: 1, count: '1' }), NOW)
       expect(calls.filter((name) => name !== 'accounts.open')).toEqual([
         'transaction',
         'policyRevisions.holdAll',
@@ -324,9 +324,9 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
     })
 
     /** Runs a request; the calls of the store that are not made for every request. */
-    const extraCalls = async (batcher: AccessBatcher, calls: string[], order: AccessCommand) => {
+    const extraCalls = async (batcher: AccessBatcher, calls: string[], command: AccessCommand) => {
       calls.length = 0
-      const decision = await batcher.request(order, NOW)
+      const decision = await batcher.request(command, NOW)
       const always = ['transaction', 'policyRevisions.holdAll', 'accounts.save', 'usage.append']
       return [gist(decision), calls.filter((name) => !always.includes(name) && name !== 'accounts.open')]
     }
@@ -335,8 +335,8 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       const id = await newInstance([1, 10])
       const calls: string[] = []
       const batcher = handlerOver(watched(store, (name) => calls.push(name)))
-      await batcher.request(orderOf(id, { who: 1, count: '2' }), NOW)
-      expect(await extraCalls(batcher, calls, orderOf(id, { who: 1, count: '1' }))).toEqual([
+      await batcher.request(commandOf(id, { who: 1, count: '2' }), NOW)
+      expect(await extraCalls(batcher, calls, commandOf(id, { who: 1, count: '1' }))).toEqual([
         [['B 700000']],
         ['accounts.lock'],
       ])
@@ -350,13 +350,13 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       let last = 1
       const ofOthers = (count: number) =>
         Promise.all(
-          Array.from({ length: count }, () => batcher.request(orderOf(id, { who: (last += 1), count: '1' }), NOW)),
+          Array.from({ length: count }, () => batcher.request(commandOf(id, { who: (last += 1), count: '1' }), NOW)),
         )
-      await batcher.request(orderOf(id, { who: 1, count: '2' }), NOW)
+      await batcher.request(commandOf(id, { who: 1, count: '2' }), NOW)
       await ofOthers(1_500)
-      expect((await extraCalls(batcher, calls, orderOf(id, { who: 1, count: '1' })))[1]).toEqual(['accounts.lock'])
+      expect((await extraCalls(batcher, calls, commandOf(id, { who: 1, count: '1' })))[1]).toEqual(['accounts.lock'])
       await ofOthers(1_500)
-      const [, extra] = await extraCalls(batcher, calls, orderOf(id, { who: 1, count: '1' }))
+      const [, extra] = await extraCalls(batcher, calls, commandOf(id, { who: 1, count: '1' }))
       expect((extra as string[]).filter((name) => name === 'accounts.lock')).toHaveLength(2)
     })
 
@@ -379,9 +379,9 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
           }),
       }
       const batcher = handlerOver(startingOver)
-      await batcher.request(orderOf(id, { who: 1, count: '1' }), NOW)
+      await batcher.request(commandOf(id, { who: 1, count: '1' }), NOW)
       starts = 2
-      const [decided, extra] = await extraCalls(batcher, calls, orderOf(id, { who: 1, count: '1' }))
+      const [decided, extra] = await extraCalls(batcher, calls, commandOf(id, { who: 1, count: '1' }))
       expect(decided).toEqual([['A 700000']])
       expect((extra as string[]).filter((name) => name.startsWith('accounts.'))).toEqual([
         'accounts.lock',
@@ -394,10 +394,10 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       const id = await newInstance([10])
       const calls: string[] = []
       const batcher = handlerOver(watched(store, (name) => calls.push(name)))
-      await batcher.request(orderOf(id, { who: 1, count: '1' }), NOW)
+      await batcher.request(commandOf(id, { who: 1, count: '1' }), NOW)
       const earlier = { activationId: 'B', state: 'DEPLOYED' as const, quantity: 10, start: NOW - DAY, end: NOW + DAY }
       await mapLineItem(store, id, { ...earlier, attributes: { elastic: true } }, NOW)
-      const [decided, extra] = await extraCalls(batcher, calls, orderOf(id, { who: 1, count: '1' }))
+      const [decided, extra] = await extraCalls(batcher, calls, commandOf(id, { who: 1, count: '1' }))
       expect(decided).toEqual([['B 700000']])
       expect((extra as string[]).filter((name) => name === 'accounts.lock')).toHaveLength(1)
     })
@@ -406,11 +406,11 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       const id = await newInstance([5, 5])
       const calls: string[] = []
       const batcher = handlerOver(watched(store, (name) => calls.push(name)))
-      const order = orderOf(id, { who: 1, count: '1' })
-      const items = [{ ...order.request.items[0]!, count: null as never }]
+      const command = commandOf(id, { who: 1, count: '1' })
+      const items = [{ ...command.request.items[0]!, count: null as never }]
       const outcomes = await Promise.allSettled([
-        batcher.request({ ...order, request: { ...order.request, items } }, NOW),
-        batcher.request(orderOf(id, { who: 2, count: '1' }), NOW),
+        batcher.request({ ...command, request: { ...command.request, items } }, NOW),
+        batcher.request(commandOf(id, { who: 2, count: '1' }), NOW),
       ])
       expect(outcomes.map(({ status }) => status)).toEqual(['rejected', 'fulfilled'])
       expect(calls.filter((name) => name === 'transaction')).toHaveLength(1)
@@ -429,13 +429,13 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       } as unknown as CloudShortages
       const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
       const batcher = new AccessBatcher({ store, policies, shortages, defer: setImmediate })
-      const order = orderOf(id, { who: 1, count: '1' })
+      const command = commandOf(id, { who: 1, count: '1' })
       const broken = {
-        ...order,
-        request: { ...order.request, items: [{ ...order.request.items[0]!, count: null as never }] },
+        ...command,
+        request: { ...command.request, items: [{ ...command.request.items[0]!, count: null as never }] },
       }
       await Promise.allSettled(
-        [order, broken, orderOf(id, { who: 2, count: '9' })].map((each) => batcher.request(each, NOW)),
+        [command, broken, commandOf(id, { who: 2, count: '9' })].map((each) => batcher.request(each, NOW)),
       )
       expect(noted).toEqual([[[['A 700000']], ['INSUFFICIENT_TOKENS']], 1])
     })
@@ -443,17 +443,17 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
     it('are each refused for themselves, and one that cannot be decided fails alone', async () => {
       const id = await newInstance([5, 5])
       const batcher = handlerOver()
-      const broken = orderOf(id, { who: 1, count: '1' })
+      const broken = commandOf(id, { who: 1, count: '1' })
       const poisoned = {
         ...broken,
         request: { ...broken.request, items: [{ ...broken.request.items[0]!, count: null as never }] },
       }
       const outcomes = await Promise.allSettled([
-        batcher.request(orderOf(id, { who: 0, count: '1' }), NOW),
+        batcher.request(commandOf(id, { who: 0, count: '1' }), NOW),
         batcher.request(poisoned, NOW),
-        batcher.request(orderOf(id, { who: 2, count: '1' }, 'unrated'), NOW),
-        batcher.request(orderOf(randomUUID(), { who: 0, count: '1' }), NOW),
-        batcher.request(orderOf(id, { who: 3, count: '1' }), NOW),
+        batcher.request(commandOf(id, { who: 2, count: '1' }, 'unrated'), NOW),
+        batcher.request(commandOf(randomUUID(), { who: 0, count: '1' }), NOW),
+        batcher.request(commandOf(id, { who: 3, count: '1' }), NOW),
       ])
       expect(outcomes.map((each) => (each.status === 'fulfilled' ? gist(each.value) : each.status))).toEqual([
         [['A 700000']],
@@ -488,7 +488,10 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
         const batcher = handlerOver(refusing)
         const outcomes = await Promise.allSettled(
           Array.from({ length: 20 }, (_, who) =>
-            batcher.request({ ...orderOf(id, { who, count: '1' }), metaData: [who % 7 === 3 ? 'poison' : null] }, NOW),
+            batcher.request(
+              { ...commandOf(id, { who, count: '1' }), metaData: [who % 7 === 3 ? 'poison' : null] },
+              NOW,
+            ),
           ),
         )
         const failed = outcomes.flatMap(({ status }, index) => (status === 'rejected' ? [index] : []))
@@ -517,7 +520,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       }
       const batcher = handlerOver(cut)
       const outcomes = await Promise.allSettled(
-        Array.from({ length: 9 }, (_, who) => batcher.request(orderOf(id, { who, count: '1' }), NOW)),
+        Array.from({ length: 9 }, (_, who) => batcher.request(commandOf(id, { who, count: '1' }), NOW)),
       )
       for (const outcome of outcomes) expect(outcome).toMatchObject({ reason: { code: 'OUTCOME_UNKNOWN' } })
       expect(runs).toBe(1)
@@ -530,7 +533,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       const batchers = [handlerOver(), handlerOver(await another())] as const
       const decisions = await Promise.all(
         Array.from({ length: 160 }, (_, index) =>
-          batchers[index % 2]!.request(orderOf(id, { who: index % 3, count: '1' }), NOW),
+          batchers[index % 2]!.request(commandOf(id, { who: index % 3, count: '1' }), NOW),
         ),
       )
       const granted = decisions.flatMap(({ items }) => items.filter(({ outcome }) => outcome === 'GRANTED'))
@@ -545,13 +548,13 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       const answers = new Map<string, Set<string>>()
       const send = async (index: number): Promise<void> => {
         const key = index % keys
-        const order = orderOf(id, { who: key, count: '1' })
+        const command = commandOf(id, { who: key, count: '1' })
         const claim = { scope: `${id} ${key}`, requestHash: String(key), created: NOW }
-        const answerOf = (): string => order.correlationId
+        const answerOf = (): string => command.correlationId
         const node = nodes[Math.floor(index / keys) % nodes.length]!
         try {
-          const result = await node.requestOnce({ ...order, once: { claim, answerOf } }, NOW)
-          const answer = 'answer' in result ? result.answer : order.correlationId
+          const result = await node.requestOnce({ ...command, once: { claim, answerOf } }, NOW)
+          const answer = 'answer' in result ? result.answer : command.correlationId
           answers.set(claim.scope, (answers.get(claim.scope) ?? new Set()).add(answer))
         } catch (error) {
           expect(error).toMatchObject({ code: 'IDEMPOTENCY_IN_PROGRESS' })
@@ -562,9 +565,9 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect(await usageOf(id)).toHaveLength(keys)
       expect(await requireExactBooks(id)).toBe(BigInt(keys) * 700_000n)
 
-      const order = orderOf(id, { who: 0, count: '1' })
+      const command = commandOf(id, { who: 0, count: '1' })
       const other = { claim: { scope: `${id} 0`, requestHash: 'other', created: NOW }, answerOf: () => '' }
-      await expect(nodes[0].requestOnce({ ...order, once: other }, NOW)).rejects.toMatchObject({
+      await expect(nodes[0].requestOnce({ ...command, once: other }, NOW)).rejects.toMatchObject({
         code: 'IDEMPOTENCY_CONFLICT',
       })
     })
@@ -590,7 +593,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       const batcher = handlerOver()
       const requests = Array.from({ length: 60 }, async (_, who) => {
         if (who % 20 === 10) await setQuantity(id, 5 + who)
-        return batcher.request(orderOf(id, { who, count: '1' }), NOW)
+        return batcher.request(commandOf(id, { who, count: '1' }), NOW)
       })
       await Promise.all(requests)
       await requireExactBooks(id)
@@ -611,7 +614,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
         const batcher = handlerOver()
         const outcomes = await Promise.all(
           ['1', '1', '1e30', '0.02', '1.0000001', '999999999'].map((count, who) =>
-            batcher.request(orderOf(id, { who, count }, 'Huge'), NOW),
+            batcher.request(commandOf(id, { who, count }, 'Huge'), NOW),
           ),
         )
         expect(outcomes.map(gist)).toEqual([
@@ -628,9 +631,9 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       it('are refused, also together in one request', async () => {
         await createRateTable(store, { ...table('2', 'Huge', HUGE), effectiveFrom: NOW - DAY / 2 }, NOW)
         const id = await newInstance([1], unlimited)
-        const order = orderOf(id, { who: 0, count: '1' }, 'Huge')
-        const items = Array.from({ length: 5 }, () => order.request.items[0]!)
-        const request = { ...order, request: { ...order.request, items }, metaData: items.map(() => null) }
+        const command = commandOf(id, { who: 0, count: '1' }, 'Huge')
+        const items = Array.from({ length: 5 }, () => command.request.items[0]!)
+        const request = { ...command, request: { ...command.request, items }, metaData: items.map(() => null) }
         const [first, ...others] = (await handlerOver().request(request, NOW)).items
         expect(first?.outcome).toBe('GRANTED')
         for (const item of others) expect(item).toMatchObject({ outcome: 'REFUSED', reason: 'INSUFFICIENT_TOKENS' })
@@ -705,14 +708,14 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
                 }
                 await Promise.all(
                   list.map(async ({ counts: [count = '1', ...more], inSession }, who) => {
-                    const order = orderOf(id, { who: who % 2, count, more }, rate)
-                    if (!inSession) return batcher.request(order, NOW)
+                    const command = commandOf(id, { who: who % 2, count, more }, rate)
+                    if (!inSession) return batcher.request(command, NOW)
                     const { id: sessionId } = await openSession(
                       parts,
                       { instanceId: id, deviceId: null, opening: null },
                       NOW,
                     )
-                    await requestInSession(parts, { ...order, sessionId, rollbackOnDeny: true }, () => undefined, NOW)
+                    await requestInSession(parts, { ...command, sessionId, rollbackOnDeny: true }, () => undefined, NOW)
                     return closeSession(parts, sessionId, () => undefined, NOW + 1_000)
                   }),
                 )

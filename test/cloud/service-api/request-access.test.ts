@@ -7,7 +7,7 @@ import { requestAccessSuite } from './request-access.suite.ts'
 
 const shared: { store?: Store; users: number } = { users: 0 }
 
-// One process has the file: what are nodes over PostgreSQL are desks over one store here.
+// One process has the file: what are nodes over PostgreSQL are batchers over one store here.
 requestAccessSuite('one-off requests over SQLite', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'tallygate-access-'))
   const store = (shared.store ??= openSqliteStore({

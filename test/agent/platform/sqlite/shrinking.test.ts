@@ -61,7 +61,7 @@ describe('a ledger of 20,000 entries', () => {
 describe('housekeeping', () => {
   const pages = (database: Database.Database, what: string): number => Number(database.pragma(what, { simple: true }))
 
-  /** A ledger with this many free pages, held by a desk whose disk has, or has not, the space that is set aside. */
+  /** A ledger with this many free pages, held by a handler whose disk has, or has not, the space that is set aside. */
   function withFreePages(free: number, hasDiskReserve: () => boolean) {
     const path = join(temporaryDirectory(), 'journal.db')
     const database = openDatabase(path)

@@ -238,8 +238,8 @@ it('beyond loopback, who holds no certificate of the authority is heard only whe
   await using authority = await Authority.make()
   const certified = await authority.certify(Date.now() + 86_400_000)
   const tls = { ...certified, clientCa: authority.certificate }
-  const door = { host: '0.0.0.0', tls, token: null }
-  const server = await openFor(door)
+  const access = { host: '0.0.0.0', tls, token: null }
+  const server = await openFor(access)
   onTestFinished(() => server.stop())
   const { port } = new URL(server.origin)
   const ask = async (more: object): Promise<number | string> => {
@@ -253,8 +253,8 @@ it('beyond loopback, who holds no certificate of the authority is heard only whe
   const shown = { cert: certified.certificate, key: certified.key }
   const authorization = { headers: { authorization: 'Bearer secret' } }
   expect([await ask(shown), await ask({}), await ask(authorization)]).toEqual([200, 'closed', 'closed'])
-  server.renew({ ...door, token: 'secret' })
+  server.renew({ ...access, token: 'secret' })
   expect([await ask(shown), await ask({}), await ask(authorization)]).toEqual([200, 401, 200])
-  server.renew(door)
+  server.renew(access)
   expect([await ask(shown), await ask({}), await ask(authorization)]).toEqual([200, 'closed', 'closed'])
 })

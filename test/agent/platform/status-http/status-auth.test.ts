@@ -9,7 +9,7 @@ const LOCAL: StatusAuthOptions = { host: '127.0.0.1', tls: null, token: null }
 const TLS = { certificate: 'c', key: 'k', clientCa: null }
 const basic = (password: string) => `Basic ${Buffer.from(`any:${password}`).toString('base64')}`
 
-describe('the door of the status', () => {
+describe('the authentication of the status', () => {
   it('opens beyond loopback only over TLS, and for readers that show who they are', () => {
     for (const host of ['127.0.0.1', '127.8.9.1', '::1', 'localhost']) requireSafe({ ...LOCAL, host })
     for (const host of ['0.0.0.0', '::', '192.0.2.1', 'localhost.example', 'device.local']) {
@@ -32,9 +32,9 @@ describe('the door of the status', () => {
   })
 
   it('takes the token as bearer or as a password, and nothing else', () => {
-    const door = { ...LOCAL, token: 'secret:with colon' }
+    const access = { ...LOCAL, token: 'secret:with colon' }
     const read = (authorization?: string) => () =>
-      requireReader(door, { host: 'localhost', ...(authorization === undefined ? {} : { authorization }) }, false)
+      requireReader(access, { host: 'localhost', ...(authorization === undefined ? {} : { authorization }) }, false)
     expect(read()).toThrow(expect.objectContaining({ code: 'TOKEN_MISSING' }))
     for (const wrong of ['Bearer other', basic('other'), basic('')]) {
       expect(read(wrong), wrong).toThrow(expect.objectContaining({ code: 'TOKEN_INVALID' }))
@@ -46,12 +46,12 @@ describe('the door of the status', () => {
   })
 
   it('lets in a client with a certificate of the authority, in the place of the token', () => {
-    const door = { host: '0.0.0.0', tls: { ...TLS, clientCa: 'ca' }, token: 't' }
-    requireReader(door, { host: 'device' }, true)
-    expect(() => requireReader(door, { host: 'device' }, false)).toThrow(
+    const access = { host: '0.0.0.0', tls: { ...TLS, clientCa: 'ca' }, token: 't' }
+    requireReader(access, { host: 'device' }, true)
+    expect(() => requireReader(access, { host: 'device' }, false)).toThrow(
       expect.objectContaining({ code: 'TOKEN_MISSING' }),
     )
-    const noAuthority = { ...door, tls: TLS }
+    const noAuthority = { ...access, tls: TLS }
     expect(() => requireReader(noAuthority, { host: 'device' }, true)).toThrow('requires a token')
   })
 })
