@@ -3,7 +3,12 @@
  * die before or after the commit, the flush may fail, and the disk may be full.
  */
 import { CodedError } from '../../src/protocol/errors.ts'
-import type { JournalAnswer, JournalCall, StartRunner } from '../../src/agent/platform/sqlite/journal-calls.ts'
+import type {
+  JournalAnswer,
+  JournalCall,
+  OnAnswer,
+  StartRunner,
+} from '../../src/agent/platform/sqlite/journal-calls.ts'
 import type { Scheduler } from '../world/scheduler.ts'
 import { type Disk, handlerOn } from './disk.ts'
 
@@ -22,11 +27,11 @@ export interface RunnerDeps {
 
 export function journalRunner(deps: RunnerDeps): StartRunner {
   const { scheduler, disk } = deps
-  return ({ path, limits }, onAnswer) => {
+  return ({ path, limits }) => {
     const handler = handlerOn(disk, path, limits)
     let freeAt = 0
     let ended = false
-    const take = (call: JournalCall): void => {
+    const take = (call: JournalCall, onAnswer: OnAnswer): void => {
       if (ended || !deps.alive()) return
       const mishap = deps.mishap(call)
       if (mishap === 'DIES_BEFORE') {
@@ -49,9 +54,9 @@ export function journalRunner(deps: RunnerDeps): StartRunner {
       if (call.method === 'close') ended = true
     }
     return {
-      post: (call) => {
+      post: (call, onAnswer) => {
         freeAt = Math.max(freeAt, scheduler.now) + deps.latency()
-        scheduler.at(freeAt, () => take(call))
+        scheduler.at(freeAt, () => take(call, onAnswer))
       },
     }
   }

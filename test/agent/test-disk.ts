@@ -83,7 +83,7 @@ export class TestDisk extends Disk {
     return true
   }
 
-  readonly #runner: StartRunner = ({ path, limits }, onAnswer) => {
+  readonly #runner: StartRunner = ({ path, limits }) => {
     const handler = handlerOn(this, path, limits)
     const process = {}
     this.#process = process
@@ -101,7 +101,7 @@ export class TestDisk extends Disk {
       return this.committed() ? flushFailed(path) : answer
     }
     return {
-      post: (call) => {
+      post: (call, onAnswer) => {
         queueMicrotask(() => {
           if (this.#process === process) onAnswer(answerTo(call))
         })

@@ -288,23 +288,7 @@ export interface JournalOperations {
   recent(limit: number): readonly EntryBodyWire[]
 }
 
-const OPERATIONS: Readonly<Record<keyof JournalOperations, true>> = {
-  read: true,
-  acknowledge: true,
-  sealed: true,
-  sealedEarlier: true,
-  proofs: true,
-  fence: true,
-  attach: true,
-  limit: true,
-  saveIdentity: true,
-  savePolicy: true,
-  saveClock: true,
-  recent: true,
-}
-export const JOURNAL_OPERATIONS = Object.keys(OPERATIONS) as readonly (keyof JournalOperations)[]
-
-export type Remote<T> = {
+type Remote<T> = {
   readonly [M in keyof T]: T[M] extends (...args: infer A) => infer R ? (...args: A) => Promise<R> : never
 }
 

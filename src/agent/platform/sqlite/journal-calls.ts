@@ -95,7 +95,9 @@ export type JournalAnswer =
 
 /** Takes calls and answers them in the order in which they are posted. */
 export interface JournalRunner {
-  post(call: JournalCall): void
+  post(call: JournalCall, onAnswer: OnAnswer): void
 }
 
-export type StartRunner = (options: RunnerOptions, onAnswer: (answer: JournalAnswer) => void) => JournalRunner
+export type OnAnswer = (answer: JournalAnswer) => void
+
+export type StartRunner = (options: RunnerOptions) => JournalRunner

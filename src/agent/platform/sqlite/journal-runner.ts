@@ -7,7 +7,7 @@ import Database from 'better-sqlite3'
 import { messageOf } from '../../../protocol/errors.ts'
 import { DiskReserve } from './disk-reserve.ts'
 import { Housekeeping } from './housekeeping.ts'
-import type { JournalAnswer, JournalCall, JournalRunner, RunnerOptions } from './journal-calls.ts'
+import type { JournalAnswer, JournalCall, JournalRunner, OnAnswer, RunnerOptions } from './journal-calls.ts'
 import { JournalHandler, isDiskFailure } from './journal-handler.ts'
 import { PAGE_BYTES } from './open-database.ts'
 import { openOrSalvage } from './salvage-journal.ts'
@@ -26,10 +26,9 @@ export interface Flushes {
 /** @param flushes of `node:fs` unless a test replaces them */
 export function runInThisThread(
   options: RunnerOptions,
-  onAnswer: (answer: JournalAnswer) => void,
   flushes: Flushes = { beside: fdatasync, here: fdatasyncSync },
 ): JournalRunner {
-  return new Runner(options, onAnswer, flushes)
+  return new Runner(options, flushes)
 }
 
 /** Files of the database, open for as long as it is: closing one before it would drop the locks of the process. */
@@ -40,20 +39,18 @@ interface Files {
 
 class Runner implements JournalRunner {
   readonly #path: string
-  readonly #onAnswer: (answer: JournalAnswer) => void
   readonly #flushes: Flushes
   readonly #handler: JournalHandler
   readonly #housekeeping: Housekeeping
-  readonly #waiting: JournalCall[] = []
+  readonly #waiting: { readonly call: JournalCall; readonly onAnswer: OnAnswer }[] = []
   #files: Files | null = null
   #isBusy = false
   #lastFlushMs = Infinity
 
-  constructor(options: RunnerOptions, onAnswer: (answer: JournalAnswer) => void, flushes: Flushes) {
+  constructor(options: RunnerOptions, flushes: Flushes) {
     const { path, limits, later } = options
     const diskReservePath = `${path}-disk-reserve`
     this.#path = path
-    this.#onAnswer = onAnswer
     this.#flushes = flushes
     this.#handler = new JournalHandler({
       path,
@@ -75,34 +72,35 @@ class Runner implements JournalRunner {
     this.#housekeeping = new Housekeeping({ step: () => this.#tidy(), now: () => performance.now(), timers })
   }
 
-  post(call: JournalCall): void {
-    this.#waiting.push(call)
+  post(call: JournalCall, onAnswer: OnAnswer): void {
+    this.#waiting.push({ call, onAnswer })
     if (!this.#isBusy) this.#next()
   }
 
   #next(): void {
-    const call = this.#waiting.shift()
-    this.#isBusy = call !== undefined
-    if (call !== undefined) this.#take(call)
+    const next = this.#waiting.shift()
+    this.#isBusy = next !== undefined
+    if (next !== undefined) this.#take(next.call, next.onAnswer)
   }
 
-  #take(call: JournalCall): void {
+  #take(call: JournalCall, onAnswer: OnAnswer): void {
     const handler = this.#handler
     const answer = handler.answerTo(call)
     if (!answer.ok && isDiskFailure(answer.error)) this.#keepOpen()
     if (call.method === 'close') {
       this.#close(answer)
+      onAnswer(answer)
     } else if (!answer.ok || !handler.takeUnflushed()) {
-      this.#answer(answer)
+      this.#answer(onAnswer, answer)
     } else if (call.method === 'append' && call.args[0].isAwaitedByOne && this.#lastFlushMs < FAST_FLUSH_MS) {
-      this.#answer(this.#flushedHere() ?? answer)
+      this.#answer(onAnswer, this.#flushedHere() ?? answer)
     } else {
-      this.#flush('log', (failure) => this.#answer(failure ?? answer))
+      this.#flush('log', (failure) => this.#answer(onAnswer, failure ?? answer))
     }
   }
 
-  #answer(answer: JournalAnswer): void {
-    this.#onAnswer(answer)
+  #answer(onAnswer: OnAnswer, answer: JournalAnswer): void {
+    onAnswer(answer)
     // After the responses are written.
     setImmediate(this.#afterAnswer)
   }
@@ -184,6 +182,5 @@ class Runner implements JournalRunner {
   #close(answer: JournalAnswer): void {
     this.#housekeeping.stop()
     if (answer.ok && this.#files !== null) for (const file of [this.#files.log, this.#files.database]) closeSync(file)
-    this.#onAnswer(answer)
   }
 }

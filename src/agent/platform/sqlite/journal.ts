@@ -7,13 +7,10 @@ import { CodedError } from '../../../protocol/errors.ts'
 import {
   type ClockStamp,
   type IdempotencyRecord,
-  JOURNAL_OPERATIONS,
   type Journal,
   JournalLost,
-  type JournalOperations,
   type PendingEntry,
   type RecordedEntry,
-  type Remote,
   type Reservation,
   type SealRequest,
   type SealedSegment,
@@ -26,7 +23,6 @@ import type {
   AccountMove,
   Batch,
   FoundEntry,
-  JournalAnswer,
   JournalCall,
   JournalLimits,
   JournalMethods,
@@ -52,13 +48,6 @@ type Method = keyof JournalMethods
 type Args<M extends Method> = Parameters<JournalMethods[M]>
 type Result<M extends Method> = ReturnType<JournalMethods[M]>
 
-interface Waiting {
-  readonly resolve: (value: unknown) => void
-  readonly reject: (error: Error) => void
-  /** An entry that could not use reserved disk space. */
-  readonly provesSpace: boolean
-}
-
 /** @throws CodedError STATE_IN_USE, STATE_UNWRITABLE, DATABASE_NEWER or DATABASE_CORRUPT */
 export async function openJournal(options: JournalOptions, start: StartRunner = runInThisThread): Promise<Journal> {
   const client = new JournalClient(options, start)
@@ -69,7 +58,18 @@ export async function openJournal(options: JournalOptions, start: StartRunner = 
     throw error
   }
   return {
-    ...operationsOf(client),
+    read: () => client.call('read'),
+    acknowledge: (...args) => client.call('acknowledge', ...args),
+    sealed: (seq) => client.call('sealed', seq),
+    sealedEarlier: (after) => client.call('sealedEarlier', after),
+    proofs: () => client.call('proofs'),
+    fence: () => client.call('fence'),
+    attach: (...args) => client.call('attach', ...args),
+    limit: (accounts) => client.call('limit', accounts),
+    saveIdentity: (identity) => client.call('saveIdentity', identity),
+    savePolicy: (policy, keys) => client.call('savePolicy', policy, keys),
+    saveClock: (stamp) => client.call('saveClock', stamp),
+    recent: (limit) => client.call('recent', limit),
     append: async (entries, stamp) => {
       if (entries.length === 0) return
       const isAwaitedByOne = entries.length === 1 && entries[0]?.isDenial !== true
@@ -82,14 +82,6 @@ export async function openJournal(options: JournalOptions, start: StartRunner = 
     condition: () => client.condition,
     close: () => client.close(),
   }
-}
-
-function operationsOf(client: JournalClient): Remote<JournalOperations> {
-  const calls: Record<string, unknown> = {}
-  for (const method of JOURNAL_OPERATIONS) {
-    calls[method] = (...args: Args<typeof method>) => client.call(method, ...args)
-  }
-  return calls as unknown as Remote<JournalOperations>
 }
 
 /** Searches in small steps, newest first, so that commits wait only briefly. */
@@ -106,8 +98,6 @@ async function find(client: JournalClient, correlationId: string): Promise<Recor
 class JournalClient {
   readonly #options: JournalOptions
   readonly #runner: JournalRunner
-  #waiting: Waiting[] = []
-  #answered = 0
   /** Calls made while a segment is being signed; null otherwise. */
   #afterSeal: (() => void)[] | null = null
   #isOpen = false
@@ -118,7 +108,7 @@ class JournalClient {
   constructor(options: JournalOptions, start: StartRunner) {
     this.#options = options
     const { path, limits, later = [], left = null } = options
-    this.#runner = start({ path, limits, later, left }, (answer) => this.#answer(answer))
+    this.#runner = start({ path, limits, later, left })
   }
 
   get condition(): HealthCondition | null {
@@ -161,40 +151,30 @@ class JournalClient {
   #send<M extends Method>(method: M, args: Args<M>, queue: (() => void)[] | null): Promise<Result<M>> {
     const call = { method, args, now: this.#options.now() } as unknown as JournalCall
     return new Promise((resolve, reject) => {
-      const post = (): void => this.#post(call, { resolve: resolve as Waiting['resolve'], reject })
+      const post = (): void => this.#post(call, resolve as (value: unknown) => void, reject)
       if (queue === null) post()
       else queue.push(post)
     })
   }
 
-  #post(call: JournalCall, { resolve, reject }: Pick<Waiting, 'resolve' | 'reject'>): void {
+  #post(call: JournalCall, resolve: (value: unknown) => void, reject: (error: Error) => void): void {
     if (this.#broken !== null) {
       reject(this.#broken)
       return
     }
-    this.#waiting.push({ resolve, reject, provesSpace: call.method === 'append' && !call.args[0].answered })
-    this.#runner.post(call)
-  }
-
-  #answer(answer: JournalAnswer): void {
-    // Their calls have failed already.
-    if (this.#broken !== null) return
-    const waiting = this.#waiting[this.#answered]
-    if (waiting === undefined) throw new Error('invariant: one answer for each call')
-    this.#answered += 1
-    if (this.#answered === this.#waiting.length) {
-      this.#waiting = []
-      this.#answered = 0
-    }
-    if (answer.ok) {
-      if (waiting.provesSpace) this.#clear()
-      waiting.resolve(answer.value)
-      return
-    }
-    const { error } = answer
-    const isRefusal = error instanceof CodedError && error.code === 'NOT_RECORDED'
-    if (isRefusal) this.#raise(error)
-    waiting.reject(this.#isOpen && !isRefusal ? this.#break(error) : error)
+    this.#runner.post(call, (answer) => {
+      if (this.#broken !== null) {
+        reject(this.#broken)
+        return
+      }
+      if (!answer.ok) {
+        reject(this.#failure(answer.error))
+        return
+      }
+      // This entry could not use reserved disk space.
+      if (call.method === 'append' && !call.args[0].answered) this.#clear()
+      resolve(answer.value)
+    })
   }
 
   #clear(): void {
@@ -209,15 +189,15 @@ class JournalClient {
     this.#condition = { subject: 'ledger', code, message, since, details }
   }
 
-  /** Returns the error of all pending and later calls. */
-  #break(error: Error): Error {
-    if (this.#broken !== null) return this.#broken
-    this.#broken = this.#isOpen ? new JournalLost(error) : error
-    const waiting = this.#waiting.slice(this.#answered)
-    this.#waiting = []
-    this.#answered = 0
-    for (const { reject } of waiting) reject(this.#broken)
-    if (this.#isOpen) this.#options.onBroken(error)
+  /** Returns the error of the failed call, and also of all later ones unless it was refused. */
+  #failure(error: Error): Error {
+    if (error instanceof CodedError && error.code === 'NOT_RECORDED') {
+      this.#raise(error)
+      return error
+    }
+    if (!this.#isOpen) return error
+    this.#broken = new JournalLost(error)
+    this.#options.onBroken(error)
     return this.#broken
   }
 }

@@ -31,7 +31,7 @@ const options = {
     if (!isFailing) throw error
   },
 }
-const journal = await openJournal(options, (...given) => runInThisThread(...given, flushes))
+const journal = await openJournal(options, (given) => runInThisThread(given, flushes))
 let { lastEntry: n } = await journal.read()
 const stamp = { clock: { bootId: 'b', sinceBoot: 1, earliest: 1, latest: null }, grantAgedMs: 0 }
 let isBroken = false

@@ -15,12 +15,12 @@ async function journalOnFailingDisk() {
   const disk: { error: CodedError | null; now: number } = { error: null, now: 1_000 }
   const logged: string[] = []
   const broken: Error[] = []
-  const runner: StartRunner = (options, onAnswer) => {
-    const here = runInThisThread(options, onAnswer)
+  const runner: StartRunner = (options) => {
+    const here = runInThisThread(options)
     return {
-      post: (call) => {
+      post: (call, onAnswer) => {
         const { error } = disk
-        if (error === null || call.method === 'close') here.post(call)
+        if (error === null || call.method === 'close') here.post(call, onAnswer)
         else onAnswer({ ok: false, error })
       },
     }

@@ -29,7 +29,7 @@ async function journalWithFlushes({ isFast = false } = {}) {
       if (control.hereFails) throw new Error('EIO')
     },
   }
-  const runner: StartRunner = (options, onAnswer) => runInThisThread(options, onAnswer, flushes)
+  const runner: StartRunner = (options) => runInThisThread(options, flushes)
   const broken: Error[] = []
   const directory = temporaryDirectory()
   const journal = await journalIn(directory, { onBroken: (error) => void broken.push(error) }, runner)
