@@ -25,7 +25,7 @@ import type { LedgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import { flushDirectoryOf, openDatabase, refusalOf } from './open-database.ts'
 import { actAsOwnerOf } from '../../../platform/act-as-owner-of.ts'
 import { flush } from '../../../platform/flush.ts'
-import { readLedger, readLedgerCopy } from './read-ledger.ts'
+import { readLedgerCopy } from './read-ledger.ts'
 import { asideOf, fill, finishSalvage, isSalvageUnfinished } from './salvage-journal.ts'
 import { type Salvage, type Undelivered, headOf, lostOf, salvageOf, salvaged } from './read-damaged.ts'
 import { scratchAt } from '../system/scratch.ts'
@@ -60,7 +60,7 @@ export async function backUpLedger(path: string, to: string): Promise<LedgerBund
     } finally {
       database.close()
     }
-    requireIntegrity(whole)
+    requireIntegrity(whole, path)
     atPlace(() => {
       chmodSync(whole, 0o600)
       flush(whole)
@@ -129,9 +129,11 @@ export async function restoreLedger(
 /** Its own code: the remedy of a damaged ledger is to restore a backup. */
 async function readBackup(backup: string): Promise<Salvage> {
   try {
-    await readLedger(backup)
-    requireIntegrity(backup)
-    return await withConsistentSnapshot(backup, async (copy) => salvageOfBackup(copy, backup))
+    return await withConsistentSnapshot(backup, async (copy) => {
+      await readLedgerCopy(copy, backup)
+      requireIntegrity(copy, backup)
+      return salvageOfBackup(copy, backup)
+    })
   } catch (error) {
     if (!(error instanceof CodedError) || error.code !== 'DATABASE_CORRUPT') throw error
     throw new CodedError('BACKUP_UNUSABLE', error.message, { cause: error, details: error.details })
@@ -159,12 +161,11 @@ function replaceLedger(saved: Salvage, path: string, wall: number, left: BootLog
   }
 }
 
-/** Requires every entry to be readable. @throws CodedError DATABASE_CORRUPT */
+/** Of a copy that was read, which folded it. Requires every entry to be readable. @throws CodedError DATABASE_CORRUPT */
 function salvageOfBackup(copy: string, backup: string): Salvage {
   const database = new Database(copy)
   try {
     database.defaultSafeIntegers(true)
-    foldDatabase(database)
     const salvage = salvageOf(database)
     if (salvage.lost === 0) return salvage
     const missing = salvage.lost === null ? 'its content' : `${salvage.lost} entries`
@@ -280,9 +281,10 @@ function lastOf({ ackedEntry, bodies }: Undelivered): number {
   return ackedEntry + bodies.length
 }
 
-function requireIntegrity(path: string): void {
+/** @param name for messages */
+function requireIntegrity(path: string, name: string): void {
   const corrupt = (why: string, cause?: unknown): CodedError =>
-    new CodedError('DATABASE_CORRUPT', `${path}: ${why}`, { cause, details: { path } })
+    new CodedError('DATABASE_CORRUPT', `${name}: ${why}`, { cause, details: { path: name } })
   let database: Database.Database | undefined
   try {
     database = new Database(path, { readonly: true })
