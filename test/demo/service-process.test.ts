@@ -53,7 +53,7 @@ test('settings of the shell do not reach it', async () => {
   process.env['TALLYGATE_AGENT_LOG_LEVEL'] = 'loud'
   try {
     const service = await startService(options())
-    await service.stop(10_000)
+    expect(await service.stop(10_000)).toBe(0)
   } finally {
     delete process.env['TALLYGATE_AGENT_LOG_LEVEL']
   }

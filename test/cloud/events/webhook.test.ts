@@ -117,7 +117,7 @@ describe('a webhook', () => {
     // As its time limit ends one: after the head of the response has arrived.
     const end = (): void => void setImmediate(() => stop.abort())
     if (what === 'never ends') subscribe('http.client.response.finish', end)
-    await send(stop.signal)
+    await expect(send(stop.signal)).resolves.toBeUndefined()
     unsubscribe('http.client.response.finish', end)
     server.closeAllConnections()
     server.close()
