@@ -23,11 +23,11 @@ export interface SignedPolicy {
   readonly document: string
 }
 
-/** @param known the result is null if it is the newest. @throws CodedError AGENT_ENGINE_OLD, CLOUD_ENGINE_OLD */
+/** @param isKnown the result is null if the newest revision is known. @throws CodedError AGENT_ENGINE_OLD, CLOUD_ENGINE_OLD */
 export async function signedPolicy(
   { store, keys, policies, now, terms, engine = ENGINE }: PolicyDocuments,
   instanceId: string,
-  known: number | null,
+  isKnown: (revision: number) => boolean,
   agent: Engine,
 ): Promise<SignedPolicy | null | undefined> {
   requireEnginesFit(agent, engine)
@@ -35,7 +35,7 @@ export async function signedPolicy(
     const newest = await reader.policyRevisions.get(instanceId)
     if (newest === undefined) return undefined
     const { revision } = newest
-    if (revision === known) return { revision, document: null, policy: null }
+    if (isKnown(revision)) return { revision, document: null, policy: null }
     const document = await reader.edge.policyDocuments.get(instanceId, revision)
     if (document !== undefined) return { revision, document, policy: null }
     const sessionIntervalMs = terms.sessionIntervalMs ?? (await chargeIntervalMs(reader))

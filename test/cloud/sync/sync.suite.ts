@@ -88,7 +88,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         const { store, keys, policies, terms, now } = twin
         const cloud = { store, keys, policies, terms, now, engine: { version: 4, oldest: 3 } }
         const policy = (version: number, oldest: number, known: number | null = null) =>
-          signedPolicy(cloud, INSTANCE, known, { version, oldest })
+          signedPolicy(cloud, INSTANCE, (revision) => revision === known, { version, oldest })
         const issued = await policy(3, 1)
         const text = await openDocument('policy', issued!.document, twin.keys.trusted[0].publicKey)
         expect(JSON.parse(text ?? '')).toMatchObject({ engine: 4, oldestEngine: 3 })

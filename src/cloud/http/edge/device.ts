@@ -19,6 +19,7 @@ import type { SyncOutcome } from '../../sync/receive-segment.ts'
 import { type WatchedSync, sync } from '../../sync/sync.ts'
 import { wholeNumber } from './devices.ts'
 import { SyncGate } from './sync-gate.ts'
+import { parseTags } from '../entity-tags.ts'
 import { type Answer, type Operation, edgeOperation, inDevice, inInstance } from '../operation.ts'
 
 export type OwnDevice = Attach &
@@ -81,7 +82,9 @@ function documentOperations(deps: OwnDevice): readonly Operation[] {
       errors: ['INSTANCE_NOT_IN_TOKEN', 'NOT_FOUND', 'AGENT_ENGINE_OLD', 'CLOUD_ENGINE_OLD'],
       handle: async ({ params, query, headers: { 'if-none-match': known } }) => {
         const agent = { version: query.engine, oldest: query.oldestEngine }
-        const found = await signedPolicy(deps, params.instanceId, revisionOf(known), agent)
+        const isNamed = parseTags(known ?? '')
+        const isKnown = (revision: number): boolean => isNamed?.(policyTag(revision)) === true
+        const found = await signedPolicy(deps, params.instanceId, isKnown, agent)
         if (found === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${params.instanceId}.`)
         const headers = { 'cache-control': 'no-cache' }
         if (found === null) return { status: 304, headers }
@@ -200,10 +203,4 @@ async function signedTime(
 ): Promise<Answer> {
   const time = await signTime(deps.keys, { nonce, answer, time: deps.now(), suspension })
   return { status: 200, body: { answer, time } satisfies z.input<typeof signedAnswer> }
-}
-
-/** Revision of an entity tag; null if absent or not from this service. */
-function revisionOf(tag: string | undefined): number | null {
-  const digits = /^(?:W\/)?"(\d{1,15})"$/.exec(tag?.trim() ?? '')?.[1]
-  return digits === undefined ? null : Number(digits)
 }

@@ -9,6 +9,7 @@ import { ofRevision } from '../../policy/of-revision.ts'
 import type { Principal } from '../../service-api/principal.ts'
 import { actingAs } from '../../storage/audit.ts'
 import type { Reader, Store } from '../../storage/store.ts'
+import { parseTags } from '../entity-tags.ts'
 import { type Answer, type Call, type Operation, serviceOperation } from '../operation.ts'
 
 type Kind = Principal['kind']
@@ -66,13 +67,13 @@ function noting(store: Store, note: (reader: Pick<Reader, 'policyRevisions'>) =>
   }
 }
 
-/** A proxy that compresses responses weakens their ETags, which still name the revision. @throws CodedError */
+/** @throws CodedError */
 function requireMatch(given: string | undefined, current: string): void {
-  if (given === undefined || given.trim() === '*') return
-  const tags = given.split(',').map((tag) => tag.trim().replace(/^W\//, ''))
-  if (!tags.every((tag) => /^"[^"]*"$/.test(tag))) {
+  if (given === undefined) return
+  const isNamed = parseTags(given)
+  if (isNamed === null) {
     throw new CodedError('BAD_REQUEST', 'if-match: must be the ETag of a response, with its quotes')
   }
-  if (tags.includes(current)) return
+  if (isNamed(current)) return
   throw new CodedError('RULES_CHANGED', `The rules of the instance have changed: their ETag is ${current}.`)
 }
