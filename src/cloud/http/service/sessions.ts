@@ -145,14 +145,14 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
         const { params, body, version, now } = call
         const request = requestOf(body)
         const correlationId = deps.newId()
-        const order = {
+        const command = {
           sessionId: params.sessionId,
           correlationId,
           request,
           metaData: metaDataOf(body),
           rollbackOnDeny: body.rollbackOnDeny,
         }
-        const answer = await requestInSession(deps, order, belongsTo(call), now)
+        const answer = await requestInSession(deps, command, belongsTo(call), now)
         if (!answer.operable) return notOperable(version, answer.session)
         const response = accessResponse(version, correlationId, request, answer.decision)
         return { status: answer.granted ? 200 : DENIED_STATUS, body: response }

@@ -195,8 +195,8 @@ describe('a request in one piece', () => {
 })
 
 describe('a connection', () => {
-  async function laneWith(keepAliveMs: number, access: FastPath['handler']['access']) {
-    const path = join(temporaryDirectory(), 'lane.sock')
+  async function fastPathWith(keepAliveMs: number, access: FastPath['handler']['access']) {
+    const path = join(temporaryDirectory(), 'fast-path.sock')
     const server = createServer()
     const fastPath = new FastPath(
       server,
@@ -213,14 +213,14 @@ describe('a connection', () => {
   }
 
   it('that is silent for too long is closed', async () => {
-    const socket = connect(await laneWith(20, () => undefined))
+    const socket = connect(await fastPathWith(20, () => undefined))
     socket.resume()
     await once(socket, 'close')
   })
 
   it('that waits for its answer is not silent', async () => {
     const gate = Promise.withResolvers<undefined>()
-    const path = await laneWith(20, (_head, _body, _connection, done) => {
+    const path = await fastPathWith(20, (_head, _body, _connection, done) => {
       void gate.promise.then(() => done(plain('{"late":true}')))
     })
     const silent = connect(path)

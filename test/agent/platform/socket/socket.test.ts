@@ -289,7 +289,7 @@ describe('the socket', () => {
     expect(await behind.raw(bytes, 'BAD_JSON')).toMatch(/^HTTP\/1.1 400 /)
   })
 
-  it('skips one byte order mark before a body, and takes no other, in either lane', async () => {
+  it('skips one byte order mark before a body, and takes no other, with and without the fast path', async () => {
     const behind = new Behind()
     await behind.open()
     for (const headers of [{}, { 'transfer-encoding': 'chunked' }]) {
