@@ -67,27 +67,27 @@ interface Habit {
   readonly weight: number
   /** Share of the day, 0 to 1, before this requester's first request. */
   readonly from?: number
-  readonly orders: readonly Weighted[]
+  readonly requests: readonly Weighted[]
 }
 
 const HABITS: Readonly<Record<string, Habit>> = {
-  'laser-1': { weight: 14, orders: [laserCut, engrave] },
-  'laser-2': { weight: 12, orders: [laserCut, engrave] },
-  'printer-a': { weight: 10, orders: [print] },
-  'printer-b': { weight: 7, orders: [print, scan] },
-  'mill-1': { weight: 6, orders: [mill] },
-  'kiln-1': { weight: 3, from: 0.4, orders: [firing] },
-  'kiln-2': { weight: 1, from: 0.4, orders: [firing] },
-  'gauge-7': { weight: 12, orders: [inspect] },
-  'anna.keller': { weight: 6, orders: [laserCut, print, scan, archive] },
-  'ben.ojo': { weight: 4, orders: [engrave, scan, unrated] },
-  'carla.rossi': { weight: 7, orders: [laserCut, engrave, mill, unrated] },
-  'emil.novak': { weight: 5, orders: [inspect, certificate, archive] },
-  'fay.lind': { weight: 4, orders: [smallPrint, scan] },
-  'gus.berg': { weight: 4, orders: [engrave, smallPrint] },
-  'hana.sato': { weight: 3, orders: [scan, laserCut] },
-  'ivan.petrov': { weight: 2, orders: [denied(laserCut), denied(scan)] },
-  'jo.marsh': { weight: 2, orders: [denied(engrave), denied(print)] },
+  'laser-1': { weight: 14, requests: [laserCut, engrave] },
+  'laser-2': { weight: 12, requests: [laserCut, engrave] },
+  'printer-a': { weight: 10, requests: [print] },
+  'printer-b': { weight: 7, requests: [print, scan] },
+  'mill-1': { weight: 6, requests: [mill] },
+  'kiln-1': { weight: 3, from: 0.4, requests: [firing] },
+  'kiln-2': { weight: 1, from: 0.4, requests: [firing] },
+  'gauge-7': { weight: 12, requests: [inspect] },
+  'anna.keller': { weight: 6, requests: [laserCut, print, scan, archive] },
+  'ben.ojo': { weight: 4, requests: [engrave, scan, unrated] },
+  'carla.rossi': { weight: 7, requests: [laserCut, engrave, mill, unrated] },
+  'emil.novak': { weight: 5, requests: [inspect, certificate, archive] },
+  'fay.lind': { weight: 4, requests: [smallPrint, scan] },
+  'gus.berg': { weight: 4, requests: [engrave, smallPrint] },
+  'hana.sato': { weight: 3, requests: [scan, laserCut] },
+  'ivan.petrov': { weight: 2, requests: [denied(laserCut), denied(scan)] },
+  'jo.marsh': { weight: 2, requests: [denied(engrave), denied(print)] },
 }
 
 export function requestsOfDay(): readonly DayRequest[] {
@@ -98,9 +98,9 @@ export function requestsOfDay(): readonly DayRequest[] {
 
 function request(random: Random, second: number, progress: number): DayRequest {
   const present = Object.entries(HABITS).filter(([, { from = 0 }]) => progress >= from)
-  const [requester, { orders }] = random.weighted(present.map((entry) => [entry[1].weight, entry] as const))
+  const [requester, { requests }] = random.weighted(present.map((entry) => [entry[1].weight, entry] as const))
   const items = Array.from({ length: random.weighted([[9, 1] as const, [1, random.between(2, 4)] as const]) }, () =>
-    random.weighted(orders)(random),
+    random.weighted(requests)(random),
   )
   return { at: clockText(second), requester, items }
 }

@@ -96,15 +96,15 @@ export async function playSessionScene(scene: Scene): Promise<void> {
     )
     presenter.step(`A session is charged for ${INTERVALS} intervals, ${formatMicro(first)} tokens each, in advance`)
 
-    const order = async (what: string): Promise<boolean> => {
+    const command = async (what: string): Promise<boolean> => {
       const called = { method: 'POST', path: `/edge/api/v1/sessions/${sessionId}/${what}`, body: {} } as const
       return (await administrator.call(called)).status === 202
     }
-    await expectThat('the twin knows the session', () => order('lock'), scene)
+    await expectThat('the twin knows the session', () => command('lock'), scene)
     await expectThat('the device locks the session', async () => (await stateOf()) === 'LOCKED', scene)
     await expectThat('a locked session is refused', async () => (await ask()) === 409, scene)
     presenter.step('The administrator locks it in the cloud: its next request at the device is refused')
-    await expectThat('the twin unlocks the session', () => order('unlock'), scene)
+    await expectThat('the twin unlocks the session', () => command('unlock'), scene)
     await expectThat('the session continues', async () => (await ask()) === 200, scene)
 
     const { refunded } = await spent()

@@ -181,9 +181,9 @@ describe('locks', () => {
         decisions += 1
         return gist(decision)
       }
-      const orders = counts.map((count) => ({ ...prints(count), loaded, settle }))
-      const guess = lastSeen === undefined ? undefined : guessInTurn(orders, lastSeen)
-      const decided = await decideInTurn(watched, orders, { guess })
+      const requests = counts.map((count) => ({ ...prints(count), loaded, settle }))
+      const guess = lastSeen === undefined ? undefined : guessInTurn(requests, lastSeen)
+      const decided = await decideInTurn(watched, requests, { guess })
       await tx.accounts.save(decided.changed)
       return decided
     })
@@ -234,9 +234,9 @@ describe('locks', () => {
   it('are expected by pools that were seen before, and a pool that was never seen is expected to be full', async () => {
     const store = await openStore([10, 5])
     const [unseen, emptyA] = await inTransaction(store, async (_tx, loaded) => {
-      const orders = [{ ...prints('4'), loaded, settle: () => undefined }]
+      const requests = [{ ...prints('4'), loaded, settle: () => undefined }]
       const charged = charge(newPool(A, 10_000_000n), 8_000_000n)
-      return [guessInTurn(orders, new Map()).consulted, guessInTurn(orders, new Map([[A, charged]])).consulted]
+      return [guessInTurn(requests, new Map()).consulted, guessInTurn(requests, new Map([[A, charged]])).consulted]
     })
     expect(unseen).toEqual(new Set([A]))
     expect(emptyA).toEqual(new Set([A, B]))

@@ -22,7 +22,7 @@ beforeEach(async () => {
 })
 afterEach(async () => twin[Symbol.asyncDispose]())
 
-const order = (what: string, id = client.id) => twin.call('POST', `${EDGE}/devices/${id}/${what}`)
+const command = (what: string, id = client.id) => twin.call('POST', `${EDGE}/devices/${id}/${what}`)
 const shown = async (): Promise<DeviceState> =>
   deviceState.parse((await twin.call('GET', `${EDGE}/devices/${client.id}`)).body)
 const codeOf = ({ status, body }: { status: number; body: unknown }) => [status, pick(body, 'code')]
@@ -58,26 +58,26 @@ describe('a device that is locked', () => {
   it('is told so, with since when and not by whom, in what is signed for each sync, until it is unlocked', async () => {
     expect(await suspensionAtSync()).toBeNull()
     const since = (twin.now += 1_000)
-    expect((await order('lock')).status).toBe(200)
+    expect((await command('lock')).status).toBe(200)
     const { suspension } = await shown()
     expect(suspension).toMatchObject({ state: 'LOCKED', since })
     expect(suspension?.by).toBe('first key')
     twin.now += 1_000
-    await order('lock')
+    await command('lock')
     expect(await suspensionAtSync()).toEqual({ state: 'LOCKED', since })
-    await order('unlock')
+    await command('unlock')
     expect(await suspensionAtSync()).toBeNull()
     expect((await shown()).suspension).toBeNull()
   })
 
   it('is billed for what it has spent, and granted nothing more', async () => {
     await spend(10n * TOKENS)
-    await order('lock')
+    await command('lock')
     const answer = await client.device.sync([topUpRequest(client.line(), 90n * TOKENS)])
     expect(answer).toMatchObject({ outcome: 'MERGED', grant: { accounts: [] } })
     const { outstanding } = await shown()
     expect(outstanding).toEqual([{ account: client.line(), unreported: 40n * TOKENS, billed: 10n * TOKENS }])
-    await order('unlock')
+    await command('unlock')
     expect(await client.device.sync([topUpRequest(client.line(), 60n * TOKENS)])).toMatchObject({
       grant: { accounts: [{ account: client.line() }] },
     })
@@ -85,11 +85,11 @@ describe('a device that is locked', () => {
 
   it('has its sessions locked and unlocked with it, which heartbeats of both versions say', async () => {
     const sessionId = pick((await openSession()).body, 'sessionId')
-    await order('lock')
+    await command('lock')
     expect((await heartbeat(sessionId, 'v1.1')).text).toContain('LOCKED')
     expect((await heartbeat(sessionId, 'v1.0')).text).toContain('Session is locked')
     expect(codeOf(await openSession())).toEqual([403, 'DEVICE_LOCKED'])
-    await order('unlock')
+    await command('unlock')
     expect((await heartbeat(sessionId, 'v1.1')).status).toBeLessThan(300)
   })
 
@@ -106,14 +106,14 @@ describe('a device that is locked', () => {
     })
     await listener.subscribe(deviceTopic(client.id))
     expect((await shown()).presence).toMatchObject({ online: true })
-    await order('lock')
+    await command('lock')
     expect(await listener.next()).toMatchObject({ payload: { reason: 'session' } })
   })
 
   it('gives back what it holds when it is drained, and gets nothing again', async () => {
     await spend(10n * TOKENS)
-    await order('lock')
-    expect(pick((await order('release')).body, 'releaseRequested')).toBe(true)
+    await command('lock')
+    expect(pick((await command('release')).body, 'releaseRequested')).toBe(true)
     await client.device.sync()
     client.device.giveBack(client.line())
     await client.device.sync([topUpRequest(client.line(), 50n * TOKENS)])
@@ -125,7 +125,7 @@ describe('a device whose service is ended', () => {
   it('delivers what it owes, is closed exactly, and gets no other epoch', async () => {
     await spend(10n * TOKENS)
     const sessionId = pick((await openSession()).body, 'sessionId')
-    await order('terminate')
+    await command('terminate')
     expect((await heartbeat(sessionId, 'v1.1')).text).toContain('TERMINATED')
     expect(codeOf(await openSession())).toEqual([403, 'DEVICE_TERMINATED'])
     expect(await client.device.sync()).toMatchObject({ outcome: 'FENCED' })
@@ -149,7 +149,7 @@ describe('a device whose service is ended', () => {
     const copy = device.copy()
     copy.charge({ lineItemId: 'ACT-1', accounts: [client.line()], amount: 5n * TOKENS })
     await device.sync()
-    await order('terminate')
+    await command('terminate')
     expect(await copy.sync()).toMatchObject({ outcome: 'FENCED', forked: true })
     const old = copy.copy()
     await copy.attach()
@@ -172,7 +172,7 @@ describe('a device whose service is ended', () => {
     await spend(10n * TOKENS)
     await client.device.sync()
     const copy = client.device.copy()
-    await order('terminate')
+    await command('terminate')
     await client.device.sync()
     expect(await client.device.sync([], true)).toMatchObject({ outcome: 'FENCED', closed: true })
     copy.charge({ lineItemId: 'ACT-1', accounts: [client.line()], amount: 5n * TOKENS })
@@ -190,7 +190,7 @@ describe('a device whose service is ended', () => {
       twin.call('POST', `${EDGE}/enrollments`, { token, body: { publicKey: client.keys.jwk } })
     expect((await enroll(used)).status).toBe(200)
     twin.now += 2_000
-    await order('terminate')
+    await command('terminate')
     for (const token of [before, used]) expect(codeOf(await enroll(token))).toEqual([403, 'ENROLLMENT_REFUSED'])
     twin.now += 2_000
     const fresh = await enroll(await enrollmentToken(twin, instanceId))
@@ -200,32 +200,32 @@ describe('a device whose service is ended', () => {
   })
 
   it('cannot be locked or unlocked, and a revoked one can be held back no more', async () => {
-    await order('terminate')
-    expect((await order('terminate')).status).toBe(200)
-    expect(codeOf(await order('unlock'))).toEqual([409, 'CONFLICT'])
-    expect(codeOf(await order('lock'))).toEqual([409, 'CONFLICT'])
+    await command('terminate')
+    expect((await command('terminate')).status).toBe(200)
+    expect(codeOf(await command('unlock'))).toEqual([409, 'CONFLICT'])
+    expect(codeOf(await command('lock'))).toEqual([409, 'CONFLICT'])
     const other = await EdgeClient.join(twin, instanceId)
-    await order('revoke', other.id)
-    expect(codeOf(await order('lock', other.id))).toEqual([409, 'CONFLICT'])
-    expect(codeOf(await order('terminate', other.id))).toEqual([409, 'CONFLICT'])
+    await command('revoke', other.id)
+    expect(codeOf(await command('lock', other.id))).toEqual([409, 'CONFLICT'])
+    expect(codeOf(await command('terminate', other.id))).toEqual([409, 'CONFLICT'])
   })
 
   it('stays locked when it enrolls again while it is only locked', async () => {
-    await order('lock')
+    await command('lock')
     const token = await enrollmentToken(twin, instanceId)
     await twin.call('POST', `${EDGE}/enrollments`, { token, body: { publicKey: client.keys.jwk } })
     expect((await shown()).suspension?.state).toBe('LOCKED')
   })
 })
 
-describe('orders', () => {
+describe('commands to a device', () => {
   it('are for administrators, about devices that there are', async () => {
     const token = await twin.clientToken(instanceId)
     for (const what of ['lock', 'unlock', 'terminate', 'release', 'revoke']) {
       const path = `${EDGE}/devices/${client.id}/${what}`
       expect(codeOf(await twin.call('POST', path, { token }))).toEqual([403, 'ACCESS_KIND_WRONG'])
       expect(codeOf(await twin.call('POST', path, { token: await client.token() }))).toEqual([403, 'ACCESS_KIND_WRONG'])
-      expect(codeOf(await order(what, randomUUID()))).toEqual([404, 'NOT_FOUND'])
+      expect(codeOf(await command(what, randomUUID()))).toEqual([404, 'NOT_FOUND'])
     }
     expect(codeOf(await twin.call('GET', `${EDGE}/audit`, { token }))).toEqual([403, 'ACCESS_KIND_WRONG'])
     expect((await shown()).suspension).toBeNull()
@@ -233,13 +233,13 @@ describe('orders', () => {
 
   it('stand in the audit with the key that gave them, newest first and page by page', async () => {
     const sessionId = String(pick((await openSession()).body, 'sessionId'))
-    await order('lock')
-    await order('unlock')
-    await order('release')
+    await command('lock')
+    await command('unlock')
+    await command('release')
     await twin.call('POST', `${EDGE}/sessions/${sessionId}/terminate`)
-    await order('terminate')
-    await order('revoke')
-    await order('lock')
+    await command('terminate')
+    await command('revoke')
+    await command('lock')
     const read = async (query: string) => auditList.parse((await twin.call('GET', `${EDGE}/audit?${query}`)).body)
     const { records, next } = await read(`deviceId=${client.id}`)
     expect(next).toBeNull()

@@ -93,13 +93,13 @@ describe('two nodes that lock whatever there is to lock', () => {
       ]),
     )
     const oneOff = async (node: Twin, who: number): Promise<void> => {
-      const order = {
+      const command = {
         instanceId: who % 2 === 0 ? INSTANCE : OTHER,
         correlationId: randomUUID(),
         request: request(who, 7),
         metaData: [null, null],
       }
-      await batchers.get(node)?.request(order, time)
+      await batchers.get(node)?.request(command, time)
     }
     const devices = await Promise.all(nodes.map((node) => TestDevice.join(node)))
     const partsOf = (node: Twin) => ({
@@ -115,10 +115,15 @@ describe('two nodes that lock whatever there is to lock', () => {
       const deviceId = devices[who % devices.length]?.id ?? null
       const opening = who % 3 === 0 ? randomUUID() : null
       const { id } = await openSession(parts, { instanceId: INSTANCE, deviceId, opening }, time)
-      const order = { sessionId: id, correlationId: randomUUID(), metaData: [null, null], rollbackOnDeny: true }
+      const command = { sessionId: id, correlationId: randomUUID(), metaData: [null, null], rollbackOnDeny: true }
       const belongs = (): void => undefined
-      await requestInSession(parts, { ...order, request: request(who, 3) }, belongs, time)
-      await requestInSession(parts, { ...order, correlationId: randomUUID(), request: request(who, 2) }, belongs, time)
+      await requestInSession(parts, { ...command, request: request(who, 3) }, belongs, time)
+      await requestInSession(
+        parts,
+        { ...command, correlationId: randomUUID(), request: request(who, 2) },
+        belongs,
+        time,
+      )
       if (who % 2 === 0) await closeSession(parts, id, belongs, time)
     }
     const syncDeps = new Map(

@@ -25,7 +25,7 @@ export function reservedTokensSuite(name: string, settings: () => Promise<Settin
       const path = `/edge/api/v1/devices/${id}`
       return {
         device,
-        order: async (what: string) => {
+        command: async (what: string) => {
           const { status, text } = await site.twin.call('POST', `${path}/${what}`)
           if (status >= 300) throw new Error(text)
         },
@@ -55,12 +55,12 @@ export function reservedTokensSuite(name: string, settings: () => Promise<Settin
 
     it('continues where it was when its service was ended offline: what it owed is billed once, before it enrolls again', async () => {
       const site = await openSite()
-      const { device, order, shown, pass } = await join(site)
+      const { device, command, shown, pass } = await join(site)
       expect(await device.charge(1n * TOKEN)).toBe('GRANTED')
       await device.sync()
       device.network.down = true
       expect(await device.charge(2n * TOKEN)).toBe('GRANTED')
-      await order('terminate')
+      await command('terminate')
       // It does not know yet: it is bounded by its grant.
       expect(await device.charge(3n * TOKEN)).toBe('GRANTED')
       await pass(60_000)
@@ -88,9 +88,9 @@ export function reservedTokensSuite(name: string, settings: () => Promise<Settin
 
     it('delivers first and enrolls then, also when it is killed with a segment under way and starts with the token at hand', async () => {
       const site = await openSite()
-      const { device, order, pass } = await join(site)
+      const { device, command, pass } = await join(site)
       expect(await device.charge(5n * TOKEN)).toBe('GRANTED')
-      await order('terminate')
+      await command('terminate')
       await pass(2_000)
       device.network.faults = ['LOSE_ANSWER']
       await device.sync()
@@ -109,7 +109,7 @@ export function reservedTokensSuite(name: string, settings: () => Promise<Settin
 
     it('delivers what a copy of it had recorded as the undelivered range of its epoch, after it has enrolled again', async () => {
       const site = await openSite()
-      const { device, order, pass } = await join(site)
+      const { device, command, pass } = await join(site)
       expect(await device.charge(1n * TOKEN)).toBe('GRANTED')
       await device.sync()
       const backup = device.disk.copy()
@@ -119,7 +119,7 @@ export function reservedTokensSuite(name: string, settings: () => Promise<Settin
       device.disk = backup
       await device.restart()
       expect(await device.charge(4n * TOKEN)).toBe('GRANTED')
-      await order('terminate')
+      await command('terminate')
       for (let rounds = 0; rounds < 3; rounds += 1) await device.sync()
       expect(await device.charge(1n * TOKEN)).toBe('REFUSED')
       await pass(2_000)
@@ -134,12 +134,12 @@ export function reservedTokensSuite(name: string, settings: () => Promise<Settin
 
     it('is billed for what it holds when its key is revoked with usage undelivered; enrolled anew it is another device', async () => {
       const site = await openSite()
-      const { device, order, shown } = await join(site)
+      const { device, command, shown } = await join(site)
       expect(await device.charge(1n * TOKEN)).toBe('GRANTED')
       await device.sync()
       device.network.down = true
       expect(await device.charge(2n * TOKEN)).toBe('GRANTED')
-      await order('revoke')
+      await command('revoke')
       device.network.down = false
       await device.sync()
       expect(device.conditions.length).toBeGreaterThan(0)
@@ -167,9 +167,9 @@ export function reservedTokensSuite(name: string, settings: () => Promise<Settin
 
     it('hears of a lock when it comes back, keeps it over a restart without network, and continues when it is unlocked', async () => {
       const site = await openSite()
-      const { device, order, pass } = await join(site)
+      const { device, command, pass } = await join(site)
       device.network.down = true
-      await order('lock')
+      await command('lock')
       expect(await device.charge(2n * TOKEN)).toBe('GRANTED')
       device.network.down = false
       await device.sync()
@@ -179,7 +179,7 @@ export function reservedTokensSuite(name: string, settings: () => Promise<Settin
       await device.restart({ reboot: true })
       await device.settle()
       expect(device.activePolicies.suspension).toMatchObject({ state: 'LOCKED' })
-      await order('unlock')
+      await command('unlock')
       await pass(60_000)
       expect(device.activePolicies.suspension).toMatchObject({ state: 'LOCKED' })
       device.network.down = false
@@ -192,9 +192,9 @@ export function reservedTokensSuite(name: string, settings: () => Promise<Settin
 
     it('bounds a locked device that never comes by the end of its grant', async () => {
       const site = await openSite()
-      const { device, order } = await join(site)
+      const { device, command } = await join(site)
       device.network.down = true
-      await order('lock')
+      await command('lock')
       const { expiresAt } = device.ledger.grant() ?? { expiresAt: 0 }
       expect(expiresAt).toBeGreaterThan(site.twin.now)
       device.time.advance(expiresAt - site.twin.now + 1)
@@ -203,10 +203,10 @@ export function reservedTokensSuite(name: string, settings: () => Promise<Settin
 
     it('gives back what it holds when it comes back from a drain that was ordered while it was offline, and no more', async () => {
       const site = await openSite()
-      const { device, order, shown } = await join(site)
+      const { device, command, shown } = await join(site)
       device.network.down = true
-      await order('lock')
-      await order('release')
+      await command('lock')
+      await command('release')
       expect((await shown()).releaseRequested).toBe(true)
       expect(await device.charge(3n * TOKEN)).toBe('GRANTED')
       await device.restart()

@@ -96,10 +96,10 @@ function cloudReserveOperations(deps: AdministerAccounts): readonly Operation[] 
       answers: { 200: { description: 'The reserve.', body: cloudReserveState } },
       errors: ['NOT_FOUND'],
       handle: async (call) => {
-        const order = { ...call.params, tokens: call.body.tokens }
+        const command = { ...call.params, tokens: call.body.tokens }
         return {
           status: 200,
-          body: await setCloudReserve({ ...deps, store: actingAs(deps.store, call.principal) }, order),
+          body: await setCloudReserve({ ...deps, store: actingAs(deps.store, call.principal) }, command),
         }
       },
     }),

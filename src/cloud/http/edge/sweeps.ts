@@ -12,7 +12,7 @@ export interface SweepDeps {
   readonly settlement: ExpireInactive
 }
 
-const order = { method: 'POST', principals: ADMINISTRATORS, tag: 'Administration' } as const
+const sweepOperation = { method: 'POST', principals: ADMINISTRATORS, tag: 'Administration' } as const
 
 export function sweepOperations(deps: {
   readonly store: Store
@@ -37,7 +37,7 @@ export function sweepOperations(deps: {
       handle: async () => ({ status: 200, body: await state() }),
     }),
     edgeOperation({
-      ...order,
+      ...sweepOperation,
       path: '/sweeps/clock/confirm',
       id: 'confirmClock',
       role: 'operator',
@@ -54,7 +54,7 @@ export function sweepOperations(deps: {
       },
     }),
     edgeOperation({
-      ...order,
+      ...sweepOperation,
       path: '/sweeps/settlement/confirm',
       id: 'confirmSettlement',
       role: 'operator',

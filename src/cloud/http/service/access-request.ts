@@ -47,14 +47,14 @@ export function accessRequestOperations({ batcher, newId, present }: RequestAcce
       handle: async ({ params: { instanceId }, body, version, principal, idempotencyKey, now }) => {
         const request = requestOf(body)
         const correlationId = newId()
-        const order = { instanceId, correlationId, request, metaData: metaDataOf(body) }
+        const command = { instanceId, correlationId, request, metaData: metaDataOf(body) }
         const responseTo = (decision: Decision) => accessResponse(version, correlationId, request, decision)
-        if (idempotencyKey === null) return { status: 200, body: responseTo(await batcher.request(order, now)) }
+        if (idempotencyKey === null) return { status: 200, body: responseTo(await batcher.request(command, now)) }
         const compared = [version, request, body.requestedItems.map(({ metaData }) => metaData)]
         const keyed = { concerned: instanceId, key: idempotencyKey, request: compared, created: present() }
         const answerOf = (decision: Decision): string => JSON.stringify(responseTo(decision))
         const result = await batcher.requestOnce(
-          { ...order, once: { claim: claimOf(principal, keyed), answerOf } },
+          { ...command, once: { claim: claimOf(principal, keyed), answerOf } },
           now,
         )
         return 'answer' in result

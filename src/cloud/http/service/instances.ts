@@ -70,7 +70,7 @@ export function instanceOperations({ store, newId, present }: InstanceOperationD
       body: instanceBody,
       account: { part: 'body', path: ['accountId'] },
       handle: async ({ principal, body: { shortName, accountId }, idempotencyKey, now }) => {
-        const order = { id: newId(), shortName, accountId }
+        const fresh = { id: newId(), shortName, accountId }
         const request = [shortName, accountId]
         const once =
           idempotencyKey === null
@@ -80,7 +80,7 @@ export function instanceOperations({ store, newId, present }: InstanceOperationD
                 { ...principal, issuer: null, keyId: '' },
                 { concerned: 'instances', key: idempotencyKey, request, created: present() },
               )
-        return { status: 201, body: instanceToWire(await createInstance(actingAs(store, principal), order, now, once)) }
+        return { status: 201, body: instanceToWire(await createInstance(actingAs(store, principal), fresh, now, once)) }
       },
     }),
     serviceOperation({

@@ -62,8 +62,8 @@ async function session(count: number): Promise<void> {
   const opened = await openSession(deps, { instanceId: INSTANCE, deviceId: null, opening: null }, twin.time)
   const items = [{ name: 'Print', version: '', count: decimal(count) }]
   const request = { requester: { type: 'user', value: 'ada', dictionary: {} }, items }
-  const order = { sessionId: opened.id, correlationId: randomUUID(), request, metaData: [null], rollbackOnDeny: true }
-  expect(await requestInSession(deps, order, () => undefined, twin.time)).toMatchObject({ granted: true })
+  const command = { sessionId: opened.id, correlationId: randomUUID(), request, metaData: [null], rollbackOnDeny: true }
+  expect(await requestInSession(deps, command, () => undefined, twin.time)).toMatchObject({ granted: true })
 }
 
 const shortages = (account = LINE): Promise<readonly Shortage[]> =>
