@@ -161,7 +161,7 @@ function replaceLedger(saved: Salvage, path: string, wall: number, left: BootLog
   }
 }
 
-/** Of a copy that was read, which folded it. Requires every entry to be readable. @throws CodedError DATABASE_CORRUPT */
+/** The copy has been read, so nothing in it is pending. Requires every entry to be readable. @throws CodedError DATABASE_CORRUPT */
 function salvageOfBackup(copy: string, backup: string): Salvage {
   const database = new Database(copy)
   try {
