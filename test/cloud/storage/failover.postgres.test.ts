@@ -280,6 +280,26 @@ describe('a store over two servers', { timeout: 120_000 }, () => {
     expect(await runSql(next.url, 'SELECT charged::text FROM accounts')).toEqual([{ charged: `${done}` }])
   })
 
+  it('does not look up a commit on a former primary that waits for its standby no longer', async () => {
+    await using pair = await PostgresPair.start(programs.folder)
+    const [former, next] = pair.servers
+    const store = await open(pair.url, { answerTimeoutMs: 60_000, outcomePauseMs: 10, outcomeTimeoutMs: 60_000 })
+    await withAccount(store)
+    await former.requireStandby()
+    expect(await store.transaction(count())).toBe(1)
+    await next.promote()
+    const change = store.transaction(count()).then(String, codeOf)
+    const waiting = (query: string): string =>
+      `FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query ~ '^${query}'`
+    await expect.poll(() => runSql(former.url, `SELECT pg_terminate_backend(pid) ${waiting('COMMIT')}`)).toHaveLength(1)
+    const lookup = `SELECT ${waiting('SELECT pg_logical_emit_message')}`
+    await expect.poll(() => runSql(former.url, lookup)).toHaveLength(1)
+    await former.requireNoStandby()
+    // Its id may be that of another transaction of the next primary.
+    const done = (await change) === 'OUTCOME_UNKNOWN' ? 1n : 2n
+    expect(await runSql(next.url, 'SELECT charged::text FROM accounts')).toEqual([{ charged: `${done}` }])
+  })
+
   it('begins nothing on a former primary that waits for its standby no longer', async () => {
     await using pair = await PostgresPair.start(programs.folder)
     const [former, next] = pair.servers

@@ -185,7 +185,11 @@ async function outcomeOf(
   try {
     const { status, serverRun } = await statusOf(connection, unanswered.xid)
     const isSameRun = serverRun === unanswered.serverRun
-    if (isSameRun && status === 'committed' && !(await isReplicated(client, requiresStandby))) return 'UNKNOWN'
+    if (isSameRun && status === 'committed') {
+      const outcome = await outcomeOfVisible(connection, requiresStandby)
+      isLost = outcome !== 'COMMITTED'
+      return outcome
+    }
     isLost = false
     if (isSameRun) return OUTCOMES[status]
     return status === 'committed' || status === 'forgotten' ? 'UNKNOWN' : 'ABORTED'
@@ -227,10 +231,13 @@ interface TransactionStatus {
 const INVALID_PARAMETER_VALUE = '22023'
 
 /**
- * Whether a standby has all earlier commits, if the server waits for standbys, or must: a commit whose wait has ended is visible
- * without that. The commit of a message waits for everything before it.
+ * COMMITTED: a standby has all earlier commits, if the server waits for standbys, or must. A commit whose wait has ended is
+ * visible without that, and the commit of a message waits for everything before it. PENDING: another server may be the primary.
  */
-async function isReplicated(client: pg.ClientBase, requiresStandby: boolean): Promise<boolean> {
+async function outcomeOfVisible(
+  { client, stopsWaiting }: PooledConnection,
+  requiresStandby: boolean,
+): Promise<'COMMITTED' | 'PENDING' | 'UNKNOWN'> {
   let isEnded = false
   const listen = (notice: { readonly routine?: string | undefined }): void => {
     isEnded ||= endsWait(notice)
@@ -239,10 +246,11 @@ async function isReplicated(client: pg.ClientBase, requiresStandby: boolean): Pr
   try {
     await client.query(`SELECT pg_logical_emit_message(true, 'tallygate', '')`)
     const { rows } = await client.query<{ waits: boolean }>(`SELECT ${WAITS} AS waits`)
-    if (requiresStandby && rows[0]?.waits !== true) return false
-    return !isEnded
+    const waits = rows[0]?.waits === true
+    if (stopsWaiting(waits)) return 'PENDING'
+    return isEnded || (requiresStandby && !waits) ? 'UNKNOWN' : 'COMMITTED'
   } catch {
-    return false
+    return 'UNKNOWN'
   } finally {
     client.off('notice', listen)
   }
