@@ -1,7 +1,7 @@
 // What may be spent beyond the grants: only after every grant, in the order in which line items are charged, and no further
 // than the overspend of each account.
 import { describe, expect, it } from 'vitest'
-import { actionAccount, lineAccount } from '../../../src/core/accounts/account.ts'
+import { actionAccount, limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
 import { decimal, parseDecimal } from '../../../src/core/pricing/amount.ts'
 import { compilePolicy } from '../../../src/core/rules/compile.ts'
 import { type Mode, decide } from '../../../src/core/rules/decide.ts'
@@ -15,6 +15,8 @@ interface Line {
   readonly rate?: string
   /** Of an action that allows everybody. */
   readonly allocation?: { readonly left: number; readonly overspend?: number }
+  /** Left of the requester's consumption limit. */
+  readonly limit?: number
 }
 
 function availableOf({ left, overspend }: Pick<Line, 'left' | 'overspend'>): AvailableBalance {
@@ -28,12 +30,14 @@ function availableOf({ left, overspend }: Pick<Line, 'left' | 'overspend'>): Ava
 /** Line items a, b, c ... in the order in which they are charged; counts are micro-tokens at the rate 1. */
 function decided(lines: readonly Line[], counts: readonly string[], mode: Mode = 'BEST_EFFORT'): Decision {
   const periods = [{ index: 0, from: null, until: null }]
-  const lineItems = lines.map(({ allocation }, index): LineItem => {
+  const requester = { type: 'user', value: 'ada' }
+  const lineItems = lines.map(({ allocation, limit }, index): LineItem => {
     const id = 'abc'[index] ?? ''
     const action = { id: 'x', name: null, conditionId: null, effect: 'ALLOW' as const, allocation: 1n }
     return {
       ...{ id, state: 'DEPLOYED', elastic: true, rateTableSeries: id, startsAt: 0, endsAt: 1_000 + index, periods },
-      ...{ quantity: 1n, overdraft: 0n, actions: allocation === undefined ? [] : [action], consumptionLimit: null },
+      ...{ quantity: 1n, overdraft: 0n, actions: allocation === undefined ? [] : [action] },
+      consumptionLimit: limit === undefined ? null : { limit: 1n, periods },
     }
   })
   const rateTables = lines.map(({ rate = '1' }, index) => {
@@ -48,9 +52,12 @@ function decided(lines: readonly Line[], counts: readonly string[], mode: Mode =
     const id = 'abc'[index] ?? ''
     balances.set(lineAccount('i', id, 0), availableOf(line))
     if (line.allocation !== undefined) balances.set(actionAccount('i', id, 'x'), availableOf(line.allocation))
+    if (line.limit !== undefined) {
+      balances.set(limitAccount('i', id, requester, 0), { left: BigInt(line.limit), shortage: 'POOL' })
+    }
   }
   const items = counts.map((count) => ({ name: 'print', version: '', count: parseDecimal(count)! }))
-  const request = { requester: { type: 'user', value: 'ada', dictionary: {} }, items }
+  const request = { requester: { ...requester, dictionary: {} }, items }
   return decide(policy.at(exactly(500)), request, (account) => balances.get(account)!, mode)
 }
 
@@ -181,6 +188,11 @@ describe('beyond the grants', () => {
       rejectionDetails: [{ lineItemId: 'a', why: 'TOO_FEW_TOKENS', account: 'line/i/a/0', needed: 10n, left: 4n }],
     })
     expect(item).toHaveProperty('rejectionDetails.length', 1)
+  })
+
+  it('a limit that is too small is the reason, where grants and overspend together would pay', () => {
+    const [item] = decided([{ left: 5, overspend: 10, limit: 3 }], ['6']).items
+    expect(item).toMatchObject({ reason: 'CONSUMPTION_LIMIT_REACHED' })
   })
 
   it('a refusal names no account that holds exactly what is needed', () => {

@@ -70,6 +70,7 @@ test.each(['ABANDONED', 'FORKED'] as const)('an epoch that is %s is followed by 
 test('each instance without rules has them fetched once a round, before the segment; newer ones after it', () => {
   const policies = [
     { ...policy, instanceId: 'none', applied: 0, newest: 0 },
+    { ...policy, instanceId: 'first', applied: 0, newest: 4 },
     { ...policy, instanceId: 'tried', applied: 0, tried: true },
     { ...policy, instanceId: 'old', applied: 3, newest: 4 },
     { ...policy, instanceId: 'new', applied: 4, newest: 4 },
@@ -77,6 +78,7 @@ test('each instance without rules has them fetched once a round, before the segm
   const steps = plan({ ...IDLE, policies, expectsNews: true })
   expect(steps.map((step) => ('instanceId' in step ? step.instanceId : step.kind))).toEqual([
     'none',
+    'first',
     'seal-and-send',
     'old',
   ])
