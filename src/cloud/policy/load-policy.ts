@@ -54,8 +54,6 @@ interface Ahead {
 export class Policies {
   readonly #options: Pick<Policy, 'undecidedClock'> & { readonly max: number }
   readonly #kept = new Map<string, LoadedPolicy>()
-  /** Bumped by transactions in progress, which may roll back: not visible to others. */
-  readonly #bumped = new WeakMap<Transaction, Map<string, LoadedPolicy>>()
 
   constructor(options: Pick<Policy, 'undecidedClock'> & { readonly max: number }) {
     this.#options = options
@@ -63,8 +61,6 @@ export class Policies {
 
   /** Locked against changes until the transaction ends. Undefined: unknown instance. */
   async hold(tx: Transaction, instanceId: string, now: number): Promise<LoadedPolicy | undefined> {
-    const bumped = this.#bumped.get(tx)?.get(instanceId)
-    if (bumped !== undefined) return bumped
     // Before any lock: two transactions that share the rules and both need them exclusively would deadlock.
     const known = this.#kept.get(instanceId) ?? (await tx.policyRevisions.get(instanceId))
     if (known === undefined) return undefined
@@ -75,10 +71,7 @@ export class Policies {
     const locked = await tx.policyRevisions.lock(instanceId)
     if (locked === undefined) return undefined
     if (!needsNewRevision(locked, now)) return this.at(tx, locked)
-    const loaded = await this.#load(tx, await bumpPolicyRevision(tx, locked, now))
-    const mine = this.#bumped.get(tx) ?? new Map<string, LoadedPolicy>()
-    this.#bumped.set(tx, mine.set(instanceId, loaded))
-    return loaded
+    return this.#load(tx, await bumpPolicyRevision(tx, locked, now))
   }
 
   /** As {@link Policies.hold}, of several instances. Those that are unknown are left out. */
@@ -90,7 +83,7 @@ export class Policies {
   ): Promise<ReadonlyMap<string, LoadedPolicy>> {
     const sorted: string[] = []
     const all = new Map<string, LoadedPolicy>()
-    let isCurrent = !this.#bumped.has(tx)
+    let isCurrent = true
     for (const instanceId of [...new Set(instanceIds)].sort()) {
       const known = this.#kept.get(instanceId) ?? (await tx.policyRevisions.get(instanceId))
       if (known === undefined) continue

@@ -201,6 +201,38 @@ describe('the policy of an instance', () => {
     expect([loaded.revision, loaded.lineItems.get('A')?.quantity]).toEqual([3, 5_000_000n])
   })
 
+  it('is bumped once when its calendar is due, though another node has loaded it before', async () => {
+    const other = new Policies({ max: 10, undecidedClock: 'allow' })
+    await mapLineItem(store, ONE, lineItem({}, { resetFrequency: 'DAILY' }), NOW)
+    await load()
+    const later = NOW + 40 * DAY
+    const byOther = await store.transaction((tx) => other.holdAll(tx, [ONE], later))
+    expect([byOther.get(ONE)?.revision, (await load(ONE, later)).revision]).toEqual([3, 3])
+  })
+
+  it('has one revision in a transaction that carries its calendar on, however often it is loaded there', async () => {
+    await mapLineItem(store, ONE, lineItem({}, { resetFrequency: 'DAILY' }), NOW)
+    await load()
+    const later = NOW + 40 * DAY
+    const revisions = await store.transaction(async (tx) => {
+      const first = await policies.hold(tx, ONE, later)
+      const all = await policies.holdAll(tx, [TWO, ONE], later)
+      return [first, all.get(ONE), all.get(TWO), await policies.of(tx, ONE)].map((loaded) => loaded?.revision)
+    })
+    expect(revisions).toEqual([3, 3, 1, 3])
+    expect((await load(ONE, later)).revision).toBe(3)
+  })
+
+  it('does not exist for an unknown instance', async () => {
+    const unknown = '33333333-3333-4333-8333-333333333333'
+    const [one, all, read] = await store.transaction(async (tx) => [
+      await policies.hold(tx, unknown, NOW),
+      await policies.holdAll(tx, [unknown, TWO], NOW),
+      await policies.of(tx, unknown),
+    ])
+    expect([one, [...(all as ReadonlyMap<string, unknown>).keys()], read]).toEqual([undefined, [TWO], undefined])
+  })
+
   it('leaves out rate tables that were superseded long ago, and keeps the future ones', async () => {
     const items = [{ name: 'P', version: '', rate: decimal(1) }]
     for (const [version, days] of [
