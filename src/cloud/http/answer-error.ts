@@ -44,9 +44,15 @@ const LOGGED: ReadonlySet<ErrorCode> = new Set<ErrorCode>(['SIGN_IN_UNAVAILABLE'
 
 export function answerError(error: unknown, request: FastifyRequest, reply: FastifyReply): void {
   const { status, message, code } = shownError(error, request, reply)
-  // Fastify closes the connection, on which the client may still be sending.
-  if (code === 'BODY_TOO_LARGE') linger(request.raw.socket)
+  // The client may still be sending.
+  if (code === 'BODY_TOO_LARGE') closeAfter(request, reply)
   sendJson(reply, status, { message, code })
+}
+
+/** Makes the request the last one of its connection. */
+export function closeAfter({ raw }: Pick<FastifyRequest, 'raw'>, reply: FastifyReply): void {
+  void reply.header('connection', 'close')
+  linger(raw.socket)
 }
 
 export interface ShownError {

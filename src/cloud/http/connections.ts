@@ -12,7 +12,7 @@ import { NO_TUNNEL, TOO_MANY_AHEAD, bodyIncomplete } from '../../protocol/servic
 import { Rarely } from '../runtime/rarely.ts'
 import { limitReading } from '../../platform/limit-reading.ts'
 import { rawRefusal } from './answer-error.ts'
-import { linger } from './linger.ts'
+import { isLingering, linger } from './linger.ts'
 
 interface ConnectionsDeps {
   readonly log: Pick<FastifyBaseLogger, 'info'>
@@ -64,6 +64,10 @@ export class Connections {
       // Node has stopped parsing, and listens for no more errors.
       socket.removeAllListeners('data').on('error', () => socket.destroy())
       this.refuse(Object.assign(new Error(NO_TUNNEL), { code: NO_TUNNEL }), socket)
+    })
+    http.addHook('onRequest', ({ raw }, reply, done) => {
+      if (isLingering(raw.socket)) reply.hijack()
+      else done()
     })
     // After the checks that need no body.
     http.addHook('preParsing', ({ raw }, _reply, _payload, done) => {

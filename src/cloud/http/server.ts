@@ -9,7 +9,7 @@ import Fastify, {
 } from 'fastify'
 import { HANDSHAKE_TIMEOUT_MS } from '../../platform/open-connections.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import { answerError } from './answer-error.ts'
+import { answerError, closeAfter } from './answer-error.ts'
 import { checkAnswers } from './check-answers.ts'
 import { Connections } from './connections.ts'
 import { Rarely } from '../runtime/rarely.ts'
@@ -123,7 +123,7 @@ function refuseRequests(http: FastifyInstance, { prefix }: ServerOptions): () =>
   http.setNotFoundHandler((request, reply) => answerUnrouted(prefix, methods.at(request.url), request, reply))
   http.addHook('onRequest', (request, reply, done) => {
     const refusal = brokenHead(request.raw)
-    if (refusal !== null) void reply.header('connection', 'close')
+    if (refusal !== null) closeAfter(request, reply)
     if (stopping) done(new CodedError('STOPPING', 'The service is shutting down.'))
     else if (refusal !== null) done(refusal)
     // Before the body is read: no handler needs it.

@@ -70,6 +70,30 @@ describe('a body that is too large', () => {
   })
 })
 
+describe('a request behind a refusal that closes the connection is not served:', () => {
+  const chunked = (bytes: number): readonly [string, string] => [
+    'Transfer-Encoding: chunked\r\n',
+    `${bytes.toString(16)}\r\n${'x'.repeat(bytes)}\r\n0\r\n\r\n`,
+  ]
+  const counted = (bytes: number): readonly [string, string] => [`Content-Length: ${bytes}\r\n`, 'x'.repeat(bytes)]
+  const MIB = 1_024 * 1_024
+
+  it.each([
+    ['a body of 2 MiB', counted(2 * MIB), ['413', 'BODY_TOO_LARGE']],
+    ['2 MiB in chunks', chunked(2 * MIB), ['413', 'BODY_TOO_LARGE']],
+    ['chunks that end at once', chunked(MIB + 1), ['413', 'BODY_TOO_LARGE']],
+    ['two hosts', [`Host: y\r\n${WHOLE}`, BODY], ['400', 'BAD_REQUEST']],
+  ] as const)('%s', async (_, [framing, body], refused) => {
+    await using twin = await openTwin()
+    const socket = open(twin)
+    socket.end((await head(twin, framing)) + body + (await head(twin, WHOLE)) + BODY)
+    const said = readAll(socket)
+    await once(socket, 'close')
+    expect(responses(await said)).toEqual(refused)
+    expect((await twin.call('GET', INSTANCES)).body).toMatchObject({ content: [] })
+  })
+})
+
 describe('a client that does not wait for responses', () => {
   const GET = 'GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n'
 
