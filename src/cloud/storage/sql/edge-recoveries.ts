@@ -98,11 +98,13 @@ export function recoveryTransaction(sql: Sql) {
     async proveAll(): Promise<void> {
       await db.updateTable('recoveries').set({ unproven: null }).where('unproven', '=', 'NODE').execute()
     },
-    async end(instanceId: string, at: number): Promise<void> {
+    /** Not a newer one, which another transaction may have begun. */
+    async end({ instanceId, number }: Pick<Recovery, 'instanceId' | 'number'>, at: number): Promise<void> {
       await db
         .updateTable('recoveries')
         .set({ unproven: null, ended_at: BigInt(at) })
         .where('instance_id', '=', instanceId)
+        .where('number', '=', BigInt(number))
         .execute()
     },
     /**

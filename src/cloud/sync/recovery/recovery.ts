@@ -77,11 +77,11 @@ async function withholdSold(
 }
 
 export async function endRecoveries(store: Pick<Store, 'read' | 'transaction'>, now: number): Promise<false> {
-  for (const { instanceId, number, unproven } of await store.read((reader) => reader.edge.recoveries.underWay())) {
-    if (unproven !== null) continue
+  for (const recovery of await store.read((reader) => reader.edge.recoveries.underWay())) {
+    if (recovery.unproven !== null) continue
     await store.transaction(async (tx) => {
-      const waiting = await tx.edge.recoveries.waitingFor(instanceId, number, 1)
-      if (waiting.length === 0) await tx.edge.recoveries.end(instanceId, now)
+      const waiting = await tx.edge.recoveries.waitingFor(recovery.instanceId, recovery.number, 1)
+      if (waiting.length === 0) await tx.edge.recoveries.end(recovery, now)
     })
   }
   return false
@@ -108,7 +108,8 @@ export async function overrideRecovery(
     const withheld = (await tx.edge.pools(instanceId)).filter((pool) => pool.withheld > 0n)
     const locked = await tx.accounts.lock(withheld.map(({ account }) => account))
     await tx.accounts.save([...locked.values()].map(release))
-    if (state.since !== null) await tx.edge.recoveries.end(instanceId, at)
+    const recovery = await tx.edge.recoveries.get(instanceId)
+    if (recovery?.endedAt === null) await tx.edge.recoveries.end(recovery, at)
     // Cached rules must learn that selling is permitted.
     await bumpPolicyRevision(tx, revision, at)
     await recordChange(tx, at, { action: 'END_RECOVERY', instanceId, detail: { exposure: state.accounts } })

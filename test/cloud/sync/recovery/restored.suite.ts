@@ -704,6 +704,22 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(await recovery()).toMatchObject({ unproven: 'MARK', waitingFor: [{ deviceId: device.id }] })
     })
 
+    it('does not end a recovery that begins while an earlier one ends', async () => {
+      const device = await TestDevice.join(twin)
+      await restore(0n)
+      await device.sync()
+      const store: Parameters<typeof endRecoveries>[0] = {
+        read: async (work) => {
+          const read = await twin.store.read(work)
+          await restore(0n, 'MARK')
+          return read
+        },
+        transaction: (work) => twin.store.transaction(work),
+      }
+      await endRecoveries(store, twin.time)
+      expect(await recovery()).toMatchObject({ unproven: 'MARK', waitingFor: [{ deviceId: device.id }] })
+    })
+
     it('notices it by rules that it has signed and does not know, and by no others', async () => {
       const device = await TestDevice.join(twin)
       const other = '0b8a1a52-6f3e-4b53-a6a5-9a7f6a0d8d11'
