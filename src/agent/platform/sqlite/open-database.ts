@@ -17,7 +17,7 @@ export const PAGE_BYTES = 1024
 /** How long to wait for another process to release the file, for example while it exits. */
 export const BUSY_MS = 200
 
-/** @throws CodedError STATE_IN_USE, STATE_UNWRITABLE, DATABASE_NEWER; DATABASE_CORRUPT: the file stays unchanged */
+/** @throws CodedError STATE_IN_USE, STATE_UNWRITABLE, DISK_FAILED, DATABASE_NEWER; DATABASE_CORRUPT: the file stays unchanged */
 export function openDatabase(path: string): Database.Database {
   createFile(path)
   let database: Database.Database | undefined
@@ -146,21 +146,21 @@ export function isFull(error: unknown): boolean {
   return error instanceof Database.SqliteError && error.code === 'SQLITE_FULL'
 }
 
-/** Of SQLite, of the file system, and of the limits of process and machine: no sign of a damaged file. */
-const UNWRITABLE =
-  /^(SQLITE_(CANTOPEN|READONLY|FULL)|ENOSPC|EDQUOT|EROFS|EACCES|EPERM|EMFILE|ENFILE|ENOMEM|ENAMETOOLONG|ENOTDIR|ELOOP)/
+const UNWRITABLE = /^SQLITE_(CANTOPEN|READONLY|FULL)/
 
 /** Maps errors of SQLite and the file system to codes for operators; passes others on. */
 export function refusalOf(error: unknown, path: string): unknown {
-  const { code } = error as { readonly code?: unknown }
+  const { code, syscall } = error as { readonly code?: unknown; readonly syscall?: unknown }
   if (error instanceof CodedError || typeof code !== 'string') return error
   if (code === 'SQLITE_BUSY') {
     return new CodedError('STATE_IN_USE', `${path} is in use by another process`, { cause: error, details: { path } })
   }
   if (code === 'SQLITE_NOTADB' || code.startsWith('SQLITE_CORRUPT')) return corrupt(path, messageOf(error), error)
   const denial = denialOf(path)
-  if (denial === null && !UNWRITABLE.test(code)) return error
-  return new CodedError('STATE_UNWRITABLE', `${path}: ${denial ?? messageOf(error)}`, {
+  // An error of the file system, or a limit of the process, is no sign of a damaged file.
+  if (denial === null && !UNWRITABLE.test(code) && syscall === undefined) return error
+  const refusal = code === 'EIO' ? 'DISK_FAILED' : 'STATE_UNWRITABLE'
+  return new CodedError(refusal, `${path}: ${denial ?? messageOf(error)}`, {
     cause: error,
     details: { path },
   })

@@ -173,9 +173,13 @@ describe('the database file', () => {
     await expect(journalIn(tooLong)).rejects.toMatchObject({ code: 'STATE_UNWRITABLE' })
   })
 
-  it('that no file descriptor is left for is refused, not salvaged', () => {
-    const error = Object.assign(new Error('EMFILE: too many open files'), { code: 'EMFILE' })
-    expect(refusalOf(error, '/journal.db')).toMatchObject({ code: 'STATE_UNWRITABLE' })
+  it.each([
+    ['for which no file descriptor is left', 'EMFILE', 'open', 'STATE_UNWRITABLE'],
+    ['whose migrations are being replaced', 'ENOENT', 'scandir', 'STATE_UNWRITABLE'],
+    ['whose log could not be flushed', 'EIO', 'fsync', 'DISK_FAILED'],
+  ])('%s is refused, not salvaged', (_what, of, syscall, code) => {
+    const error = Object.assign(new Error(`${of}: ${syscall}`), { code: of, syscall })
+    expect(refusalOf(error, '/journal.db')).toMatchObject({ code })
   })
 
   it.skipIf(process.getuid?.() !== 0)('in a directory of another user is refused, not salvaged', async () => {
