@@ -116,8 +116,8 @@ export function readFileArgument(io: Io, path: string, code: ErrorCode): string 
   try {
     return io.readText(path)
   } catch (cause) {
-    const isText = code === 'USAGE' && isNotUtf8(cause)
+    const isInvalid = code === 'USAGE' && isNotUtf8(cause)
     const message = `Cannot read ${shownPath(path)}: ${unreadableReason(cause)}.`
-    throw new CodedError(isText ? 'FILE_INVALID' : code, message, { cause })
+    throw new CodedError(isInvalid ? 'FILE_INVALID' : code, message, { cause })
   }
 }

@@ -34,7 +34,7 @@ export function readContexts(io: Io): Contexts {
   )
 }
 
-/** Another file than none is not replaced: it can contain contexts. @throws CodedError CONFIG_UNREADABLE */
+/** A file that cannot be read is an error: the caller would replace it, and it may contain contexts. @throws CodedError CONFIG_UNREADABLE */
 function readIfExists(path: string, io: Io): string | null {
   try {
     return io.readText(path)

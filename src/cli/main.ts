@@ -30,7 +30,7 @@ const SIGNALS = ['SIGHUP', 'SIGINT', 'SIGTERM'] as const
 const listen = (): void => SIGNALS.forEach((signal) => process.on(signal, onSignal))
 listen()
 
-/** Refuses other bytes: they would become U+FFFD, and different names would become the same. */
+/** Refuses bytes that are not UTF-8: they would become U+FFFD, and different names would become the same. */
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 const readUtf8 = (path: string): string => utf8.decode(readFileSync(path))
 

@@ -211,13 +211,13 @@ function asCoded(error: unknown, called: Command, args: readonly string[]): Code
       .replace(/^error: /, '')
       .replace(/^command-argument value ('.*') is invalid for argument '(.*?)'\./s, "argument '$2' $1 is invalid.")
       .replaceAll(/\s*\n\s*/g, ' ')
-    return new CodedError('USAGE', message === '(outputHelp)' ? withoutCommand(called, args) : message)
+    return new CodedError('USAGE', message === '(outputHelp)' ? noCommandMessage(called, args) : message)
   }
   return new CodedError('INTERNAL', messageOf(error), { cause: error })
 }
 
 /** Commander has no message for `help nope`. */
-function withoutCommand(called: Command, args: readonly string[]): string {
+function noCommandMessage(called: Command, args: readonly string[]): string {
   const word = args[args.indexOf('help') + 1]
   if (args.includes('help') && word !== undefined) return `unknown command '${word}'`
   return `Specify a command: ${called.commands.map((each) => each.name()).join(', ')}.`

@@ -142,10 +142,10 @@ export class HttpClient implements Disposable {
   #unreachable(cause: Error): CodedError {
     const { code } = cause as { code?: unknown }
     const refused = typeof code === 'string' ? CERTIFICATE_PROBLEMS[code] : undefined
-    const isOther = typeof code === 'string' && code.startsWith('HPE_')
+    const isNoHttp = typeof code === 'string' && code.startsWith('HPE_')
     const { address, unreachable } = this.#options
     const isLocal = address.startsWith('unix:')
-    const known = isOther ? 'the server does not speak HTTP there' : (isLocal ? OF_SOCKETS : REASONS)[String(code)]
+    const known = isNoHttp ? 'the server does not speak HTTP there' : (isLocal ? SOCKET_REASONS : REASONS)[String(code)]
     const reason = refused ?? proxyRefusal(cause) ?? known ?? (typeof code === 'string' ? code : cause.message)
     const isForbidden = code === 'EACCES' && isLocal
     const own = isForbidden ? 'SOCKET_NOT_PERMITTED' : unreachable
@@ -169,10 +169,10 @@ const REASONS: Readonly<Record<string, string>> = {
   EPROTO: 'the server does not use TLS there, or refuses its version: compare http and https in the address',
 }
 
-const FULL =
+const CLOSED_EARLY =
   'the connection was closed without a complete response: if the agent runs, socket.connections_max may be reached'
 
-const OF_SOCKETS: typeof REASONS = { ...REASONS, ECONNRESET: FULL, EPIPE: FULL }
+const SOCKET_REASONS: typeof REASONS = { ...REASONS, ECONNRESET: CLOSED_EARLY, EPIPE: CLOSED_EARLY }
 
 const UNKNOWN_AUTHORITY = 'this machine does not know the authority of the certificate'
 

@@ -162,7 +162,6 @@ export function headerOf(view: View): Html {
   </header>`
 }
 
-/** Of a page that could not be made. */
 export function errorHeaderOf(root: string, path: string): Html {
   return html`<header>${menuOf({ root, path, instance: null, instances: [] })}</header>`
 }

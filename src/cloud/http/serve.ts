@@ -103,7 +103,7 @@ export function routeTo(operation: Operation, version: string, deps: CheckDeps):
 
 export const CELL_HEADER = 'x-cell'
 
-/** The caller of a cell that does not exist would take the data of all for that of one. */
+/** Refuses the header of a cell: its caller would take the data of the whole cloud for that of the cell. */
 function withoutCells(route: Route): Route {
   return {
     ...route,

@@ -9,7 +9,7 @@ import type { KeyRecord, KeyType, KeyVersion } from '../storage/records.ts'
 import type { Store, Transaction } from '../storage/store.ts'
 import { readVerificationKey } from './verification-key.ts'
 
-/** No present time: a key that was saved while the clock was ahead verifies after the clock is corrected too. */
+/** Not the present time: a key that is saved while the clock is ahead must still verify after the clock is corrected. */
 const AT_ONCE = 0
 
 export interface KeyDeps {

@@ -81,7 +81,7 @@ class Connection implements DatabaseConnection {
   readonly #client: pg.PoolClient
   readonly #serverRun: string
   readonly #leaveHost: () => void
-  readonly #stopsWaiting: (waits: boolean) => boolean
+  readonly #leaveIfNotWaiting: (waits: boolean) => boolean
   readonly #texts: Texts
   readonly #onError = (): void => {
     this.#lost = true
@@ -96,7 +96,7 @@ class Connection implements DatabaseConnection {
   #waitEnded = false
   #purpose: 'READ' | 'WRITE' = 'WRITE'
   /** Whether the transaction began while PostgreSQL waited for a standby. */
-  #waits = false
+  #didWait = false
   #begun: Promise<void> = Promise.resolve()
   /** Id of the write transaction. */
   #xid: string | null = null
@@ -105,11 +105,11 @@ class Connection implements DatabaseConnection {
   /** Failures of statements, in order. */
   readonly #failures: unknown[] = []
 
-  constructor({ client, serverRun, leaveHost, stopsWaiting }: PooledConnection, texts: Texts) {
+  constructor({ client, serverRun, leaveHost, leaveIfNotWaiting }: PooledConnection, texts: Texts) {
     this.#client = client
     this.#serverRun = serverRun
     this.#leaveHost = leaveHost
-    this.#stopsWaiting = stopsWaiting
+    this.#leaveIfNotWaiting = leaveIfNotWaiting
     this.#texts = texts
     client.on('error', this.#onError)
     client.on('notice', this.#onNotice)
@@ -185,8 +185,8 @@ class Connection implements DatabaseConnection {
     }
     if (begun === undefined) return
     this.#xid = begun.xid
-    this.#waits = begun.waits
-    if (this.#stopsWaiting(begun.waits)) {
+    this.#didWait = begun.waits
+    if (this.#leaveIfNotWaiting(begun.waits)) {
       this.#lost = true
       throw new ConnectionLost('PostgreSQL does not wait for its standby any more')
     }
@@ -206,7 +206,7 @@ class Connection implements DatabaseConnection {
     await this.#begun
     if (this.#failures.length > 0) throw this.#failures[0]
     const committed = settled(this.#run('COMMIT'))
-    const waited = this.#waits ? this.#waitsStill() : true
+    const waited = this.#didWait ? this.#waitsStill() : true
     const answer = await committed
     await this.#ahead
     // A server error means rollback. A lost connection leaves a sent commit unknown.
@@ -233,7 +233,7 @@ class Connection implements DatabaseConnection {
   async #waitsStill(): Promise<boolean> {
     const answer = this.#run(`SELECT ${WAITS} AS waits`) as Promise<pg.QueryResult<{ readonly waits: boolean }>>
     return answer.then(
-      ({ rows: [row] }) => row !== undefined && !this.#stopsWaiting(row.waits),
+      ({ rows: [row] }) => row !== undefined && !this.#leaveIfNotWaiting(row.waits),
       () => false,
     )
   }

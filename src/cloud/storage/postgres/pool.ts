@@ -23,10 +23,11 @@ export interface PooledConnection {
   /** The server was silent: its connections are given up, and the next ones try the other hosts first. */
   readonly leaveHost: () => void
   /**
-   * Call it with what {@link WAITS} says. True: the server waited for a standby before, and does not any more. Another server may be the
-   * primary meanwhile, so its connections are given up as with `leaveHost`.
+   * Leaves the host if its server waited for a standby before and does not any more: another server may be the primary.
+   * @param waits whether it waits now
+   * @returns whether it has left
    */
-  readonly stopsWaiting: (waits: boolean) => boolean
+  readonly leaveIfNotWaiting: (waits: boolean) => boolean
 }
 
 /** @param onLost called when an idle connection failed */
@@ -117,12 +118,12 @@ function connectionsOf(
         primaries.giveUp()
         leave(client)
       }
-      const stopsWaiting = (waits: boolean): boolean => {
-        const hasStopped = primaries.hasStoppedWaiting(client, waits)
+      const leaveIfNotWaiting = (waits: boolean): boolean => {
+        const hasStopped = primaries.noteWaiting(client, waits)
         if (hasStopped) leaveHost()
         return hasStopped
       }
-      return { client, serverRun, leaveHost, stopsWaiting }
+      return { client, serverRun, leaveHost, leaveIfNotWaiting }
     }
   }
 }
@@ -207,7 +208,8 @@ class Primaries {
     this.#waits = false
   }
 
-  hasStoppedWaiting(client: pg.ClientBase, waits: boolean): boolean {
+  /** @returns whether the server waited for a standby before, and does not any more */
+  noteWaiting(client: pg.ClientBase, waits: boolean): boolean {
     const isGivenUp = this.serverRunOf(client) === null
     if (waits && !isGivenUp) this.#waits = true
     return !waits && (this.#waits || isGivenUp)

@@ -83,7 +83,7 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
     lastHash: segment.header.hash,
     lastEntry: merge.lastEntry,
     entryHead: merge.entryHead,
-    recovery: reportedIn({ ...context, rules }),
+    recovery: newestRecoveryOf({ ...context, rules }),
     quietSince: present,
   }
   // Only the current epoch reports the state of sessions.
@@ -208,7 +208,7 @@ async function saveReceived(context: MergeContext, answer: string, isReleased: b
 }
 
 /** A segment resent after a restore is not new contact: the device may show more, so the recovery waits for it. */
-function reportedIn({ proof, epoch, rules }: MergeUnderRules): number {
+function newestRecoveryOf({ proof, epoch, rules }: MergeUnderRules): number {
   if (proof?.answer.outcome === 'MERGED') return epoch.recovery
   return Math.max(epoch.recovery, ...[...rules.values()].map(({ recovery }) => recovery))
 }

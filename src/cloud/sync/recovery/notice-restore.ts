@@ -26,9 +26,9 @@ export async function noticeRestore(
     const signedAt = Math.max(-1, ...shown, ...newer.map(({ issuedAt }) => issuedAt))
     if (signedAt < 0) continue
     const recovery = await tx.edge.recoveries.get(instanceId)
-    // What it shows after its report was lost in another restore, also if the clock was ahead when this recovery began.
-    const isNews = recovery !== undefined && epoch.recovery >= recovery.number && shown.some((time) => time > 0)
-    const isKnown = recovery !== undefined && recovery.since > signedAt && !isNews
+    // A device that has reported in this recovery lost its report in another restore, whatever the clock of this one was.
+    const isLater = recovery !== undefined && epoch.recovery >= recovery.number && shown.some((time) => time > 0)
+    const isKnown = recovery !== undefined && recovery.since > signedAt && !isLater
     if (isKnown && newer.length === 0) continue
     // This host's clock may be behind the previous one. Cached rules must learn of the recovery.
     await passForgottenRevisions(tx, instanceId, now, Math.max(0, ...newer.map(({ revision }) => revision)))
