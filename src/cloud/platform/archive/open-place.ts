@@ -8,9 +8,6 @@ export function openPlace(place: string, s3: S3Settings, stop: AbortSignal): Arc
   if (place.startsWith('s3://')) return archiveBucket(place, s3, stop)
   const [scheme] = /^[a-z][a-z\d+.-]*:\//i.exec(place) ?? []
   if (scheme === undefined) return archiveDirectory(place)
-  // Otherwise a directory of this name would be made, and receive the records.
-  throw new CodedError(
-    'CONFIG_INVALID',
-    `The place of an archive is a directory or s3://bucket/prefix, and does not begin with ${scheme}.`,
-  )
+  // As a path, it would become a directory of this name, and receive the records.
+  throw new CodedError('CONFIG_INVALID', `Cannot archive to ${scheme}. Use a directory or s3://bucket/prefix.`)
 }
