@@ -1,4 +1,4 @@
-/** The corpus over HTTP: what the engine decides is what an application is told and what the pools hold afterwards. */
+/** The corpus over HTTP: the decision of the engine is in the response and in the pools. */
 import { expect, test } from 'vitest'
 import { openTwin } from '../cloud/harness.ts'
 import { loadCorpus } from './load-corpus.ts'

@@ -37,7 +37,7 @@ async function metricTypes(): Promise<ReadonlyMap<string, string>> {
 }
 
 /** Names of all series, those of histograms included. */
-async function told(): Promise<ReadonlySet<string>> {
+async function seriesNames(): Promise<ReadonlySet<string>> {
   const namesOf = ([name, type]: readonly [string, string]): readonly string[] =>
     type === 'histogram' ? ['_bucket', '_sum', '_count'].map((suffix) => name + suffix) : [name]
   return new Set([...(await metricTypes())].flatMap(namesOf))
@@ -105,10 +105,10 @@ describe('alerts and dashboard', () => {
   it.each([
     ['alerts', rulesIn, 10],
     ['panels', panelsIn, 15],
-  ])('of the %s every metric is told', async (_what, expressions, least) => {
+  ])('find each metric of the %s', async (_what, expressions, least) => {
     const found = expressions()
     expect(found.length).toBeGreaterThanOrEqual(least)
-    const series = await told()
+    const series = await seriesNames()
     expect(found.flatMap(namesIn).filter((name) => !series.has(name))).toEqual([])
   })
 

@@ -19,7 +19,7 @@ function device(budget = 0) {
   return { wear, time, now }
 }
 
-it('what was written before it measures is told, but not projected', () => {
+it('shows what was written before it measures, and does not project it', () => {
   const { wear, time, now } = device()
   expect(wear.reading()).toMatchObject({ written: 100 * MIB, perDecision: null, perDay: null })
   time.advance(3_600_000)
@@ -42,7 +42,7 @@ it('a few minutes are not projected to a day', () => {
   expect(wear.condition()).toBeNull()
 })
 
-it('of a few decisions nothing is told for each: the rest of what is written would be taken for theirs', () => {
+it('shows no bytes for each of a few decisions: they would include what else is written', () => {
   const { wear, time, now } = device()
   time.advance(600_000)
   now.written = 101 * MIB

@@ -163,7 +163,7 @@ test('a replayed change notification of an older revision, or of what is in forc
   expect(device.activePolicies.get(INSTANCE)?.document.revision).toBe(5)
 })
 
-test('trouble with the broker is told once, and is over when it lets the device in', async () => {
+test('a failure of the broker is reported once, and ends when it accepts the device', async () => {
   const { device, push } = await deviceWithPush()
   const refused = new CodedError('BROKER_REFUSED', 'bad user name or password')
   push.order?.onTrouble(refused)

@@ -388,7 +388,7 @@ test('segments that the cloud turns out to know are not sent again', async () =>
   expect(device.cloud.billedOn(ACCOUNT)).toBe(4_000_000n)
 })
 
-test('a cloud that never takes what it says that it has lost is told of, and is tried again', async () => {
+test('a cloud that never accepts what it says that it has lost is reported, and is tried again', async () => {
   const device = await TestDevice.running()
   await device.charge(1_000_000n)
   await device.sync()

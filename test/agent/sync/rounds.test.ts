@@ -151,7 +151,7 @@ test('an operator does not wait', async () => {
   expect(begun).toHaveLength(2)
 })
 
-test('after a stop there is no further round, and the one under way is told to end', async () => {
+test('after a stop there is no further round, and the one in progress is canceled', async () => {
   const { time, rounds, begun, signals, end } = start()
   rounds.wake('timer')
   time.advance(0)

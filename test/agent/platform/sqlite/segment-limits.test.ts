@@ -57,7 +57,7 @@ describe('what is given up', () => {
   const ACCOUNTS = 1_500
   const accounts = Array.from({ length: ACCOUNTS }, (_, n) => accountOf(n))
 
-  it('beyond what a segment takes is told with the next one, and only then is the chain closed', async () => {
+  it('beyond what a segment takes is reported with the next one, and only then is the chain closed', async () => {
     const journal = await journalIn(temporaryDirectory())
     await attach(journal, Object.fromEntries(accounts.map((account) => [account, 100n])))
     await journal.append([entry(1, [{ account: accountOf(ACCOUNTS - 1), amount: 30n }])], STAMP)
