@@ -32,7 +32,7 @@ export class SyncGate {
   readonly #now: () => number
   readonly #devices = new Map<string, Known>()
 
-  /** @param now monotonic, ms */
+  /** @param now POSIX ms. It may step back, when a clock that was ahead is confirmed */
   constructor(now: () => number) {
     this.#now = now
   }
@@ -73,7 +73,7 @@ export class SyncGate {
   #deviceOf(deviceId: string): Known {
     const now = this.#now()
     const device = this.#devices.get(deviceId) ?? { inProgress: 0, bytes: 0, at: now }
-    device.bytes = Math.max(0, device.bytes - (now - device.at) * UNMERGED_BYTES_PER_MS)
+    device.bytes = Math.max(0, device.bytes - Math.max(0, now - device.at) * UNMERGED_BYTES_PER_MS)
     device.at = now
     return device
   }

@@ -53,6 +53,15 @@ it('never refuses a device whose segments are merged or known', () => {
   }
 })
 
+it('refuses no device for longer because the clock steps back', () => {
+  sync('FORK', MIB)
+  now -= 77 * 24 * HOUR
+  sync('MERGE', MIB)
+  expect(syncs('FORK', 8 * MIB)).toBe(8)
+  now += HOUR
+  sync('MERGE', MIB)
+})
+
 it('says when the device may come again, and lets it in then', () => {
   expect(syncs('FORK', 8 * MIB)).toBe(8)
   const refused = (): number => {
