@@ -12,6 +12,7 @@ const NOVEMBER_1 = Date.UTC(2026, 10, 1)
 const NOVEMBER_10 = Date.UTC(2026, 10, 10, 20)
 const NOVEMBER_11 = Date.UTC(2026, 10, 11, 9)
 const DECEMBER_2 = Date.UTC(2026, 11, 2)
+const DECEMBER_15 = Date.UTC(2026, 11, 15)
 
 describe('a device that continues by the daily periods of a line item that is monthly now', () => {
   let twin: Twin
@@ -68,6 +69,19 @@ describe('a device that continues by the daily periods of a line item that is mo
     expect(device.available(december)).toBe(100_000_000n)
     // Of a period that the calendar no longer has nothing more is granted.
     expect(device.available(tomorrow)).toBe(20_000_000n)
+  })
+
+  it.each([true, false])('can be the first to find the calendar due, in a shared transaction: %s', async (isShared) => {
+    const revisionOf = async () =>
+      (await twin.store.read((reader) => twin.policies.of(reader, INSTANCE)))?.revision ?? 0
+    twin.sharesTransactions = isShared
+    const before = await revisionOf()
+    twin.time = DECEMBER_15
+    await device.sync([])
+    expect(await revisionOf()).toBe(before + 1)
+    const today = account(await periodOf(DECEMBER_15))
+    await device.sync([topUpRequest(today, 0n, 40_000_000n)])
+    expect(device.available(today)).toBe(40_000_000n)
   })
 
   it('spends the current period on when the frequency changes back and forth, and no other', async () => {
