@@ -17,11 +17,11 @@ afterEach(async () => twin[Symbol.asyncDispose]())
 
 const set = (lineItemId: string, cap: bigint) => setOfflinePolicy(twin, INSTANCE, lineItemId, cap)
 const show = (lineItemId: string) => showOfflinePolicy(twin, INSTANCE, lineItemId)
-const capOf = async (lineItemId: string) => {
+const load = () => {
   const policies = new Policies({ max: 1, undecidedClock: 'refuse' })
-  const loaded = await twin.store.read((reader) => policies.of(reader, INSTANCE))
-  return loaded?.overspendCapsMax.get(lineItemId)
+  return twin.store.read((reader) => policies.of(reader, INSTANCE))
 }
+const capOf = async (lineItemId: string) => (await load())?.overspendCapsMax.get(lineItemId)
 
 it('a line item without one is refused without tokens', async () => {
   expect(await show('ACT-1')).toEqual({
@@ -43,13 +43,18 @@ it('each line item has its own, which all devices together can overspend', async
   expect(await show('ACT-1')).toMatchObject({ overspendCap: '50' })
 })
 
-it('a cap that is lowered is still believed of devices that have the higher one', async () => {
+it('a cap that is lowered holds for the rules, and is still believed of devices that have the higher one', async () => {
   await twin.setLineItem('ACT-2', { quantity: 1_000n })
   await set('ACT-2', 90n)
   await set('ACT-1', 50n)
   await set('ACT-1', 20n)
   expect(await show('ACT-1')).toMatchObject({ overspendCap: '20' })
   expect(await capOf('ACT-1')).toBe(50n)
+  const rules = (await load())?.policy.lineItems.map(({ id, offline }) => [id, offline])
+  expect(rules).toEqual([
+    ['ACT-1', { policy: 'essential', overspendCap: 20n }],
+    ['ACT-2', { policy: 'essential', overspendCap: 90n }],
+  ])
   await set('ACT-1', 60n)
   expect(await capOf('ACT-1')).toBe(60n)
 })

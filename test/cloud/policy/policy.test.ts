@@ -178,6 +178,15 @@ describe('the policy of an instance', () => {
     expect(received.conditions).toMatchObject([{ id: made?.id, name: 'c', operator: 'NOT' }])
   })
 
+  it('tolerates time zones only if that is configured', async () => {
+    await changeConfiguration(store, [{ name: 'session.charge.period', value: 'PT2H' }], 'k', NOW)
+    expect((await load()).policy.timezoneTolerant).toBe(false)
+    await changeConfiguration(store, [{ name: 'timezone.tolerant', value: 'true' }], 'k', NOW)
+    expect((await load()).policy.timezoneTolerant).toBe(true)
+    await changeConfiguration(store, [{ name: 'timezone.tolerant', value: 'false' }], 'k', NOW)
+    expect((await load()).policy.timezoneTolerant).toBe(false)
+  })
+
   it('is compiled once for each revision', async () => {
     await mapLineItem(store, ONE, lineItem(), NOW)
     const first = await load()
@@ -235,16 +244,18 @@ describe('the policy of an instance', () => {
 
   it('leaves out rate tables that were superseded long ago, and keeps the future ones', async () => {
     const items = [{ name: 'P', version: '', rate: decimal(1) }]
-    for (const [version, days] of [
-      ['old', -90],
-      ['before', -60],
-      ['current', -10],
-      ['next', 10],
+    // Each series by itself, in whatever sequence its tables were created.
+    for (const [version, days, series] of [
+      ['current', -10, ''],
+      ['old', -90, ''],
+      ['before', -60, ''],
+      ['of another series', -80, 'S'],
+      ['next', 10, ''],
     ] as const) {
-      await createRateTable(store, { version, effectiveFrom: NOW + days * DAY, items }, NOW)
+      await createRateTable(store, { series, version, effectiveFrom: NOW + days * DAY, items }, NOW)
     }
     const versions = (await load()).policy.rateTables.map(({ version }) => version)
-    expect(versions).toEqual(['before', 'current', 'next'])
+    expect(versions).toEqual(['current', 'before', 'of another series', 'next'])
   })
 
   it('forgets the instance that was used longest ago when there are too many', async () => {
