@@ -139,7 +139,7 @@ export class Policies {
     const reserves = await reader.edge.cloudReserves.list(revision.instanceId)
     const reserved = new Set(reserves.map(({ lineItemId }) => lineItemId))
     const accounts = policy.lineItems.flatMap(({ id, periods }) => {
-      const period = reserved.has(id) ? (periodAt(periods, revision.bumpedAt) ?? periods[0]) : undefined
+      const period = reserved.has(id) ? periodAt(periods, revision.bumpedAt) : undefined
       return period === undefined ? [] : [lineAccount(policy.instanceId, id, period.index)]
     })
     return {

@@ -2,7 +2,10 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { actionAccount, lineAccount } from '../../../src/core/accounts/account.ts'
 import { decimal } from '../../../src/core/pricing/amount.ts'
+import { periodAt } from '../../../src/core/rules/compile.ts'
+import { setCloudReserve } from '../../../src/cloud/accounts/cloud-reserve.ts'
 import { openSqliteStore } from '../../../src/cloud/storage/sqlite/store.ts'
 import { appendActions, removeActions, replaceActions } from '../../../src/cloud/service-api/change-actions.ts'
 import {
@@ -14,7 +17,7 @@ import { changeConfiguration } from '../../../src/cloud/service-api/change-confi
 import { createRateTable, deleteRateTable } from '../../../src/cloud/service-api/change-rate-tables.ts'
 import { createInstance } from '../../../src/cloud/service-api/create-instance.ts'
 import { deleteLineItem } from '../../../src/cloud/service-api/delete-line-item.ts'
-import { Policies } from '../../../src/cloud/policy/load-policy.ts'
+import { Policies, reserveOf } from '../../../src/cloud/policy/load-policy.ts'
 import { mapLineItem } from '../../../src/cloud/service-api/map-line-item.ts'
 import { type RuleDeps, renewDuePolicy } from '../../../src/cloud/policy/bump-policy-revision.ts'
 import { removeConsumptionLimit, setConsumptionLimit } from '../../../src/cloud/service-api/set-consumption-limit.ts'
@@ -185,6 +188,32 @@ describe('the policy of an instance', () => {
     expect((await load()).policy.timezoneTolerant).toBe(true)
     await changeConfiguration(store, [{ name: 'timezone.tolerant', value: 'false' }], 'k', NOW)
     expect((await load()).policy.timezoneTolerant).toBe(false)
+  })
+
+  it('counts imported use towards the reserve of a line item in the period of its revision only', async () => {
+    await mapLineItem(store, ONE, lineItem({}, { resetFrequency: 'DAILY' }), NOW)
+    await mapLineItem(store, ONE, lineItem({ activationId: 'B' }), NOW)
+    const { policy } = await load()
+    const later = NOW + 2 * DAY
+    const [earlier, current] = [NOW, later].map((at) => {
+      const period = periodAt(policy.lineItems[0]?.periods ?? [], at)
+      return lineAccount(ONE, 'A', period?.index ?? NaN)
+    }) as [string, string]
+    const other = lineAccount(ONE, 'B', policy.lineItems[1]?.periods[0]?.index ?? NaN)
+    const use = [earlier, current, other].map((account, index) => [account, BigInt(index + 1)] as const)
+    await store.transaction(async (tx) => {
+      await tx.accounts.open(use.map(([account]) => ({ account, cap: 100n })))
+      await tx.importedUse.save(new Map(use))
+    })
+    const reserve = (tokens: bigint) =>
+      setCloudReserve({ store, policies, now: () => later }, { instanceId: ONE, lineItemId: 'A', tokens })
+    await reserve(5n)
+    const loaded = await load(ONE, later)
+    expect(loaded.importedUse).toEqual(new Map([[current, 2n]]))
+    const accounts = [earlier, current, other, actionAccount(ONE, 'A', 'x')]
+    expect(accounts.map((account) => reserveOf(account, loaded))).toEqual([5n, 7n, 0n, 0n])
+    await reserve(0n)
+    expect(reserveOf(current, await load(ONE, later))).toBe(0n)
   })
 
   it('is compiled once for each revision', async () => {
