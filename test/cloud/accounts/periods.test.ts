@@ -12,7 +12,7 @@ const NOVEMBER_1 = Date.UTC(2026, 10, 1)
 const NOVEMBER_10 = Date.UTC(2026, 10, 10, 20)
 const NOVEMBER_11 = Date.UTC(2026, 10, 11, 9)
 const DECEMBER_2 = Date.UTC(2026, 11, 2)
-const DECEMBER_15 = Date.UTC(2026, 11, 15)
+const JANUARY_15 = Date.UTC(2027, 0, 15)
 
 describe('a device that continues by the daily periods of a line item that is monthly now', () => {
   let twin: Twin
@@ -76,10 +76,10 @@ describe('a device that continues by the daily periods of a line item that is mo
       (await twin.store.read((reader) => twin.policies.of(reader, INSTANCE)))?.revision ?? 0
     twin.sharesTransactions = isShared
     const before = await revisionOf()
-    twin.time = DECEMBER_15
+    twin.time = JANUARY_15
     await device.sync([])
     expect(await revisionOf()).toBe(before + 1)
-    const today = account(await periodOf(DECEMBER_15))
+    const today = account(await periodOf(JANUARY_15))
     await device.sync([topUpRequest(today, 0n, 40_000_000n)])
     expect(device.available(today)).toBe(40_000_000n)
   })
