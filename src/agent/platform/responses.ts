@@ -26,12 +26,17 @@ export class Responses {
       return true
     }
     if (unsent === Infinity) return false
-    this.#unsent.set(socket, Infinity)
+    this.takeNoMore(socket)
     this.claim(socket)
     socket.removeAllListeners('data').resume()
     response.shouldKeepAlive = false
     refuse()
     return false
+  }
+
+  /** The response to the last request that was taken closes the connection. */
+  takeNoMore(socket: Socket): void {
+    this.#unsent.set(socket, Infinity)
   }
 
   /** @param response to the last request read from the connection */

@@ -166,7 +166,7 @@ class UnixSocketServer implements SocketServer {
     }
     const refusal = brokenHead(request)
     if (refusal !== null) {
-      response.shouldKeepAlive = false
+      this.#closeAfter(request.socket, response)
       answer(refused(refusal))
       return
     }
@@ -190,13 +190,21 @@ class UnixSocketServer implements SocketServer {
   #answerOf(request: IncomingMessage, response: ServerResponse): Answer {
     response.sendDate = false
     return (reply) => {
-      if (this.#handler.phase !== 'SERVING') response.shouldKeepAlive = false
+      if (this.#handler.phase !== 'SERVING') {
+        // Requests behind this one may be charged already.
+        if (this.#responses.lastOf(request.socket) === response) this.#closeAfter(request.socket, response)
+      }
       // A client that receives a Keep-Alive timeout closes the connection after it, which would end its session.
       else if (this.#handler.isBound(request.socket)) response.setHeader('Connection', 'keep-alive')
       // Node drops data right behind an upgrade request, so later responses would be matched to the wrong request.
       else if (request.headers.upgrade !== undefined) response.shouldKeepAlive = false
       send(response, reply)
     }
+  }
+
+  #closeAfter(socket: Socket, response: ServerResponse): void {
+    this.#responses.takeNoMore(socket)
+    response.shouldKeepAlive = false
   }
 
   #readBody(request: IncomingMessage, response: ServerResponse, done: (body: JsonBody | CodedError) => void): void {

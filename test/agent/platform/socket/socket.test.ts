@@ -590,6 +590,31 @@ describe('the socket', () => {
     expect(behind.calls).toHaveLength(1)
   })
 
+  it('does not serve a request behind one whose refusal closes the connection', async () => {
+    const behind = new Behind()
+    await behind.open()
+    const broken = `POST ${PATH} HTTP/1.1\r\nHost: x\r\nHost: y\r\nContent-Length: 2\r\n\r\n{}`
+    expect((await behind.raw(broken + WHOLE)).match(/HTTP\/1.1 \d+/g)).toEqual(['HTTP/1.1 400'])
+    expect(behind.calls).toEqual([])
+  })
+
+  it.each([
+    ['plain', WHOLE],
+    ['that Node parses', WHOLE.replace('Host', 'Expect: 100-continue\r\nHost')],
+  ])('answers all requests %s of a connection that are pending at a stop', async (_what, whole) => {
+    const behind = new Behind()
+    const gate = Promise.withResolvers<AccessAnswer>()
+    behind.answer = () => gate.promise
+    const server = await behind.open()
+    const socket = connect(behind.path)
+    socket.write(whole.repeat(3))
+    await expect.poll(() => behind.calls.length).toBe(3)
+    const stopped = server.stop(5_000)
+    gate.resolve(ANSWER)
+    expect((await read(socket)).match(/granted/g)).toHaveLength(3)
+    await stopped
+  })
+
   it('takes an HTTP/1.0 request without a host, and 100-continue', async () => {
     const behind = new Behind()
     await behind.open()
