@@ -77,6 +77,12 @@ export class Connections {
     })
   }
 
+  /** Whether no later request of its connection has been read: its response may close the connection. */
+  isLast(request: IncomingMessage): boolean {
+    const last = this.#last.get(request.socket)
+    return last === undefined || last.req === request
+  }
+
   /** Handles errors of Node's parser, its time limits and {@link TOO_MANY_AHEAD}. */
   readonly refuse = (error: NodeJS.ErrnoException, socket: Socket): void => {
     const last = this.#last.get(socket)

@@ -100,7 +100,7 @@ export function createServer(options: ServerOptions): Server {
     done(null, body.length === 0 ? undefined : body)
   })
   http.setErrorHandler((error, request, reply) => answerError(error, request, reply))
-  const stopAccepting = refuseRequests(http, options)
+  const stopAccepting = refuseRequests(http, connections, options)
   if (options.onWrongAnswer !== null) checkAnswers(http, options.onWrongAnswer)
   http.addHook('onResponse', ({ method, routeOptions, log }, reply, done) => {
     log.debug({ method, route: routeOptions.url, status: reply.statusCode, ms: reply.elapsedTime }, 'request')
@@ -116,7 +116,7 @@ export function createServer(options: ServerOptions): Server {
 }
 
 /** Refuses requests without a route, or after a call of the returned function. */
-function refuseRequests(http: FastifyInstance, { prefix }: ServerOptions): () => void {
+function refuseRequests(http: FastifyInstance, connections: Connections, { prefix }: ServerOptions): () => void {
   let stopping = false
   const methods = new PathMethods()
   http.addHook('onRoute', ({ url, method }) => methods.add(url, [method].flat()))
@@ -130,8 +130,8 @@ function refuseRequests(http: FastifyInstance, { prefix }: ServerOptions): () =>
     else if (request.is404) answerUnrouted(prefix, methods.at(request.url), request, reply)
     else done()
   })
-  http.addHook('onSend', (_request, reply, payload, done) => {
-    if (stopping) void reply.header('connection', 'close')
+  http.addHook('onSend', ({ raw }, reply, payload, done) => {
+    if (stopping && connections.isLast(raw)) void reply.header('connection', 'close')
     done(null, payload)
   })
   return () => {

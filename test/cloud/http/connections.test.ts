@@ -6,6 +6,7 @@ import { Writable } from 'node:stream'
 import { pino } from 'pino'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { type Twin, openTwin } from '../harness.ts'
+import { bareServer } from './bare-server.ts'
 
 const INSTANCES = '/provisioning/api/v1.1/instances'
 
@@ -92,6 +93,26 @@ describe('a request behind a refusal that closes the connection is not served:',
     expect(responses(await said)).toEqual(refused)
     expect((await twin.call('GET', INSTANCES)).body).toMatchObject({ content: [] })
   })
+})
+
+it('at a stop, a client receives the responses to all requests that it has sent', async () => {
+  const { http, stopAccepting } = bareServer()
+  const gate = Promise.withResolvers<string>()
+  let requests = 0
+  const allRead = Promise.withResolvers<void>()
+  http.get('/', () => {
+    requests += 1
+    if (requests === 3) allRead.resolve()
+    return gate.promise
+  })
+  onTestFinished(() => http.close())
+  const { port } = new URL(await http.listen({ host: '127.0.0.1', port: 0 }))
+  const socket = connect(Number(port), '127.0.0.1')
+  socket.write('GET / HTTP/1.1\r\nHost: x\r\n\r\n'.repeat(3))
+  await allRead.promise
+  stopAccepting()
+  gate.resolve('')
+  expect(responses(await readAll(socket))).toEqual(['200', '200', '200'])
 })
 
 describe('a client that does not wait for responses', () => {
