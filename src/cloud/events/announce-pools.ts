@@ -4,6 +4,7 @@ import { formatMicro } from '../../core/pricing/amount.ts'
 import { used } from '../accounts/pool.ts'
 import type { EventRecord, Pool } from '../storage/records.ts'
 import type { Store, Transaction } from '../storage/store.ts'
+import { watchPools, withTransactions } from '../storage/with-transactions.ts'
 
 export interface PoolTerms {
   /** Percent of the capacity: with as much left, or less, a pool is low. */
@@ -16,39 +17,20 @@ type Level = 'enough' | 'low' | 'exhausted'
 const LEVELS: readonly Level[] = ['enough', 'low', 'exhausted']
 
 export function announcePools(store: Store, terms: PoolTerms): Store {
-  return {
-    read: (work) => store.read(work),
-    onOutbox: (listener) => store.onOutbox(listener),
-    close: () => store.close(),
-    transaction: (work) => store.transaction((tx) => work(announcing(tx, terms))),
-  }
+  return withTransactions(store, (work) => store.transaction((tx) => work(announcing(tx, terms))))
 }
 
 function announcing(tx: Transaction, { lowPercent, now }: PoolTerms): Transaction {
   const percent = BigInt(lowPercent())
   const levels = new Map<AccountId, Level>()
-  const look = (pools: ReadonlyMap<AccountId, Pool>): ReadonlyMap<AccountId, Pool> => {
-    for (const pool of pools.values()) levels.set(pool.account, levelOf(pool, percent))
-    return pools
-  }
-  return {
-    ...tx,
-    accounts: {
-      ...tx.accounts,
-      lock: async (accounts) => look(await tx.accounts.lock(accounts)),
-      open: async (wanted) => look(await tx.accounts.open(wanted)),
-      async save(pools) {
-        await tx.accounts.save(pools)
-        for (const pool of pools) {
-          const level = levelOf(pool, percent)
-          const before = levels.get(pool.account) ?? 'enough'
-          levels.set(pool.account, level)
-          if (level === 'enough' || LEVELS.indexOf(level) <= LEVELS.indexOf(before)) continue
-          await tx.events.append(poolEvent(pool, level, now()))
-        }
-      },
-    },
-  }
+  const onLocked = (pool: Pool): void => void levels.set(pool.account, levelOf(pool, percent))
+  return watchPools(tx, onLocked, async (pool) => {
+    const level = levelOf(pool, percent)
+    const before = levels.get(pool.account) ?? 'enough'
+    levels.set(pool.account, level)
+    if (level === 'enough' || LEVELS.indexOf(level) <= LEVELS.indexOf(before)) return
+    await tx.events.append(poolEvent(pool, level, now()))
+  })
 }
 
 function levelOf(pool: Pool, percent: bigint): Level {

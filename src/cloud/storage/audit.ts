@@ -1,6 +1,7 @@
 /** Writes the audit: each row in the transaction of the change that it records. */
 import type { Actor, AuditRecord } from './audit-records.ts'
 import type { Store, Transaction } from './store.ts'
+import { withTransactions } from './with-transactions.ts'
 
 interface Change extends Partial<Pick<AuditRecord, 'instanceId' | 'lineItemId' | 'deviceId' | 'sessionId'>> {
   readonly action: AuditRecord['action']
@@ -55,12 +56,7 @@ export function idsOf(all: readonly { readonly id: string }[]): {
 
 /** The store for the changes of one caller. */
 export function actingAs(store: Store, actor: Actor): Store {
-  return {
-    read: (work) => store.read(work),
-    onOutbox: (listener) => store.onOutbox(listener),
-    close: () => store.close(),
-    transaction: (work) => store.transaction((tx) => work({ ...tx, actor })),
-  }
+  return withTransactions(store, (work) => store.transaction((tx) => work({ ...tx, actor })))
 }
 
 /** Identifies a caller among keys and signed-in administrators. */

@@ -5,6 +5,7 @@
 import type { DeliverySums } from './device-records.ts'
 import type { UsageRecord } from './records.ts'
 import type { Store, Transaction } from './store.ts'
+import { withTransactions } from './with-transactions.ts'
 
 export interface StoreWatcher {
   /** @param ms total duration, including waiting for locks */
@@ -23,28 +24,23 @@ export function watchStore(store: Store, watcher: StoreWatcher, stopwatch: () =>
       // The work is committed; a watcher must not fail it.
     }
   }
-  return {
-    read: (work) => store.read(work),
-    onOutbox: (listener) => store.onOutbox(listener),
-    close: () => store.close(),
-    async transaction(work) {
-      const begun = stopwatch()
-      let written: Written = { records: [], deliveries: [] }
-      try {
-        const result = await store.transaction((tx) => {
-          written = { records: [], deliveries: [] }
-          return work(noting(tx, written))
-        })
-        tell(() => watcher.transaction(true, stopwatch() - begun))
-        if (written.records.length > 0) tell(() => watcher.usage(written.records))
-        for (const sums of written.deliveries) tell(() => watcher.delivery(sums))
-        return result
-      } catch (error) {
-        tell(() => watcher.transaction(false, stopwatch() - begun))
-        throw error
-      }
-    },
-  }
+  return withTransactions(store, async (work) => {
+    const begun = stopwatch()
+    let written: Written = { records: [], deliveries: [] }
+    try {
+      const result = await store.transaction((tx) => {
+        written = { records: [], deliveries: [] }
+        return work(noting(tx, written))
+      })
+      tell(() => watcher.transaction(true, stopwatch() - begun))
+      if (written.records.length > 0) tell(() => watcher.usage(written.records))
+      for (const sums of written.deliveries) tell(() => watcher.delivery(sums))
+      return result
+    } catch (error) {
+      tell(() => watcher.transaction(false, stopwatch() - begun))
+      throw error
+    }
+  })
 }
 
 interface Written {

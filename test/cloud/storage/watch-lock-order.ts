@@ -1,18 +1,14 @@
 // A store that checks the order of locks of `src/cloud/storage/store.ts` in every transaction, whichever database is behind it.
 import type { AccountId } from '../../../src/core/accounts/account.ts'
 import type { Store, Transaction } from '../../../src/cloud/storage/store.ts'
+import { withTransactions } from '../../../src/cloud/storage/with-transactions.ts'
 
 const RANKS = ['devices', 'sessions', 'rules', 'accounts'] as const
 type Rank = (typeof RANKS)[number]
 
 /** Throws inside the transaction where a lock is taken out of order, or a row is written without the lock that it needs. */
 export function watchLockOrder(store: Store): Store {
-  return {
-    transaction: (work) => store.transaction((tx) => work(watched(tx))),
-    read: (work) => store.read(work),
-    onOutbox: (listener) => store.onOutbox(listener),
-    close: () => store.close(),
-  }
+  return withTransactions(store, (work) => store.transaction((tx) => work(watched(tx))))
 }
 
 class Locks {

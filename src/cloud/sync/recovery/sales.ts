@@ -7,6 +7,7 @@ import type { Recovery, SalesMarkRecord } from '../../storage/device-records.ts'
 import type { Policies } from '../../policy/load-policy.ts'
 import type { Pool } from '../../storage/records.ts'
 import type { Store, Transaction } from '../../storage/store.ts'
+import { watchPools, withTransactions } from '../../storage/with-transactions.ts'
 import { type Comparison, compare, poolsOf } from './compare.ts'
 import type { MarkFile } from './mark-file.ts'
 import { beginRecovery } from './recovery.ts'
@@ -46,13 +47,7 @@ export class Sales {
 
   constructor(deps: SalesDeps) {
     this.#deps = deps
-    const { store } = deps
-    this.store = {
-      read: (work) => store.read(work),
-      onOutbox: (listener) => store.onOutbox(listener),
-      close: () => store.close(),
-      transaction: (work) => this.#transaction(work),
-    }
+    this.store = withTransactions(deps.store, (work) => this.#transaction(work))
     this.#started.promise.catch(() => undefined)
   }
 
@@ -255,24 +250,15 @@ function watched(
   named: { position: bigint },
 ): Transaction {
   const before = new Map<AccountId, Micro>()
-  const look = (pools: ReadonlyMap<AccountId, Pool>): ReadonlyMap<AccountId, Pool> => {
-    for (const pool of pools.values()) {
-      if (pool.sold < mark.soldOf(pool.account)) throw new DatabaseOlder(pool.account)
-      before.set(pool.account, pool.sold)
-    }
-    return pools
+  const onLocked = (pool: Pool): void => {
+    if (pool.sold < mark.soldOf(pool.account)) throw new DatabaseOlder(pool.account)
+    before.set(pool.account, pool.sold)
+  }
+  const onSaved = (pool: Pool): void => {
+    if (pool.sold > (before.get(pool.account) ?? 0n)) sold.set(pool.account, pool)
   }
   return {
-    ...tx,
-    accounts: {
-      ...tx.accounts,
-      lock: async (accounts) => look(await tx.accounts.lock(accounts)),
-      open: async (wanted) => look(await tx.accounts.open(wanted)),
-      async save(pools) {
-        await tx.accounts.save(pools)
-        for (const pool of pools) if (pool.sold > (before.get(pool.account) ?? 0n)) sold.set(pool.account, pool)
-      },
-    },
+    ...watchPools(tx, onLocked, onSaved),
     usage: {
       ...tx.usage,
       async settled() {
