@@ -3,8 +3,9 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { charge } from '../../../src/cloud/accounts/pool.ts'
 import { createInstance } from '../../../src/cloud/service-api/create-instance.ts'
-import { databaseAddress } from '../../../src/cloud/storage/postgres/hosts.ts'
-import type { Limits } from '../../../src/cloud/storage/postgres/limits.ts'
+import { Hosts, NotPrimary, databaseAddress } from '../../../src/cloud/storage/postgres/hosts.ts'
+import { NotConnected } from '../../../src/cloud/storage/postgres/failures.ts'
+import { LIMITS, type Limits } from '../../../src/cloud/storage/postgres/limits.ts'
 import { openPostgresStore } from '../../../src/cloud/storage/postgres/store.ts'
 import type { Store, Transaction } from '../../../src/cloud/storage/store.ts'
 import type { CodedError } from '../../../src/protocol/errors.ts'
@@ -367,6 +368,26 @@ describe('a store over two servers', { timeout: 120_000 }, () => {
     proxy.leadTo(standby!.url)
     expect(await charged(one)).toBe(2n)
     await proxy[Symbol.asyncDispose]()
+  })
+})
+
+describe('a request for a connection', () => {
+  const standby = { host: 'b', port: 5432 } as never
+  const connect = (standbys: number, hosts = 'a,b'): Promise<string> => {
+    let attempts = 0
+    return new Hosts(databaseAddress(`postgres://${hosts}/db`), LIMITS).connect(async () => {
+      attempts += 1
+      if (attempts <= standbys) throw new NotPrimary('the server is a standby', standby)
+      return 'the primary'
+    })
+  }
+
+  it('does not fail because others led it to the same standby twice', async () => {
+    expect(await connect(3)).toBe('the primary')
+  })
+
+  it('ends when the address names one standby twice', async () => {
+    await expect(connect(Infinity, 'b,b')).rejects.toThrow(NotConnected)
   })
 })
 

@@ -61,6 +61,9 @@ const otherParserOf = pg.types.getTypeParser as (type: number) => (text: string)
 
 const INT8: number = pg.types.builtins.INT8
 
+/** Of one request. */
+const ATTEMPTS_MAX = 20
+
 /** Connects to the host that worked last, else to the others in turn. */
 export class Hosts {
   readonly #options: readonly pg.ClientConfig[]
@@ -98,18 +101,26 @@ export class Hosts {
    * @throws NotConnected; CodedError of `open`
    */
   async connect<T>(open: () => Promise<T>): Promise<T> {
-    const causes: unknown[] = []
-    for (;;) {
+    const causes = new Map<unknown, unknown>()
+    for (let attempts = 1; ; attempts += 1) {
       const index = this.#index
       try {
         return await open()
       } catch (cause) {
-        causes.push(cause)
+        // A request that waits for a connection can get two to the same host: that says nothing about the others.
+        causes.set(cause instanceof NotPrimary ? cause.server : cause, cause)
         if (isQueueTimeout(cause)) throw new NotConnected('no connection', { cause })
         this.leave(index)
         if (cause instanceof CodedError) throw cause
-        if (causes.length < this.#options.length) continue
-        throw new NotConnected('no connection', { cause: causes.length === 1 ? cause : new AggregateError(causes) })
+        if (causes.size === this.#options.length) {
+          throw new NotConnected('no connection', {
+            cause: causes.size === 1 ? cause : new AggregateError(causes.values()),
+          })
+        }
+        if (attempts === ATTEMPTS_MAX) {
+          const text = `${attempts} connections led to standbys or former primaries, and none to another host`
+          throw new NotConnected('no connection', { cause: new Error(text, { cause }) })
+        }
       }
     }
   }

@@ -132,10 +132,7 @@ function connectionsOf(
 function isSucceededByNone(error: unknown): boolean {
   const cause = error instanceof NotConnected ? error.cause : undefined
   const causes: readonly unknown[] = cause instanceof AggregateError ? cause.errors : [cause]
-  const refusals = causes.filter((each) => each instanceof NotPrimary)
-  // A request that waits for a connection can get two to the same host, and none to the other.
-  const servers = new Set(refusals.map(({ server }) => server))
-  return servers.size === causes.length && refusals.some((each) => each instanceof FormerPrimary)
+  return causes.every((each) => each instanceof NotPrimary) && causes.some((each) => each instanceof FormerPrimary)
 }
 
 /** @throws NotConnected */
