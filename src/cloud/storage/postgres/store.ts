@@ -238,9 +238,9 @@ async function outcomeOfVisible(
   { client, stopsWaiting }: PooledConnection,
   requiresStandby: boolean,
 ): Promise<'COMMITTED' | 'PENDING' | 'UNKNOWN'> {
-  let isEnded = false
+  const ends: unknown[] = []
   const listen = (notice: { readonly routine?: string | undefined }): void => {
-    isEnded ||= endsWait(notice)
+    if (endsWait(notice)) ends.push(notice)
   }
   client.on('notice', listen)
   try {
@@ -248,7 +248,7 @@ async function outcomeOfVisible(
     const { rows } = await client.query<{ waits: boolean }>(`SELECT ${WAITS} AS waits`)
     const waits = rows[0]?.waits === true
     if (stopsWaiting(waits)) return 'PENDING'
-    return isEnded || (requiresStandby && !waits) ? 'UNKNOWN' : 'COMMITTED'
+    return ends.length > 0 || (requiresStandby && !waits) ? 'UNKNOWN' : 'COMMITTED'
   } catch {
     return 'UNKNOWN'
   } finally {
