@@ -306,6 +306,21 @@ describe('the policy of an instance', () => {
     expect(policy.lineItems[0]?.periods.at(-1)?.until).toBeGreaterThan(later + 30 * DAY)
   })
 
+  it('has its calendars listed again after a clock was ahead by more than a day', async () => {
+    await mapLineItem(store, ONE, lineItem({}, { resetFrequency: 'DAILY' }), NOW)
+    const ahead = await load(ONE, NOW + 300 * DAY)
+    expect(periodAt(ahead.policy.lineItems[0]?.periods ?? [], NOW)).toBeUndefined()
+    const again = await load()
+    expect([ahead.revision, again.revision, again.bumpedAt]).toEqual([3, 4, NOW])
+    expect(periodAt(again.policy.lineItems[0]?.periods ?? [], NOW)).toMatchObject({ index: 0, from: null })
+  })
+
+  it('does not go back in time with the clock of another node, which is a day behind', async () => {
+    await mapLineItem(store, ONE, lineItem(), NOW)
+    await mapLineItem(store, ONE, lineItem({ quantity: 5 }), NOW - DAY)
+    expect(await load(ONE, NOW - DAY)).toMatchObject({ revision: 3, bumpedAt: NOW })
+  })
+
   it('is not renewed for a line item that is over', async () => {
     await mapLineItem(store, ONE, lineItem({ end: NOW + 10 * DAY }, { resetFrequency: 'DAILY' }), NOW)
     expect((await store.read((reader) => reader.policyRevisions.get(ONE)))?.calendarDue).toBeNull()
