@@ -6,6 +6,7 @@ import { actionAccount, lineAccount } from '../../../src/core/accounts/account.t
 import { decimal } from '../../../src/core/pricing/amount.ts'
 import { periodAt } from '../../../src/core/rules/compile.ts'
 import { setCloudReserve } from '../../../src/cloud/accounts/cloud-reserve.ts'
+import { TOLERANCE_MS } from '../../../src/core/rules/policy.ts'
 import { openSqliteStore } from '../../../src/cloud/storage/sqlite/store.ts'
 import { appendActions, removeActions, replaceActions } from '../../../src/cloud/service-api/change-actions.ts'
 import {
@@ -319,6 +320,28 @@ describe('the policy of an instance', () => {
     await mapLineItem(store, ONE, lineItem(), NOW)
     await mapLineItem(store, ONE, lineItem({ quantity: 5 }), NOW - DAY)
     expect(await load(ONE, NOW - DAY)).toMatchObject({ revision: 3, bumpedAt: NOW })
+  })
+
+  it('has its calendars due with the first one of its line items and limits', async () => {
+    const dueAt = async () => (await store.read((reader) => reader.policyRevisions.get(ONE)))?.calendarDue ?? null
+    const dueWith = async (activationId: string, resetFrequency?: 'DAILY' | 'MONTHLY', end = NOW + 400 * DAY) => {
+      await mapLineItem(store, ONE, lineItem({ activationId, end }, { resetFrequency }), NOW)
+      return dueAt()
+    }
+    const daily = NOW + 31 * DAY
+    expect(await dueWith('A')).toBeNull()
+    expect(await dueWith('B', 'DAILY', daily - TOLERANCE_MS - 1)).toBeNull()
+    expect(await dueWith('B', 'DAILY', daily - TOLERANCE_MS)).toBe(daily)
+    expect([await dueWith('A', 'MONTHLY'), await dueWith('C', 'MONTHLY'), await dueWith('D')]).toEqual([
+      daily,
+      daily,
+      daily,
+    ])
+    const place = { instanceId: ONE, lineItemId: 'D' }
+    await setConsumptionLimit(store, place, { limit: 5n, frequency: 'DAILY', nextReset: NOW + 1 }, NOW)
+    expect(await dueAt()).toBe(NOW + 1 + 30 * DAY)
+    await removeConsumptionLimit(store, place, NOW)
+    expect(await dueAt()).toBe(daily)
   })
 
   it('is not renewed for a line item that is over', async () => {
