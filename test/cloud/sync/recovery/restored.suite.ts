@@ -298,24 +298,29 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 50n })
     })
 
-    it('bills the use of an allocation and of a limit that it has forgotten with the rules', async () => {
-      const forgotten = [
-        actionAccount(INSTANCE, 'ACT-1', '5f2a'),
-        limitAccount(INSTANCE, 'ACT-1', { type: 'user', value: 'ada' }, 0),
-      ]
+    it.each([
+      [
+        'an allocation and of a limit',
+        [
+          LINE,
+          actionAccount(INSTANCE, 'ACT-1', '5f2a'),
+          limitAccount(INSTANCE, 'ACT-1', { type: 'user', value: 'ada' }, 0),
+        ],
+      ],
+      ['a period', [lineAccount(INSTANCE, 'ACT-1', 7)]],
+    ])('bills the use of %s that it has forgotten with the rules', async (_what, accounts) => {
       const device = await TestDevice.join(twin)
       const sealed = await device.seal()
       device.state.unacknowledged = null
-      for (const account of [LINE, ...forgotten]) {
+      for (const account of accounts) {
         device.state.counters.set(account, { granted: 40n, used: 0n, refunded: 0n, returned: 0n })
       }
-      device.charge({ lineItemId: 'ACT-1', accounts: [LINE, ...forgotten], amount: 40n })
+      device.charge({ lineItemId: 'ACT-1', accounts, amount: 40n })
       const late = await device.seal()
       expect((await send(device, late)).answer).toMatchObject({ outcome: 'BEHIND' })
       await twin.sync(device.id, sealed.document)
       expect((await send(device, late)).answer).toMatchObject({ outcome: 'MERGED', seq: 2 })
-      for (const account of [LINE, ...forgotten])
-        expect(await twin.pool(account)).toMatchObject({ billedByDevices: 40n })
+      for (const account of accounts) expect(await twin.pool(account)).toMatchObject({ billedByDevices: 40n })
     })
 
     it('believes no proof that it has not signed, or that belongs to another device', async () => {
