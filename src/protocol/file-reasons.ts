@@ -9,9 +9,9 @@ export function isNotUtf8(error: unknown): boolean {
   return (error as { readonly code?: unknown }).code === NOT_UTF8
 }
 
-/** The path in a message, or `[secret]` where a key or a token was given in its place. */
+/** The path in a message, or `[secret]` for a token, or for a key with or without its first line. */
 export function shownPath(path: string): string {
-  return /-----BEGIN |^eyJ|[\r\n]/.test(path) ? '[secret]' : path
+  return /-----BEGIN |^eyJ|^MI[\w+/=]{80}|[\r\n]/.test(path) ? '[secret]' : path
 }
 
 export function unwritableReason(error: unknown): string {
