@@ -43,6 +43,24 @@ describe('a clock that was ahead', () => {
     const confirmed = await twin.call('POST', '/edge/api/v1/sweeps/clock/confirm')
     expect(confirmed.status).toBeLessThan(300)
   })
+
+  it('delays the end of no key that is deleted again once it is corrected', async () => {
+    await using twin = await openTwin((settings) => ({ ...settings, keys: { ...settings.keys, delay: 10 * MINUTE } }))
+    const { publicPem, privatePem } = newKeyPair()
+    await twin.call('PUT', '/api/v1.1/administration-keys', { body: [{ id: 'k', publicKey: publicPem }] })
+    await twin.advance(10 * MINUTE)
+    const drop = async () => (await twin.call('DELETE', '/api/v1.1/administration-keys/k')).status
+    const isGood = async () => {
+      const of = { kind: 'ADMIN', instanceIds: [], issuer: 'i', now: twin.wall, lifetimeMs: HOUR } as const
+      return works(twin, await makeAccessToken({ ...of, privateKey: privatePem, keyId: 'k' }))
+    }
+    twin.clockAheadMs = 2 * 24 * HOUR
+    expect([await drop(), await drop()]).toEqual([200, 404])
+    twin.clockAheadMs = 0
+    expect([await isGood(), await drop(), await isGood()]).toEqual([true, 200, true])
+    await twin.advance(10 * MINUTE)
+    expect(await isGood()).toBe(false)
+  })
 })
 
 describe('authorization keys', () => {
