@@ -242,7 +242,11 @@ test.each(['user:secret@host', '//user:secret@host', 'http//user:secret@host', '
 )
 
 test('a key or a token in place of the path of its file is not shown', async () => {
-  for (const secret of ['-----BEGIN PRIVATE KEY-----\nMIGHsecret', 'eyJhbGciOiJFUzI1NiJ9.secret', `MIGHAgEA${'x/+'.repeat(40)}secret`]) {
+  for (const secret of [
+    '-----BEGIN PRIVATE KEY-----\nMIGHsecret',
+    'eyJhbGciOiJFUzI1NiJ9.secret',
+    `MIGHAgEA${'x/+'.repeat(40)}secret`,
+  ]) {
     const { code, err } = await tallygate(['token', '--admin', `--key=${secret}`])
     expect([code, err]).toEqual([66, expect.stringContaining('Cannot read [secret]: there is no such file.') as string])
     expect(err).not.toMatch(/secret(?!])/)
