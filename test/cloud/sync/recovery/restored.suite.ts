@@ -24,6 +24,7 @@ import { cloudShortages } from '../grants/shortages.ts'
 import { successorOf } from '../successor.ts'
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
+const OTHER = lineAccount(INSTANCE, 'ACT-2', 0)
 const HOUR = DAY / 24
 
 /** @param open two twins of one owner: the second is what was restored, and knows of devices but of nothing they did */
@@ -723,6 +724,59 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       }
       await endRecoveries(store, twin.time)
       expect(await recovery()).toMatchObject({ unproven: 'MARK', waitingFor: [{ deviceId: device.id }] })
+    })
+
+    it.each<[string, bigint, readonly (readonly [bigint, string])[], 'MARK' | null]>([
+      ['all of the grants', 100n, [[110n, LINE]], null],
+      ['not all of the grants', 99n, [[110n, LINE]], 'MARK'],
+      [
+        'not the highest of the grants',
+        60n,
+        [
+          [110n, LINE],
+          [60n, LINE],
+        ],
+        'MARK',
+      ],
+      [
+        'the grants of one account only',
+        100n,
+        [
+          [110n, LINE],
+          [5n, OTHER],
+        ],
+        'MARK',
+      ],
+    ])(
+      'sells the rest while its sales mark counts what a clock ahead has signed: %s',
+      async (_what, withheld, grants, unproven) => {
+        await twin.setLineItem('ACT-2', { quantity: 1_000n })
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(LINE, 10n)])
+        twin.time += HOUR
+        const sealed = await device.seal()
+        const proofs: string[] = []
+        for (const [granted, account] of grants)
+          proofs.push(await forgottenAnswer(device, sealed, granted, false, account))
+        twin.time -= HOUR
+        await restore(10n + withheld)
+        await twin.sync(device.id, sealed.document, proofs)
+        expect(twin.restored).toHaveLength(1)
+        expect(await recovery()).toMatchObject({ unproven })
+      },
+    )
+
+    it('takes older rules for no other restore, once the device has reported', async () => {
+      await restore(0n, null, twin.time + DAY)
+      const device = await TestDevice.join(twin)
+      await device.sync()
+      const known = (await twin.store.read((reader) => reader.policyRevisions.get(INSTANCE)))?.revision ?? 0
+      const newer = { instanceId: INSTANCE, revision: known + 1, issuedAt: twin.time }
+      const rules = await signDocument('policy', JSON.stringify(newer), twin.keys.signer)
+      await send(device, await device.seal(), [rules])
+      expect(twin.restored).toEqual([])
+      const revision = (await twin.store.read((reader) => reader.policyRevisions.get(INSTANCE)))?.revision
+      expect(revision).toBeGreaterThan(known + 1)
     })
 
     it('notices it by rules that it has signed and does not know, and by no others', async () => {
