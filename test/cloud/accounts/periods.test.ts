@@ -84,6 +84,13 @@ describe('a device that continues by the daily periods of a line item that is mo
     expect(device.available(today)).toBe(40_000_000n)
   })
 
+  it('gets tokens of the periods of several calendars with one segment', async () => {
+    await twin.setLineItem('ACT-2', { quantity: 100n })
+    const [other, today] = [lineAccount(INSTANCE, 'ACT-2', 0), account(await periodOf(NOVEMBER_10))]
+    await device.sync([topUpRequest(other, 0n, 10n), topUpRequest(today, 0n, 40_000_000n)])
+    expect([device.available(other), device.available(today)]).toEqual([10n, 40_000_000n])
+  })
+
   it('spends the current period on when the frequency changes back and forth, and no other', async () => {
     const today = account(await periodOf(NOVEMBER_10))
     const [before] = [await periodOf(NOVEMBER_11)]
