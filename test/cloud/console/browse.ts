@@ -26,6 +26,13 @@ export class Browser {
     return browser
   }
 
+  /** Signed in as an administrator with these roles and instances. */
+  static async limited(twin: Twin, limits: Parameters<typeof limitedToken>[1]): Promise<Browser> {
+    const browser = new Browser(twin)
+    await browser.send('/sign-in', { token: await limitedToken(twin, limits) })
+    return browser
+  }
+
   async open(path: string, headers: Readonly<Record<string, string>> = {}): Promise<Shown> {
     return this.#fetch(path, { headers })
   }

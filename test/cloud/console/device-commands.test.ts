@@ -1,7 +1,7 @@
 // Commands of the console for several devices: chosen in the list, confirmed with their number, one result for each.
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { type Twin, openTwin, pick } from '../harness.ts'
-import { Browser, limitedToken } from './browse.ts'
+import { Browser } from './browse.ts'
 import { HOSTILE, type Scene, furnish } from './scene.ts'
 
 let twin: Twin
@@ -102,14 +102,8 @@ describe('a command for several devices', () => {
 })
 
 describe('an administrator', () => {
-  const limited = async (limits: Parameters<typeof limitedToken>[1]): Promise<Browser> => {
-    const made = new Browser(twin)
-    await made.send('/sign-in', { token: await limitedToken(twin, limits) })
-    return made
-  }
-
   it('without the role operator gets no choice, and is refused', async () => {
-    const reader = await limited({ roles: ['read'] })
+    const reader = await Browser.limited(twin, { roles: ['read'] })
     const { page } = await reader.open('/devices')
     expect(page).not.toContain('type="checkbox"')
     const refused = await command('lock', ids, reader)
@@ -118,7 +112,10 @@ describe('an administrator', () => {
   })
 
   it('of another instance is refused for each device', async () => {
-    const other = await limited({ roles: ['operator'], instances: [await twin.instance('another customer')] })
+    const other = await Browser.limited(twin, {
+      roles: ['operator'],
+      instances: [await twin.instance('another customer')],
+    })
     const { page } = await command('lock', [scene.device.id], other)
     expect(page).toContain('(INSTANCE_NOT_IN_SCOPE)')
     expect(page).toContain('0 done, 1 refused.')

@@ -2,7 +2,7 @@
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { INSTANT_MAX } from '../../../src/protocol/wire.ts'
 import { type Twin, openTwin, pick } from '../harness.ts'
-import { Browser, limitedToken } from './browse.ts'
+import { Browser } from './browse.ts'
 import { type Scene, furnish } from './scene.ts'
 
 let twin: Twin
@@ -100,8 +100,7 @@ it('needs the token of the form, the role rules, and its instance', async () => 
     { roles: ['operator'] },
     { roles: ['rules'], instances: [await twin.instance('another customer')] },
   ]) {
-    const limited = new Browser(twin)
-    await limited.send('/sign-in', { token: await limitedToken(twin, limits) })
+    const limited = await Browser.limited(twin, limits)
     const formToken = await limited.formToken()
     const path = `/line-items/edit?instance=${scene.instanceId}`
     const { status } = await limited.send(path, { ...form, formToken, quantity: '1' })

@@ -1,7 +1,7 @@
 // Actions, conditions and rate tables that the forms of the console change.
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { DAY, type Twin, openTwin, pick, text } from '../harness.ts'
-import { Browser, type Form, limitedToken } from './browse.ts'
+import { Browser, type Form } from './browse.ts'
 import { type Scene, furnish } from './scene.ts'
 
 let twin: Twin
@@ -201,11 +201,6 @@ describe('a rate table', () => {
 })
 
 it('needs the token of the form, the confirmation, the role and the instance', async () => {
-  const limited = async (limits: Parameters<typeof limitedToken>[1]): Promise<Browser> => {
-    const made = new Browser(twin)
-    await made.send('/sign-in', { token: await limitedToken(twin, limits) })
-    return made
-  }
   const before = [await actions(), await conditions()]
   for (const [path, form] of [
     ['/rules/edit', { ...(await formOf(ACTIONS)), 'effect.0': '' }],
@@ -216,11 +211,14 @@ it('needs the token of the form, the confirmation, the role and the instance', a
     const guessed = await browser.send(`${path}?instance=${scene.instanceId}`, { ...form, formToken: 'guessed' })
     expect([path, guessed.status]).toEqual([path, 403])
     expect([path, (await browser.send(path, unconfirmed)).status]).toEqual([path, 403])
-    const operator = await limited({ roles: ['operator'] })
+    const operator = await Browser.limited(twin, { roles: ['operator'] })
     const formToken = await operator.formToken('')
     expect((await operator.send(path, { ...form, formToken })).page).toContain('(ROLE_MISSING)')
     expect((await operator.open('/rules')).page).not.toContain('Change actions')
-    const other = await limited({ roles: ['rules', 'read'], instances: [await twin.instance('another customer')] })
+    const other = await Browser.limited(twin, {
+      roles: ['rules', 'read'],
+      instances: [await twin.instance('another customer')],
+    })
     const refused = await other.send(`${path}?instance=${scene.instanceId}`, {
       ...form,
       formToken: await other.formToken(''),

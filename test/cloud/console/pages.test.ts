@@ -18,12 +18,6 @@ beforeEach(async () => {
 })
 afterEach(() => twin[Symbol.asyncDispose]())
 
-const limitedBrowser = async (limits: Parameters<typeof limitedToken>[1]): Promise<Browser> => {
-  const limited = new Browser(twin)
-  await limited.send('/sign-in', { token: await limitedToken(twin, limits) })
-  return limited
-}
-
 it('no page contains the markup of a name', async () => {
   const paths = [
     '',
@@ -201,7 +195,7 @@ describe('a command for a session', () => {
   })
 
   it('needs the role operator', async () => {
-    const reader = await limitedBrowser({ roles: ['read'] })
+    const reader = await Browser.limited(twin, { roles: ['read'] })
     const { status, page } = await reader.send(lock(), { formToken: await reader.formToken(lock()), confirmed: 'yes' })
     expect(status).toBe(403)
     expect(page).toContain('ROLE_MISSING')
@@ -237,8 +231,11 @@ describe('labels of a device', () => {
     expect(list.page).toContain('name="search" value="Press"')
     expect(list.page).toContain('aria-label="Pages"')
     expect((await browser.send(path(), { labels: 'a=b' })).status).toBe(403)
-    expect((await save('a=b', await limitedBrowser({ roles: ['read'] }))).status).toBe(403)
-    const other = await limitedBrowser({ roles: ['operator'], instances: [await twin.instance('another customer')] })
+    expect((await save('a=b', await Browser.limited(twin, { roles: ['read'] }))).status).toBe(403)
+    const other = await Browser.limited(twin, {
+      roles: ['operator'],
+      instances: [await twin.instance('another customer')],
+    })
     expect((await save('a=b', other)).status).toBe(403)
     expect(await saved()).toEqual({ site: 'berlin', line: '3' })
   })
@@ -247,7 +244,7 @@ describe('labels of a device', () => {
 describe('a limited administrator', () => {
   it('opens no device, session, audit or usage of another instance', async () => {
     const own = await twin.instance('another customer')
-    const limited = await limitedBrowser({ roles: ['read', 'operator'], instances: [own] })
+    const limited = await Browser.limited(twin, { roles: ['read', 'operator'], instances: [own] })
     for (const path of [
       `/devices/${scene.device.id}`,
       `/sessions/${scene.sessionId}/lock`,
@@ -282,7 +279,7 @@ describe('a device that also serves an instance of others', () => {
     const shared = await join('Shared', [own, scene.instanceId])
     const owned = await join('Owned', [own])
     const limits = { roles: ['read', 'operator'], instances: [own] }
-    const limited = await limitedBrowser(limits)
+    const limited = await Browser.limited(twin, limits)
     expect((await limited.open(`/devices/${shared}`)).status).toBe(403)
     for (const path of [
       '/devices',

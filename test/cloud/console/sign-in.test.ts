@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { HOUR, MINUTE, type Twin, openTwin, pick } from '../harness.ts'
-import { Browser, consoleCode, limitedToken } from './browse.ts'
+import { Browser, consoleCode } from './browse.ts'
 
 let twin: Twin
 
@@ -146,9 +146,7 @@ describe('a sign-out', () => {
 
 it('a limited administrator sees only the own instances', async () => {
   const [mine, other] = [await twin.instance('mine'), await twin.instance('other')]
-  const token = await limitedToken(twin, { roles: ['read'], instances: [mine] })
-  const browser = new Browser(twin)
-  await browser.send('/sign-in', { token })
+  const browser = await Browser.limited(twin, { roles: ['read'], instances: [mine] })
   expect((await browser.open('')).page).not.toContain(other)
   expect((await browser.open(`?instance=${other}`)).status).toBe(403)
   expect((await browser.open(`?instance=${mine}`)).status).toBe(200)
