@@ -21,6 +21,18 @@ const signedBy = (key: CloudKey, document: Omit<PolicyDocumentWire, 'trustedKeys
   trustedKeys: [key.jwk],
 })
 
+/** The old key signs revision 2, which names the next key. That key signs revision 3. */
+async function changeKey(device: TestDevice): Promise<void> {
+  const next = await makeCloudKey()
+  device.cloud.nextKeys = [next.jwk]
+  await device.cloud.publish(policyWith(2))
+  await device.sync()
+  device.cloud.key = next
+  device.cloud.nextKeys = []
+  await device.cloud.publish(policyWith(3))
+  await device.sync()
+}
+
 test('a newer policy that a sync names comes into force in the same round', async () => {
   const device = await TestDevice.running()
   await device.cloud.publish(policyWith(2))
@@ -147,18 +159,11 @@ test('a policy that does not name the key that signed it is refused: the device 
 
 test('the cloud changes its key by naming the next one in a policy that the old one signs', async () => {
   const device = await TestDevice.running()
-  const next = await makeCloudKey()
-  device.cloud.nextKeys = [next.jwk]
-  await device.cloud.publish(policyWith(2))
-  await device.sync()
   const old = device.cloud.key
-  device.cloud.key = next
-  device.cloud.nextKeys = []
-  await device.cloud.publish(policyWith(3))
-  await device.sync()
+  await changeKey(device)
   expect(device.conditions).toEqual([])
   expect(inForce(device)).toBe(3)
-  expect(device.disk.read().identity?.trustedKeys).toEqual([JSON.stringify(next.jwk)])
+  expect(device.disk.read().identity?.trustedKeys).toEqual([JSON.stringify(device.cloud.key.jwk)])
 
   await serve(device, 4, signedBy(old, policyWith(4)), old)
   await device.sync()
@@ -171,15 +176,8 @@ test('rules of one instance survive a restart without the cloud while another ha
   device.token = await device.cloud.enrollmentToken({ instances: [INSTANCE, OTHER_INSTANCE] })
   await device.start()
   await device.settle()
-  const next = await makeCloudKey()
-  device.cloud.nextKeys = [next.jwk]
-  await device.cloud.publish(policyWith(2))
-  await device.sync()
   const old = device.cloud.key
-  device.cloud.key = next
-  device.cloud.nextKeys = []
-  await device.cloud.publish(policyWith(3))
-  await device.sync()
+  await changeKey(device)
   expect(inForce(device)).toBe(3)
 
   device.network.down = true
