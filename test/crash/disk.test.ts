@@ -4,38 +4,25 @@ import { execFileSync, spawnSync } from 'node:child_process'
 import { readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import Database from 'better-sqlite3'
-import { afterEach, beforeAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
-import { Applications } from '../../crash/site/applications.ts'
-import { copyDatabase, type Site } from '../../crash/site/site.ts'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import type { Applications } from '../../crash/site/applications.ts'
+import type { Site } from '../../crash/site/site.ts'
 import { failingCalls } from '../../crash/trace/strace.ts'
 import { entriesOf } from '../../src/cloud/storage/sql/packed-delivery.ts'
 import type { Row } from '../../src/cloud/storage/sql/tables.ts'
-import { seeded } from '../../src/demo/random.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 import { needsStrace } from '../support/strace.ts'
-import { expectUseBilled, provisionedSite } from './provisioned-site.ts'
+import { copyOf, expectUseBilled, openApplications, useSiteWithDevices } from './provisioned-site.ts'
 
 const timeout = 120_000
 
 let site: Site
-beforeAll(async () => {
-  const opened = await provisionedSite()
-  site = opened.site
-  return opened.close
-})
-beforeEach(() => site.newDevice())
-afterEach(async () => {
-  await site.agent?.end('SIGKILL')
-})
+useSiteWithDevices((opened) => (site = opened))
 
 async function underLoad(): Promise<Applications> {
   site.startAgent()
   await site.agentServes()
-  const { socketPath, instanceId } = site
-  const made = new Applications({
-    ...{ socketPath, instanceId, applications: 3, inFlight: 4, pauseMs: 0, random: seeded(1) },
-  })
-  onTestFinished(() => made[Symbol.dispose]())
+  const made = openApplications(site, { applications: 3, inFlight: 4 })
   made.begin()
   await moreAnswers(made)
   return made
@@ -61,9 +48,7 @@ function moreAnswers(apps: Applications): Promise<void> {
 async function expectNothingLost(apps: Applications): Promise<void> {
   await apps.end()
   const deviceId = await expectUseBilled(site)
-  const copy = join(temporaryDirectory(), 'copy.db')
-  copyDatabase(join(site.twinState, 'twin.db'), copy)
-  const database = new Database(copy, { readonly: true })
+  const database = new Database(copyOf(join(site.twinState, 'twin.db')), { readonly: true })
   onTestFinished(() => void database.close())
   const deliveries = database.prepare('SELECT * FROM deliveries WHERE device_id = ?').safeIntegers().all(deviceId)
   const entries = (deliveries as Row<'deliveries'>[]).flatMap(entriesOf)

@@ -2,51 +2,32 @@
 // of the first start, a disk that is full, a stop under load, an application that mixes up its requests.
 import { rmSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterEach, beforeAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { DeviceAudit } from '../../crash/audit/device.ts'
-import { Applications } from '../../crash/site/applications.ts'
+import type { Applications } from '../../crash/site/applications.ts'
 import { Service } from '../../crash/site/service.ts'
-import { copyDatabase, type Site } from '../../crash/site/site.ts'
+import type { Site } from '../../crash/site/site.ts'
 import { killedAt } from '../../crash/trace/strace.ts'
 import { HttpClient } from '../../src/client/http.ts'
 import { deviceList } from '../../src/protocol/edge/administration.ts'
-import { seeded } from '../../src/demo/random.ts'
-import { temporaryDirectory } from '../agent/harness.ts'
 import { fillDisk, smallDisk } from '../support/mounts.ts'
 import { needsStrace } from '../support/strace.ts'
-import { expectUseBilled, provisionedSite } from './provisioned-site.ts'
+import { copyOf, expectUseBilled, openApplications, useSiteWithDevices } from './provisioned-site.ts'
 
 const LIMIT_MS = 120_000
 
 let site: Site
-beforeAll(async () => {
-  const opened = await provisionedSite()
-  site = opened.site
-  return opened.close
-})
-beforeEach(() => site.newDevice())
-afterEach(async () => {
-  await site.agent?.end('SIGKILL')
-})
+useSiteWithDevices((opened) => (site = opened))
 
-function applications(): Applications {
-  const { socketPath, instanceId } = site
-  const made = new Applications({
-    ...{ socketPath, instanceId, applications: 4, inFlight: 8, pauseMs: 0, random: seeded(1) },
-  })
-  onTestFinished(() => made[Symbol.dispose]())
-  return made
-}
+const applications = (): Applications => openApplications(site, { applications: 4, inFlight: 8 })
 
 const answered = (apps: Applications, count: number): Promise<void> =>
   expect.poll(() => apps.told.length, { timeout: 30_000, interval: 10 }).toBeGreaterThanOrEqual(count)
 
 /** The ledger of the device, whose agent is gone. */
 function ledger(epoch = 1): DeviceAudit {
-  const copy = join(temporaryDirectory(), 'copy.db')
-  copyDatabase(join(site.agentState, 'journal.db'), copy)
   const audit = new DeviceAudit(epoch)
-  audit.read(copy)
+  audit.read(copyOf(join(site.agentState, 'journal.db')))
   return audit
 }
 

@@ -3,25 +3,23 @@
 import { cpSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
-import { beforeAll, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { z } from 'zod'
 import type { Site } from '../../crash/site/site.ts'
 import { HttpClient } from '../../src/client/http.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
-import { provisionedSite } from './provisioned-site.ts'
+import { useProvisionedSite } from './provisioned-site.ts'
 
 const session = z.object({ sessionId: z.string(), state: z.string() })
 
 let site: Site
 let backup: string
 let id = ''
-beforeAll(async () => {
-  const opened = await provisionedSite()
-  site = opened.site
+useProvisionedSite(async (opened) => {
+  site = opened
   backup = join(site.directory, 'backup')
   site.startAgent()
   await site.agentServes()
-  return opened.close
 })
 
 async function atAgent(): Promise<string> {
