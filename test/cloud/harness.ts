@@ -336,6 +336,10 @@ export function pick(value: unknown, ...path: readonly (string | number)[]): unk
   return path.reduce<unknown>((inner, key) => (inner as Record<string | number, unknown> | undefined)?.[key], value)
 }
 
+export function refusal({ status, body }: Pick<Reply, 'status' | 'body'>): readonly [number, unknown] {
+  return [status, pick(body, 'code')]
+}
+
 export function text(value: unknown, ...path: readonly (string | number)[]): string {
   const found = pick(value, ...path)
   if (typeof found !== 'string') throw new Error(`there is no text at ${path.join('.')} of ${JSON.stringify(value)}`)

@@ -1,6 +1,6 @@
 // Labels of devices: set by administrators and enrollment tokens, and found by the list.
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { type Twin, openTwin, pick, text } from '../harness.ts'
+import { type Twin, openTwin, pick, refusal, text } from '../harness.ts'
 import { limitedToken } from '../console/browse.ts'
 import { newDeviceKeys } from '../sync/test-device.ts'
 
@@ -14,8 +14,6 @@ beforeEach(async () => {
   instanceId = await twin.instance('plant')
 })
 afterEach(() => twin[Symbol.asyncDispose]())
-
-const codeOf = ({ status, body }: { status: number; body: unknown }) => [status, pick(body, 'code')]
 
 type Jwk = Awaited<ReturnType<typeof newDeviceKeys>>['jwk']
 
@@ -77,7 +75,7 @@ describe('an enrollment token', () => {
     const some = (name: string, count: number) =>
       Object.fromEntries(Array.from({ length: count }, (_, n) => [`${name}${n}`, 'v']))
     await enroll(some('a', 10), jwk)
-    expect(codeOf(await enroll(some('b', 7), jwk))).toEqual([403, 'ENROLLMENT_REFUSED'])
+    expect(refusal(await enroll(some('b', 7), jwk))).toEqual([403, 'ENROLLMENT_REFUSED'])
   })
 })
 
@@ -97,17 +95,17 @@ describe('the list', () => {
   })
 
   it('refuses what is no label', async () => {
-    expect(codeOf(await twin.call('GET', `${EDGE}/devices?labels=site`))).toEqual([400, 'BAD_REQUEST'])
+    expect(refusal(await twin.call('GET', `${EDGE}/devices?labels=site`))).toEqual([400, 'BAD_REQUEST'])
   })
 })
 
 it('are refused if they are too many, malformed, or of another instance', async () => {
   const id = await enrolled(Object.fromEntries(Array.from({ length: 16 }, (_, n) => [`k${n}`, 'v'])))
-  expect(codeOf(await change(id, { set: { more: 'v' } }))).toEqual([400, 'LABEL_INVALID'])
-  expect(codeOf(await change(id, { set: { 'two words': 'v' } }))).toEqual([400, 'BAD_REQUEST'])
-  expect(codeOf(await change('00000000-0000-4000-8000-000000000000', { set: { a: 'b' } }))).toEqual([404, 'NOT_FOUND'])
+  expect(refusal(await change(id, { set: { more: 'v' } }))).toEqual([400, 'LABEL_INVALID'])
+  expect(refusal(await change(id, { set: { 'two words': 'v' } }))).toEqual([400, 'BAD_REQUEST'])
+  expect(refusal(await change('00000000-0000-4000-8000-000000000000', { set: { a: 'b' } }))).toEqual([404, 'NOT_FOUND'])
   const token = await limitedToken(twin, { roles: ['operator'], instances: [await twin.instance('other')] })
-  expect(codeOf(await change(id, { set: { k0: 'x' } }, { token }))).toEqual([403, 'INSTANCE_NOT_IN_SCOPE'])
+  expect(refusal(await change(id, { set: { k0: 'x' } }, { token }))).toEqual([403, 'INSTANCE_NOT_IN_SCOPE'])
   const reader = await limitedToken(twin, { roles: ['read'] })
-  expect(codeOf(await change(id, { set: { k0: 'x' } }, { token: reader }))).toEqual([403, 'ROLE_MISSING'])
+  expect(refusal(await change(id, { set: { k0: 'x' } }, { token: reader }))).toEqual([403, 'ROLE_MISSING'])
 })

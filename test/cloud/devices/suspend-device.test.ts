@@ -4,7 +4,7 @@ import { auditList, type DeviceState, deviceState } from '../../../src/protocol/
 import { deviceTopic } from '../../../src/protocol/push.ts'
 import { signedAnswer, signedTime } from '../../../src/protocol/edge/sync.ts'
 import { openDocument } from '../../../src/protocol/signing.ts'
-import { type Twin, openTwin, pick } from '../harness.ts'
+import { type Twin, openTwin, pick, refusal } from '../harness.ts'
 import { Listener } from '../platform/mqtt/listener.ts'
 import { EDGE, EdgeClient, enrollmentToken } from './edge-client.ts'
 import { successorOf } from '../sync/successor.ts'
@@ -25,7 +25,6 @@ afterEach(async () => twin[Symbol.asyncDispose]())
 const command = (what: string, id = client.id) => twin.call('POST', `${EDGE}/devices/${id}/${what}`)
 const shown = async (): Promise<DeviceState> =>
   deviceState.parse((await twin.call('GET', `${EDGE}/devices/${client.id}`)).body)
-const codeOf = ({ status, body }: { status: number; body: unknown }) => [status, pick(body, 'code')]
 
 /** What the signed time of a sync says. */
 async function suspensionAtSync(): Promise<unknown> {
@@ -88,7 +87,7 @@ describe('a device that is locked', () => {
     await command('lock')
     expect((await heartbeat(sessionId, 'v1.1')).text).toContain('LOCKED')
     expect((await heartbeat(sessionId, 'v1.0')).text).toContain('Session is locked')
-    expect(codeOf(await openSession())).toEqual([403, 'DEVICE_LOCKED'])
+    expect(refusal(await openSession())).toEqual([403, 'DEVICE_LOCKED'])
     await command('unlock')
     expect((await heartbeat(sessionId, 'v1.1')).status).toBeLessThan(300)
   })
@@ -127,7 +126,7 @@ describe('a device whose service is ended', () => {
     const sessionId = pick((await openSession()).body, 'sessionId')
     await command('terminate')
     expect((await heartbeat(sessionId, 'v1.1')).text).toContain('TERMINATED')
-    expect(codeOf(await openSession())).toEqual([403, 'DEVICE_TERMINATED'])
+    expect(refusal(await openSession())).toEqual([403, 'DEVICE_TERMINATED'])
     expect(await client.device.sync()).toMatchObject({ outcome: 'FENCED' })
     expect(await client.device.sync([], true)).toMatchObject({ outcome: 'FENCED', closed: true })
     expect((await shown()).outstanding).toEqual([{ account: client.line(), unreported: 0n, billed: 10n * TOKENS }])
@@ -139,7 +138,7 @@ describe('a device whose service is ended', () => {
       backlog: 0,
       software: 'tests',
     })
-    expect(codeOf(reply)).toEqual([403, 'DEVICE_TERMINATED'])
+    expect(refusal(reply)).toEqual([403, 'DEVICE_TERMINATED'])
     expect(pick(reply.body, 'message')).toMatch(/ended at \d{4}-\d\d-\d\dT[\d:.]+Z by an administrator\.$/)
   })
 
@@ -191,7 +190,7 @@ describe('a device whose service is ended', () => {
     expect((await enroll(used)).status).toBe(200)
     twin.now += 2_000
     await command('terminate')
-    for (const token of [before, used]) expect(codeOf(await enroll(token))).toEqual([403, 'ENROLLMENT_REFUSED'])
+    for (const token of [before, used]) expect(refusal(await enroll(token))).toEqual([403, 'ENROLLMENT_REFUSED'])
     twin.now += 2_000
     const fresh = await enroll(await enrollmentToken(twin, instanceId))
     expect(pick(fresh.body, 'deviceId')).toBe(client.id)
@@ -202,12 +201,12 @@ describe('a device whose service is ended', () => {
   it('cannot be locked or unlocked, and a revoked one can be held back no more', async () => {
     await command('terminate')
     expect((await command('terminate')).status).toBe(200)
-    expect(codeOf(await command('unlock'))).toEqual([409, 'CONFLICT'])
-    expect(codeOf(await command('lock'))).toEqual([409, 'CONFLICT'])
+    expect(refusal(await command('unlock'))).toEqual([409, 'CONFLICT'])
+    expect(refusal(await command('lock'))).toEqual([409, 'CONFLICT'])
     const other = await EdgeClient.join(twin, instanceId)
     await command('revoke', other.id)
-    expect(codeOf(await command('lock', other.id))).toEqual([409, 'CONFLICT'])
-    expect(codeOf(await command('terminate', other.id))).toEqual([409, 'CONFLICT'])
+    expect(refusal(await command('lock', other.id))).toEqual([409, 'CONFLICT'])
+    expect(refusal(await command('terminate', other.id))).toEqual([409, 'CONFLICT'])
   })
 
   it('stays locked when it enrolls again while it is only locked', async () => {
@@ -223,11 +222,14 @@ describe('commands to a device', () => {
     const token = await twin.clientToken(instanceId)
     for (const what of ['lock', 'unlock', 'terminate', 'release', 'revoke']) {
       const path = `${EDGE}/devices/${client.id}/${what}`
-      expect(codeOf(await twin.call('POST', path, { token }))).toEqual([403, 'ACCESS_KIND_WRONG'])
-      expect(codeOf(await twin.call('POST', path, { token: await client.token() }))).toEqual([403, 'ACCESS_KIND_WRONG'])
-      expect(codeOf(await command(what, randomUUID()))).toEqual([404, 'NOT_FOUND'])
+      expect(refusal(await twin.call('POST', path, { token }))).toEqual([403, 'ACCESS_KIND_WRONG'])
+      expect(refusal(await twin.call('POST', path, { token: await client.token() }))).toEqual([
+        403,
+        'ACCESS_KIND_WRONG',
+      ])
+      expect(refusal(await command(what, randomUUID()))).toEqual([404, 'NOT_FOUND'])
     }
-    expect(codeOf(await twin.call('GET', `${EDGE}/audit`, { token }))).toEqual([403, 'ACCESS_KIND_WRONG'])
+    expect(refusal(await twin.call('GET', `${EDGE}/audit`, { token }))).toEqual([403, 'ACCESS_KIND_WRONG'])
     expect((await shown()).suspension).toBeNull()
   })
 

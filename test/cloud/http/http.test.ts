@@ -25,6 +25,7 @@ import {
   openTwin,
   pick,
   text,
+  refusal,
 } from '../harness.ts'
 import { bareServer } from './bare-server.ts'
 
@@ -180,7 +181,7 @@ describe('the server', () => {
       raw: new Uint8Array(gzipSync(body)),
       headers: { 'content-encoding': 'gzip' },
     })
-    expect([packed.status, pick(packed.body, 'code')]).toEqual([415, 'MEDIA_TYPE_NOT_SUPPORTED'])
+    expect(refusal(packed)).toEqual([415, 'MEDIA_TYPE_NOT_SUPPORTED'])
     const plain = await twin.call('POST', INSTANCES, { raw: body, headers: { 'content-encoding': 'identity' } })
     expect(plain.status).toBe(201)
   })

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { SessionSnapshot } from '../../../src/protocol/edge/sessions.ts'
 import type { SyncAnswer } from '../../../src/protocol/edge/sync.ts'
-import { DAY, HOUR, START, type Twin, openTwin, pick } from '../harness.ts'
+import { DAY, HOUR, START, type Twin, openTwin, pick, refusal } from '../harness.ts'
 import { EDGE, EdgeClient } from '../devices/edge-client.ts'
 
 const SESSIONS = '/api/v1.1/sessions'
@@ -50,9 +50,9 @@ async function report(...sessions: SessionSnapshot[]): Promise<SyncAnswer> {
 
 const show = async (id: string) => (await twin.call('GET', `${SESSIONS}/${id}`)).body
 const listed = async () => (await twin.call('GET', `${SESSIONS}?instanceId=${instanceId}`)).body
-const suspensionOf = (id: string, order: string, deviceId = client.id) =>
-  twin.call('POST', `${EDGE}/devices/${deviceId}/sessions/${id}/${order}`)
-const hold = (id: string, order: string) => twin.call('POST', `${EDGE}/sessions/${id}/${order}`)
+const commandAtDevice = (id: string, what: string, deviceId = client.id) =>
+  twin.call('POST', `${EDGE}/devices/${deviceId}/sessions/${id}/${what}`)
+const command = (id: string, what: string) => twin.call('POST', `${EDGE}/sessions/${id}/${what}`)
 
 describe('a session that a device keeps', () => {
   it('is listed and shown as the device reports it', async () => {
@@ -87,7 +87,7 @@ describe('a session that a device keeps', () => {
     await report(snapshot(id))
     const body = { requester: { type: 'user', value: 'x' }, rollbackOnDeny: true, requestedItems: [] }
     const refused = await twin.call('PUT', `${SESSIONS}/${id}`, { body })
-    expect([refused.status, pick(refused.body, 'code')]).toEqual([409, 'SESSION_ON_DEVICE'])
+    expect(refusal(refused)).toEqual([409, 'SESSION_ON_DEVICE'])
     expect((await twin.call('GET', `${SESSIONS}/${id}/heartbeat`)).status).toBe(204)
     expect(await listed()).toMatchObject([{ lastHeartBeat: 0 }])
   })
@@ -157,13 +157,13 @@ describe('what an administrator wants of it', () => {
   it.each([
     ['lock', 'LOCK', 'LOCKED'],
     ['terminate', 'TERMINATE', 'TERMINATED'],
-  ] as const)('reaches the device with every answer until it is so: %s', async (path, command, state) => {
+  ] as const)('reaches the device with every answer until it is so: %s', async (path, name, state) => {
     const id = randomUUID()
     await report(snapshot(id))
-    const ordered = await hold(id, path)
-    expect([ordered.status, ordered.body]).toEqual([202, { sessionId: id, state: 'ACTIVE', outcome: 'PENDING' }])
-    expect(await report()).toMatchObject({ sessions: [{ id, command }] })
-    expect(await report(snapshot(id))).toMatchObject({ sessions: [{ id, command }] })
+    const accepted = await command(id, path)
+    expect([accepted.status, accepted.body]).toEqual([202, { sessionId: id, state: 'ACTIVE', outcome: 'PENDING' }])
+    expect(await report()).toMatchObject({ sessions: [{ id, command: name }] })
+    expect(await report(snapshot(id))).toMatchObject({ sessions: [{ id, command: name }] })
     expect(await report(snapshot(id, { state }))).toMatchObject({ sessions: [] })
     expect(await show(id)).toMatchObject({ state })
   })
@@ -171,8 +171,8 @@ describe('what an administrator wants of it', () => {
   it('may change before the device has heard of it', async () => {
     const id = randomUUID()
     await report(snapshot(id))
-    await hold(id, 'lock')
-    await hold(id, 'unlock')
+    await command(id, 'lock')
+    await command(id, 'unlock')
     expect(await report()).toMatchObject({ sessions: [] })
     expect(await report(snapshot(id, { state: 'LOCKED' }))).toMatchObject({ sessions: [{ id, command: 'UNLOCK' }] })
   })
@@ -187,29 +187,29 @@ describe('what an administrator wants of it', () => {
   it.each([
     ['lock', 'LOCK', 'LOCKED'],
     ['terminate', 'TERMINATE', 'TERMINATED'],
-  ] as const)('may be ordered of a session that its device has not told of yet: %s', async (path, command, state) => {
+  ] as const)('may be ordered of a session that its device has not told of yet: %s', async (path, name, state) => {
     const id = randomUUID()
     await report()
-    const noted = await suspensionOf(id.toUpperCase(), path)
+    const noted = await commandAtDevice(id.toUpperCase(), path)
     expect([noted.status, noted.body]).toEqual([202, { sessionId: id, state: null, outcome: 'NOTED' }])
     expect((await twin.call('GET', `${SESSIONS}/${id}`)).status).toBe(404)
     expect(await report()).toMatchObject({ sessions: [] })
-    expect(await report(snapshot(id))).toMatchObject({ sessions: [{ id, command }] })
-    const known = await suspensionOf(id, path)
+    expect(await report(snapshot(id))).toMatchObject({ sessions: [{ id, command: name }] })
+    const known = await commandAtDevice(id, path)
     expect([known.status, known.body]).toEqual([202, { sessionId: id, state: 'ACTIVE', outcome: 'PENDING' }])
     expect(await report(snapshot(id, { state }))).toMatchObject({ sessions: [] })
     const audit = (await twin.call('GET', `${EDGE}/audit?deviceId=${client.id}`)).body
     expect(audit).toMatchObject({
-      records: [{ sessionId: id }, { action: `${command}_SESSION`, sessionId: id }, { action: 'ENROLL_DEVICE' }],
+      records: [{ sessionId: id }, { action: `${name}_SESSION`, sessionId: id }, { action: 'ENROLL_DEVICE' }],
     })
   })
 
   it('is the last word, also for a session that was not told of, and is gone when it has ended by then', async () => {
     const [id, ended] = [randomUUID(), randomUUID()]
     await report()
-    await suspensionOf(id, 'lock')
-    await suspensionOf(id, 'unlock')
-    await suspensionOf(ended, 'terminate')
+    await commandAtDevice(id, 'lock')
+    await commandAtDevice(id, 'unlock')
+    await commandAtDevice(ended, 'terminate')
     const told = [snapshot(id), snapshot(ended, { state: 'TERMINATED', charge: null })]
     expect(await report(...told)).toMatchObject({ sessions: [] })
   })
@@ -217,8 +217,8 @@ describe('what an administrator wants of it', () => {
   it('for a session that was not told of is for its device alone, and forgotten after 30 days', async () => {
     const [id, late] = [randomUUID(), randomUUID()]
     const other = await EdgeClient.join(twin, instanceId)
-    expect((await suspensionOf(id, 'lock', other.id)).status).toBe(202)
-    expect((await suspensionOf(late, 'lock')).status).toBe(202)
+    expect((await commandAtDevice(id, 'lock', other.id)).status).toBe(202)
+    expect((await commandAtDevice(late, 'lock')).status).toBe(202)
     expect(await report(snapshot(id))).toMatchObject({ sessions: [] })
     await twin.advance(31 * DAY)
     expect(await report(snapshot(late))).toMatchObject({ sessions: [] })
@@ -228,22 +228,22 @@ describe('what an administrator wants of it', () => {
     const id = randomUUID()
     await report(snapshot(id))
     const other = await EdgeClient.join(twin, instanceId)
-    const wrong = await suspensionOf(id, 'lock', other.id)
+    const wrong = await commandAtDevice(id, 'lock', other.id)
     expect([wrong.status, pick(wrong.body, 'message')]).toEqual([
       404,
       `The session ${id} is not of the device ${other.id}.`,
     ])
-    expect((await suspensionOf(id, 'lock', randomUUID())).status).toBe(404)
-    expect((await suspensionOf(randomUUID(), 'lock', randomUUID())).status).toBe(404)
+    expect((await commandAtDevice(id, 'lock', randomUUID())).status).toBe(404)
+    expect((await commandAtDevice(randomUUID(), 'lock', randomUUID())).status).toBe(404)
     await twin.call('POST', `${EDGE}/devices/${client.id}/revoke`)
-    expect((await suspensionOf(randomUUID(), 'lock')).status).toBe(409)
+    expect((await commandAtDevice(randomUUID(), 'lock')).status).toBe(409)
   })
 
   it('is refused for a session that has ended, and for one that there is not', async () => {
     const id = randomUUID()
     await report(snapshot(id, { state: 'TERMINATED', charge: null }))
-    expect((await hold(id, 'lock')).status).toBe(409)
-    expect((await hold(randomUUID(), 'lock')).status).toBe(404)
+    expect((await command(id, 'lock')).status).toBe(409)
+    expect((await command(randomUUID(), 'lock')).status).toBe(404)
     const token = await twin.clientToken(instanceId)
     expect((await twin.call('POST', `${EDGE}/sessions/${id}/lock`, { token })).status).toBe(403)
   })
@@ -262,13 +262,13 @@ describe('a session that the twin keeps itself', () => {
         },
       })
     expect((await ask()).status).toBe(200)
-    expect((await hold(id, 'lock')).body).toMatchObject({ state: 'LOCKED', outcome: 'DONE' })
-    expect((await hold(id, 'lock')).status).toBe(200)
+    expect((await command(id, 'lock')).body).toMatchObject({ state: 'LOCKED', outcome: 'DONE' })
+    expect((await command(id, 'lock')).status).toBe(200)
     const refused = await ask()
     expect([refused.status, pick(refused.body, 'message')]).toEqual([409, 'Session is LOCKED'])
     await twin.advance(30 * 60_000)
-    expect((await hold(id, 'unlock')).body).toMatchObject({ state: 'ACTIVE' })
+    expect((await command(id, 'unlock')).body).toMatchObject({ state: 'ACTIVE' })
     expect((await ask()).status).toBe(200)
-    expect((await hold(id, 'terminate')).body).toMatchObject({ state: 'TERMINATED', outcome: 'DONE' })
+    expect((await command(id, 'terminate')).body).toMatchObject({ state: 'TERMINATED', outcome: 'DONE' })
   })
 })

@@ -3,7 +3,7 @@ import { generateKeyPairSync } from 'node:crypto'
 import { readFile, stat } from 'node:fs/promises'
 import { describe, expect, it } from 'vitest'
 import { makeAccessToken } from '../../../../src/client/access-token.ts'
-import { HOUR, MINUTE, type Twin, newKeyPair, openTwin, pick, text } from '../../harness.ts'
+import { HOUR, MINUTE, type Twin, newKeyPair, openTwin, pick, text, refusal } from '../../harness.ts'
 
 const tokenOf = (twin: Twin, privateKey: string, keyId: string): Promise<string> =>
   makeAccessToken({ kind: 'ADMIN', privateKey, keyId, instanceIds: [], issuer: 'i', now: twin.now, lifetimeMs: HOUR })
@@ -240,7 +240,7 @@ describe('the limits of an administration key', () => {
     expect((await create()).status).toBe(201)
     await save(twin, { id: 'k', publicKey: publicPem, roles: ['operator'], name: 'Ada' })
     const refused = await create()
-    expect([refused.status, pick(refused.body, 'code')]).toEqual([403, 'ROLE_MISSING'])
+    expect(refusal(refused)).toEqual([403, 'ROLE_MISSING'])
     expect(pick(refused.body, 'message')).toBe(
       'This operation requires the role rules. The key Ada has the role operator.',
     )
@@ -322,7 +322,7 @@ describe('the limits of an administration key', () => {
     const enrollment = await enrollmentToken(twin, other)
     await twin.call('POST', '/edge/api/v1/enrollments', { token: enrollment, body: { publicKey: keys.jwk } })
     const refused = await lock()
-    expect([refused.status, pick(refused.body, 'code')]).toEqual([403, 'INSTANCE_NOT_IN_SCOPE'])
+    expect(refusal(refused)).toEqual([403, 'INSTANCE_NOT_IN_SCOPE'])
     expect(pick(refused.body, 'message')).toContain(other)
   })
 
@@ -333,7 +333,7 @@ describe('the limits of an administration key', () => {
     const { publicPem } = newKeyPair()
     await save(twin, { id: 'reader', publicKey: publicPem, roles: ['read'] })
     const last = await save(twin, { ...only, roles: ['read', 'operator', 'rules'] })
-    expect([last.status, pick(last.body, 'code')]).toEqual([403, 'LAST_ADMINISTRATION_KEY'])
+    expect(refusal(last)).toEqual([403, 'LAST_ADMINISTRATION_KEY'])
     expect((await twin.call('DELETE', `${KEYS}/${only?.id ?? ''}`)).status).toBe(403)
     const instances = [await twin.instance()]
     for (const key of [
