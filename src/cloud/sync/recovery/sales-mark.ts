@@ -159,7 +159,7 @@ export class SalesMark {
   }
 
   /** Starts using this mark. @param pools all accounts of the mark that the database has */
-  goOn(pools: Iterable<Pool>, turn: number, at: number): void {
+  start(pools: Iterable<Pool>, turn: number, at: number): void {
     const known = new Map([...pools].map((pool) => [markName(pool.account), pool]))
     for (const shelf of Object.values(this.#shelves)) {
       for (const [name, { slot }] of shelf) {

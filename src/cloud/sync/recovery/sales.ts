@@ -28,10 +28,11 @@ export interface SalesDeps {
 
 export const TURN_EVERY_MS = 2_000
 
-const COMPANY_MS = 5_000
-const COMPANY_LOOK_MS = 250
+/** How long, and how often, a start looks for another node that works with this database. */
+const PEER_WAIT_MS = 5_000
+const PEER_LOOK_MS = 250
 
-const COMPANY_FORGOTTEN_MS = 30 * 24 * 60 * 60_000
+const PEER_FORGOTTEN_MS = 30 * 24 * 60 * 60_000
 
 const RUNS_MAX = 3
 
@@ -130,15 +131,15 @@ export class Sales {
     if (typeof found === 'string') return this.#begin(found === 'DAMAGED' ? 'is damaged' : 'is missing', records)
     const own = records.find(({ id }) => id === found.id)
     const comparison = await compare(store, found, shared)
-    const isInOtherHands = shared && (found.isElsewhere || comparison.result === 'MARK_OLDER')
-    const works = (record: SalesMarkRecord): boolean => record.id === own?.id && record.turn > own.turn
-    if (isInOtherHands && own !== undefined && (await this.#comesTrue(works))) {
+    const mayBeCopied = shared && (found.isElsewhere || comparison.result === 'MARK_OLDER')
+    const isInUse = (record: SalesMarkRecord): boolean => record.id === own?.id && record.turn > own.turn
+    if (mayBeCopied && own !== undefined && (await this.#awaitRecord(isInUse))) {
       return this.#begin('is a copy of that of another node', records)
     }
     if (restored || comparison.result !== 'AGREES') await this.#recover(found, comparison)
     else await this.#join(found)
     const pools = await store.read((reader) => poolsOf(reader, found))
-    found.goOn(pools.values(), found.turn + 1, now())
+    found.start(pools.values(), found.turn + 1, now())
     return found
   }
 
@@ -151,22 +152,22 @@ export class Sales {
     const isFirst = records.length === 0
     // Another node, with a mark that fits the database, accepts this one.
     const isAccepted = (each: SalesMarkRecord): boolean => each.id === mark.id && each.accepted
-    if (restored || !(isFirst || (shared && (await this.#comesTrue(isAccepted))))) {
+    if (restored || !(isFirst || (shared && (await this.#awaitRecord(isAccepted))))) {
       const reason =
         restored && isFirst ? 'store.restored is set, and there is no sales mark.' : `The sales mark ${what}.`
       await this.#recover(mark, { reason, sold: new Map(), unknown: true })
     }
-    mark.goOn([], 1, now())
+    mark.start([], 1, now())
     return mark
   }
 
-  async #comesTrue(isSo: (record: SalesMarkRecord) => boolean): Promise<boolean> {
+  async #awaitRecord(fits: (record: SalesMarkRecord) => boolean): Promise<boolean> {
     const { store, pause } = this.#deps
-    for (let waited = 0; ; waited += COMPANY_LOOK_MS) {
+    for (let waited = 0; ; waited += PEER_LOOK_MS) {
       const records = await store.read((reader) => reader.edge.salesMarks.list())
-      if (records.some(isSo)) return true
-      if (waited >= COMPANY_MS) return false
-      await pause(COMPANY_LOOK_MS)
+      if (records.some(fits)) return true
+      if (waited >= PEER_WAIT_MS) return false
+      await pause(PEER_LOOK_MS)
     }
   }
 
@@ -185,7 +186,7 @@ export class Sales {
       })
       // By a clock that is ahead, nodes at work would be forgotten, and take the database for a backup.
       const at = Math.min(now(), (await tx.sweeps.databaseTime()) ?? Infinity)
-      await tx.edge.salesMarks.forget(at - COMPANY_FORGOTTEN_MS)
+      await tx.edge.salesMarks.forget(at - PEER_FORGOTTEN_MS)
     })
   }
 

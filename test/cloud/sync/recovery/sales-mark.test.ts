@@ -102,7 +102,7 @@ describe('a sales mark', () => {
               expect(next.soldOf(ACCOUNT)).toBeLessThanOrEqual(told.sold)
               if (step === 'kill') expect(atMost(next)).toBe(told.sold)
               // The database has all of it.
-              next.goOn([told], next.turn + 1, 0)
+              next.start([told], next.turn + 1, 0)
               mark = next
             }
           }
@@ -227,7 +227,7 @@ describe('what a sales mark keeps', () => {
     expect(read(file).at).toBe(7)
     expect(atMost(read(file))).toBe(10n)
     const next = read(file)
-    next.goOn([soldPool(10n)], 1, 8)
+    next.start([soldPool(10n)], 1, 8)
     expect(atMost(next)).toBe(10n)
     expect(atMost(read(file))).toBeGreaterThan(10n)
   })
@@ -261,7 +261,7 @@ describe('what a sales mark keeps', () => {
     count(mark, [soldPool(10n), soldPool(20n, other)])
     const size = file.read().length
     const next = read(file)
-    next.goOn([soldPool(25n, other)], 3, 9)
+    next.start([soldPool(25n, other)], 3, 9)
     file.powerCut()
     const third = read(file)
     for (const each of [next, third]) {
@@ -278,7 +278,7 @@ describe('what a sales mark keeps', () => {
     const copy = file.copyTo('there')
     const moved = read(copy)
     expect(moved.isElsewhere).toBe(true)
-    moved.goOn([soldPool(10n)], 1, 0)
+    moved.start([soldPool(10n)], 1, 0)
     expect([moved.isElsewhere, read(copy).isElsewhere]).toEqual([false, false])
   })
 
