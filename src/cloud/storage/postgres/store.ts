@@ -235,7 +235,7 @@ const INVALID_PARAMETER_VALUE = '22023'
  * visible without that, and the commit of a message waits for everything before it. PENDING: another server may be the primary.
  */
 async function outcomeOfVisible(
-  { client, stopsWaiting }: PooledConnection,
+  { client, leaveIfNotWaiting }: PooledConnection,
   requiresStandby: boolean,
 ): Promise<'COMMITTED' | 'PENDING' | 'UNKNOWN'> {
   const ends: unknown[] = []
@@ -247,7 +247,7 @@ async function outcomeOfVisible(
     await client.query(`SELECT pg_logical_emit_message(true, 'tallygate', '')`)
     const { rows } = await client.query<{ waits: boolean }>(`SELECT ${WAITS} AS waits`)
     const waits = rows[0]?.waits === true
-    if (stopsWaiting(waits)) return 'PENDING'
+    if (leaveIfNotWaiting(waits)) return 'PENDING'
     return ends.length > 0 || (requiresStandby && !waits) ? 'UNKNOWN' : 'COMMITTED'
   } catch {
     return 'UNKNOWN'
