@@ -335,7 +335,7 @@ describe('a session that a device keeps', () => {
     const toDevice = [{ kind: 'device', deviceId: device.id, reason: 'session' }]
     expect(await commandSession(deps, { id, command: 'LOCK' }, START)).toMatchObject({ outcome: 'PENDING' })
     expect(await notified()).toEqual(toDevice)
-    expect(await closeSession(deps, id, anybody, START)).toMatchObject({ operable: true, ordered: true })
+    expect(await closeSession(deps, id, anybody, START)).toMatchObject({ operable: true, pending: true })
     expect(await notified()).toEqual(toDevice)
     expect(await stateOf(id)).toBe('IDLE')
   })
