@@ -105,13 +105,13 @@ export const CELL_HEADER = 'x-cell'
 
 /** Refuses the header of a cell: its caller would take the data of the whole cloud for that of the cell. */
 function withoutCells(route: Route): Route {
+  const refuse = async (request: RequestHead): Promise<never> => {
+    await route.admit(request)
+    throw new CodedError('BAD_REQUEST', `This cloud has no cells. Omit the header ${CELL_HEADER} (commands: --cell).`)
+  }
   return {
     ...route,
-    admit: async (request) => {
-      const head = await route.admit(request)
-      if (request.headers[CELL_HEADER] === undefined) return head
-      throw new CodedError('BAD_REQUEST', `This cloud has no cells. Omit the header ${CELL_HEADER} (commands: --cell).`)
-    },
+    admit: (request) => (request.headers[CELL_HEADER] === undefined ? route.admit(request) : refuse(request)),
   }
 }
 
