@@ -1,5 +1,6 @@
 /** The wall clock, and the time since boot including suspend, which Node's monotonic clock excludes. */
-import { closeSync, openSync, readFileSync, readSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
+import { type Uptime, openUptime } from '../../../platform/uptime.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { TimeSource } from '../../runtime/clock.ts'
 
@@ -16,11 +17,11 @@ export function readBootId(): string {
 
 /** @throws CodedError SYSTEM_UNSUPPORTED without /proc */
 export function openTimeSource(): OpenTimeSource {
-  let uptime: number
+  let uptime: Uptime
   let bootId: string
   try {
     bootId = readBootId()
-    uptime = openSync('/proc/uptime', 'r')
+    uptime = openUptime()
   } catch (cause) {
     throw new CodedError(
       'SYSTEM_UNSUPPORTED',
@@ -28,7 +29,6 @@ export function openTimeSource(): OpenTimeSource {
       { cause },
     )
   }
-  const bytes = Buffer.alloc(32)
   let readAt = -Infinity
   let reading = 0
   return {
@@ -37,12 +37,11 @@ export function openTimeSource(): OpenTimeSource {
     sinceBoot() {
       const now = performance.now()
       if (now - readAt >= GOOD_FOR_MS) {
-        const text = bytes.toString('latin1', 0, readSync(uptime, bytes, 0, bytes.length, 0))
-        reading = Math.round(Number.parseFloat(text) * 1000)
+        reading = uptime.read()
         readAt = now
       }
       return reading
     },
-    close: () => closeSync(uptime),
+    close: () => uptime.close(),
   }
 }

@@ -1,5 +1,6 @@
-import { openSync, readFileSync, readSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { randomUUID } from 'node:crypto'
+import { type Uptime, openUptime } from '../../../platform/uptime.ts'
 import type { Clocks } from '../../runtime/clock-guard.ts'
 import type { Timers } from '../../runtime/run-repeatedly.ts'
 
@@ -23,27 +24,19 @@ export function readBootId(): string | null {
   }
 }
 
-/** {@link readUptime}, for this long after it was read, ms: each request asks for the time. */
+/** A reading is used for so long, ms: each request needs the time. */
 const READ_EVERY_MS = 5
 
+let file: Uptime | undefined
 let read = { at: -Infinity, uptime: 0 }
 
 function uptime(): number {
   const at = performance.now()
-  if (at - read.at >= READ_EVERY_MS) read = { at, uptime: readUptime() }
+  if (at - read.at >= READ_EVERY_MS) {
+    file ??= openUptime()
+    read = { at, uptime: file.read() }
+  }
   return Math.round(read.uptime + at - read.at)
-}
-
-/** Stays open: a process that has used up its file descriptors still reads the time. */
-let uptimeFile: number | undefined
-const bytes = Buffer.alloc(64)
-
-function readUptime(): number {
-  uptimeFile ??= openSync('/proc/uptime', 'r')
-  const text = bytes.toString('latin1', 0, readSync(uptimeFile, bytes, 0, bytes.length, 0))
-  const ms = Math.round(Number.parseFloat(text) * 1_000)
-  if (!Number.isSafeInteger(ms)) throw new Error('/proc/uptime does not begin with a number')
-  return ms
 }
 
 export const systemTimers: Timers = {
