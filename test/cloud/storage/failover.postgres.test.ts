@@ -62,6 +62,29 @@ describe('a store over two servers', { timeout: 120_000 }, () => {
     return work
   }
 
+  /** Waits until a statement waits for a standby; `selected` is selected of its row. */
+  const awaitWait = (server: PostgresProcess, statement = 'COMMIT', selected = '') => {
+    const text = `SELECT ${selected} FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query ~ '^${statement}'`
+    return expect.poll(() => runSql(server.url, text)).toHaveLength(1)
+  }
+
+  /** A store that has charged once on a primary whose standby is then promoted beside it. */
+  const onFormerPrimary = async ({ url, servers: [former, next] }: PostgresPair, limits: Partial<Limits> = {}) => {
+    const store = await open(url, limits)
+    await withAccount(store)
+    await former.requireStandby()
+    expect(await store.transaction(count())).toBe(1)
+    await next.promote()
+    return { store, former, next }
+  }
+
+  /** Requires that a charge after the first one was not confirmed, or is on this server. */
+  const expectKept = async (change: Promise<string>, server: PostgresProcess): Promise<void> => {
+    // OUTCOME_UNKNOWN: its id may be that of another transaction of this server.
+    const done = (await change) === 'OUTCOME_UNKNOWN' ? 1n : 2n
+    expect(await runSql(server.url, 'SELECT charged::text FROM accounts')).toEqual([{ charged: `${done}` }])
+  }
+
   const charged = async (store: Store): Promise<bigint | undefined> =>
     (await store.read((reader) => reader.accounts.get([ACCOUNT]))).get(ACCOUNT)?.charged
 
@@ -204,8 +227,7 @@ describe('a store over two servers', { timeout: 120_000 }, () => {
     await withAccount(store)
     await standby!.stop()
     const change = store.transaction(count()).then(String, codeOf)
-    const waiting = `SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query ~ '^COMMIT'`
-    await expect.poll(() => runSql(primary!.url, waiting)).toHaveLength(1)
+    await awaitWait(primary!)
     await primary!.requireNoStandby()
     const result = await change
     await standby!.start()
@@ -234,8 +256,7 @@ describe('a store over two servers', { timeout: 120_000 }, () => {
       await primary!.requireStandby()
       await standby!.stop()
       const change = store.transaction(count()).then(String, codeOf)
-      const waiting = `SELECT ${end}(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query ~ '^COMMIT'`
-      await expect.poll(() => runSql(primary!.url, waiting)).toHaveLength(1)
+      await awaitWait(primary!, 'COMMIT', `${end}(pid)`)
       const result = await change
       await standby!.start()
       expect(result).toBe('OUTCOME_UNKNOWN')
@@ -266,54 +287,33 @@ describe('a store over two servers', { timeout: 120_000 }, () => {
 
   it('confirms nothing that a former primary commits when its restarted manager has it wait for no standby', async () => {
     await using pair = await PostgresPair.start(programs.folder)
-    const [former, next] = pair.servers
-    const store = await open(pair.url, { answerTimeoutMs: 60_000, outcomePauseMs: 10 })
-    await withAccount(store)
-    await former.requireStandby()
-    expect(await store.transaction(count())).toBe(1)
-    await next.promote()
+    const { store, former, next } = await onFormerPrimary(pair, { answerTimeoutMs: 60_000, outcomePauseMs: 10 })
     const change = store.transaction(count()).then(String, codeOf)
-    const waiting = `SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query ~ '^COMMIT'`
-    await expect.poll(() => runSql(former.url, waiting)).toHaveLength(1)
+    await awaitWait(former)
     await former.requireNoStandby()
-    // Its id may be that of another transaction of the next primary.
-    const done = (await change) === 'OUTCOME_UNKNOWN' ? 1n : 2n
-    expect(await runSql(next.url, 'SELECT charged::text FROM accounts')).toEqual([{ charged: `${done}` }])
+    await expectKept(change, next)
   })
 
   it('does not look up a commit on a former primary that waits for its standby no longer', async () => {
     await using pair = await PostgresPair.start(programs.folder)
-    const [former, next] = pair.servers
-    const store = await open(pair.url, { answerTimeoutMs: 60_000, outcomePauseMs: 10, outcomeTimeoutMs: 60_000 })
-    await withAccount(store)
-    await former.requireStandby()
-    expect(await store.transaction(count())).toBe(1)
-    await next.promote()
+    const { store, former, next } = await onFormerPrimary(pair, {
+      answerTimeoutMs: 60_000,
+      outcomePauseMs: 10,
+      outcomeTimeoutMs: 60_000,
+    })
     const change = store.transaction(count()).then(String, codeOf)
-    const waiting = (query: string): string =>
-      `FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query ~ '^${query}'`
-    await expect.poll(() => runSql(former.url, `SELECT pg_terminate_backend(pid) ${waiting('COMMIT')}`)).toHaveLength(1)
-    const lookup = `SELECT ${waiting('SELECT pg_logical_emit_message')}`
-    await expect.poll(() => runSql(former.url, lookup)).toHaveLength(1)
+    await awaitWait(former, 'COMMIT', 'pg_terminate_backend(pid)')
+    await awaitWait(former, 'SELECT pg_logical_emit_message')
     await former.requireNoStandby()
-    // Its id may be that of another transaction of the next primary.
-    const done = (await change) === 'OUTCOME_UNKNOWN' ? 1n : 2n
-    expect(await runSql(next.url, 'SELECT charged::text FROM accounts')).toEqual([{ charged: `${done}` }])
+    await expectKept(change, next)
   })
 
   it('begins nothing on a former primary that waits for its standby no longer', async () => {
     await using pair = await PostgresPair.start(programs.folder)
-    const [former, next] = pair.servers
-    const store = await open(pair.url)
-    await withAccount(store)
-    await former.requireStandby()
-    expect(await store.transaction(count())).toBe(1)
-    await next.promote()
+    const { store, former, next } = await onFormerPrimary(pair)
     await former.requireNoStandby()
-    const change = await store.transaction(count()).then(String, codeOf)
-    // OUTCOME_UNKNOWN: the setting changed between its beginning and its commit.
-    const done = change === 'OUTCOME_UNKNOWN' ? 1n : 2n
-    expect(await runSql(next.url, 'SELECT charged::text FROM accounts')).toEqual([{ charged: `${done}` }])
+    // The setting may also change between its beginning and its commit.
+    await expectKept(store.transaction(count()).then(String, codeOf), next)
   })
 
   it('continues on its primary when it waits for no standby any more', async () => {
@@ -325,8 +325,7 @@ describe('a store over two servers', { timeout: 120_000 }, () => {
     expect(await store.transaction(count())).toBe(1)
     await standby.stop()
     const change = store.transaction(count())
-    const waiting = `SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query ~ '^COMMIT'`
-    await expect.poll(() => runSql(primary.url, waiting)).toHaveLength(1)
+    await awaitWait(primary)
     await primary.requireNoStandby()
     expect(await change).toBe(1)
     expect(await store.transaction(count())).toBe(1)
