@@ -12,7 +12,7 @@ interface Table {
   /** `name: whole number, given by the database` */
   readonly columns: readonly string[]
   readonly primaryKey: string
-  /** Constraints and unique indexes alike: `a, b` or `a where b = 1`. */
+  /** Constraints and unique indexes alike: `a, b * c` or `a where b = 1`. */
   readonly unique: readonly string[]
   readonly indexes: readonly string[]
   readonly references: readonly string[]
@@ -32,6 +32,12 @@ function plain(condition: string): string {
     .toLowerCase()
 }
 
+/** Columns and condition of an index, from its statement. */
+function indexText(statement: string): string {
+  const [, columns = '', where] = / ON (?:ONLY )?\S+ (?:USING btree )?\((.*?)\)(?:\s+WHERE (.*))?$/s.exec(statement) ?? []
+  return columns.replaceAll(/[()]/g, '') + (where === undefined ? '' : ` where ${plain(where)}`)
+}
+
 function sqliteTables(): readonly Table[] {
   const database = new Sqlite(':memory:')
   for (const { sql } of sqliteMigrations()) database.exec(sql)
@@ -47,13 +53,9 @@ function sqliteTables(): readonly Table[] {
     )
     const indexes = all<{ name: string; unique: number; origin: string }>('SELECT * FROM pragma_index_list(?)', name)
     const described = indexes.map((index) => {
-      const of = all<{ name: string }>('SELECT name FROM pragma_index_info(?) ORDER BY seqno', index.name)
       const text = all<{ sql: string | null }>('SELECT sql FROM sqlite_schema WHERE name = ?', index.name)[0]?.sql
-      const where = / WHERE (.*)$/s.exec(text ?? '')?.[1]
-      return {
-        ...index,
-        text: of.map((one) => one.name).join(', ') + (where === undefined ? '' : ` where ${plain(where)}`),
-      }
+      const of = all<{ name: string }>('SELECT name FROM pragma_index_info(?) ORDER BY seqno', index.name)
+      return { ...index, text: text == null ? of.map((one) => one.name).join(', ') : indexText(text) }
     })
     const keys = all<{ id: number; seq: number; table: string; from: string; to: string }>(
       'SELECT * FROM pragma_foreign_key_list(?) ORDER BY id, seq',
@@ -139,10 +141,6 @@ async function postgresTables(url: string): Promise<readonly Table[]> {
        UNION SELECT true, false, replace(pg_get_indexdef(indexrelid), '"', '') FROM pg_index
          JOIN pg_inherits ON inhrelid = indrelid AND inhparent = ${oid} WHERE indisunique AND NOT indisprimary`,
     )
-    const indexText = (text: string): string => {
-      const [, its = '', where] = /USING btree \(([^)]*)\)(?: WHERE (.*))?$/.exec(text) ?? []
-      return its + (where === undefined ? '' : ` where ${plain(where)}`)
-    }
     const withKind = (kind: string): string[] => constraints.filter((one) => one.kind === kind).map(({ text }) => text)
     tables.push({
       name,

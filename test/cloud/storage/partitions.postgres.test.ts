@@ -300,6 +300,6 @@ describe('partitions of the usage', () => {
     await deliver(1)
     const again = `INSERT INTO deliveries SELECT seq + 1, device_id, epoch, segment, branch, first_entry, last_entry, instance_id,
       records, from_time, to_time, write_time, body FROM deliveries`
-    await expect(runSql(schema.url, again)).rejects.toThrow('one_chain')
+    await expect(runSql(schema.url, again)).rejects.toThrow('by_entry')
   })
 })

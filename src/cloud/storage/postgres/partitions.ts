@@ -80,7 +80,7 @@ async function createPartition(
   await client.query(`CREATE TABLE ${name} (LIKE ${table} ${like})`)
   if (table === 'deliveries') {
     await client.query(
-      `CREATE UNIQUE INDEX ${name}_one_chain ON ${name} (device_id, epoch, first_entry) WHERE branch = 0`,
+      `CREATE UNIQUE INDEX ${name}_by_entry ON ${name} (device_id, epoch, last_entry, (branch * seq))`,
     )
   }
   await client.query(`ALTER TABLE ${table} ATTACH PARTITION ${name} FOR VALUES FROM (${from}) TO (${to})`)

@@ -170,8 +170,8 @@ CREATE TABLE deliveries (
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
 ) STRICT;
 
-CREATE UNIQUE INDEX deliveries_one_chain ON deliveries (device_id, epoch, first_entry) WHERE branch = 0;
-CREATE INDEX deliveries_by_entry ON deliveries (device_id, epoch, last_entry);
+-- Unique in the chain, not among branches.
+CREATE UNIQUE INDEX deliveries_by_entry ON deliveries (device_id, epoch, last_entry, (branch * seq));
 CREATE INDEX deliveries_by_instance ON deliveries (instance_id, seq);
 
 -- What tells whether an entry was billed, of deliveries that were archived.
