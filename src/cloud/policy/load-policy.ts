@@ -66,12 +66,11 @@ export class Policies {
     if (known === undefined) return undefined
     if (!needsNewRevision(known, now)) {
       const current = await tx.policyRevisions.hold(instanceId)
-      return current === undefined ? undefined : this.at(tx, current)
+      if (current === undefined) return undefined
+      if (!needsNewRevision(current, now)) return this.at(tx, current)
+      await this.#lockHeld(tx, [current])
     }
-    const locked = await tx.policyRevisions.lock(instanceId)
-    if (locked === undefined) return undefined
-    if (!needsNewRevision(locked, now)) return this.at(tx, locked)
-    return this.#load(tx, await bumpPolicyRevision(tx, locked, now))
+    return this.#renew(tx, instanceId, now)
   }
 
   /** As {@link Policies.hold}, of several instances. Those that are unknown are left out. */
@@ -92,7 +91,13 @@ export class Policies {
     }
     if (isCurrent) {
       const revisions = await tx.policyRevisions.holdAll(sorted, [...likely], whenHeld)
-      for (const revision of revisions) all.set(revision.instanceId, await this.at(tx, revision))
+      const due = new Set(revisions.filter((revision) => needsNewRevision(revision, now)))
+      if (due.size > 0) await this.#lockHeld(tx, [...due])
+      for (const revision of revisions) {
+        const loading = due.has(revision) ? this.#renew(tx, revision.instanceId, now) : this.at(tx, revision)
+        const loaded = await loading
+        if (loaded !== undefined) all.set(revision.instanceId, loaded)
+      }
       return all
     }
     for (const instanceId of sorted) {
@@ -101,6 +106,19 @@ export class Policies {
     }
     whenHeld()
     return all
+  }
+
+  async #renew(tx: Transaction, instanceId: string, now: number): Promise<LoadedPolicy | undefined> {
+    const locked = await tx.policyRevisions.lock(instanceId)
+    if (locked === undefined) return undefined
+    if (!needsNewRevision(locked, now)) return this.at(tx, locked)
+    return this.#load(tx, await bumpPolicyRevision(tx, locked, now))
+  }
+
+  /** A clock ahead, or an older engine, has bumped them since they were cached. If the transaction restarts, it reads them first. */
+  async #lockHeld(tx: Transaction, revisions: readonly PolicyRevision[]): Promise<void> {
+    for (const { instanceId } of revisions) this.#kept.delete(instanceId)
+    await tx.policyRevisions.lockHeld(revisions.map(({ instanceId }) => instanceId))
   }
 
   /** The last cached policy; only for guesses. */

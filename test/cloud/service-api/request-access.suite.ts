@@ -307,6 +307,25 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect(await usageOf(id)).toMatchObject([{ used: 700_000n }, { used: 700_000n }])
     })
 
+    it('are decided by rules of the present when a clock ahead has changed them since they were loaded', async () => {
+      const ids = [await newInstance([10], { resetFrequency: 'DAILY' }), await newInstance()].sort()
+      const batcher = handlerOver()
+      const ask = (id: string, who: number) => batcher.request(commandOf(id, { who, count: '1' }), NOW)
+      for (const id of ids) await ask(id, 0)
+      for (const id of ids) {
+        await setConsumptionLimit(
+          store,
+          { instanceId: id, lineItemId: 'A' },
+          { limit: wholeTokens(5), frequency: 'DAILY', nextReset: NOW + 51 * DAY },
+          NOW + 50 * DAY,
+        )
+      }
+      const decisions = await Promise.all(ids.map((id) => ask(id, 1)))
+      expect(decisions.map(gist)).toEqual(ids.map(() => [['A 700000']]))
+      const revisions = await store.read((reader) => Promise.all(ids.map((id) => reader.policyRevisions.get(id))))
+      expect(revisions.map((revision) => revision?.bumpedAt)).toEqual([NOW, NOW])
+    })
+
     it('alone take one transaction, which looks once at the rules and locks once', async () => {
       const id = await newInstance()
       const calls: string[] = []

@@ -38,6 +38,12 @@ class Locks {
     this.#changing.add(id)
   }
 
+  /** The store restarts the transaction if another one could wait for it. */
+  changeHeld(id: string): void {
+    this.require('rules', [id])
+    this.#changing.add(id)
+  }
+
   require(rank: Rank, ids: Iterable<string>): void {
     for (const id of ids) if (!this.#held[rank].has(id)) throw new Error(`not locked: ${rank} ${id}`)
   }
@@ -86,6 +92,10 @@ function watched(tx: Transaction): Transaction {
       async lock(instanceId) {
         locks.change(instanceId)
         return tx.policyRevisions.lock(instanceId)
+      },
+      async lockHeld(instanceIds) {
+        await tx.policyRevisions.lockHeld(instanceIds)
+        for (const instanceId of instanceIds) locks.changeHeld(instanceId)
       },
     },
     accounts: {

@@ -4,7 +4,7 @@
  */
 import { hash } from 'node:crypto'
 import { sql as raw } from 'kysely'
-import { type RuleLocks, type Sql, prepared } from '../sql/sql.ts'
+import { type RuleLocks, type Sql, WouldWait, prepared } from '../sql/sql.ts'
 import { sendAhead } from './dialect.ts'
 
 /** First half of two-part lock keys: `TGcl`. The second half is the schema, to separate clouds on one server. */
@@ -24,6 +24,7 @@ export function ruleLocks(db: Sql['db'], schema: number): RuleLocks {
     },
     lock: (instanceId) =>
       take(raw`pg_advisory_xact_lock_shared(${everything}), pg_advisory_xact_lock(${rules(instanceId)})`),
+    lockHeld: () => Promise.reject(new WouldWait()),
     lockAll: () => take(raw`pg_advisory_xact_lock(${everything})`),
     add: () => take(raw`pg_advisory_xact_lock_shared(${everything})`),
   }

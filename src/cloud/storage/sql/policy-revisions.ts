@@ -98,6 +98,11 @@ export function policyRevisionTransaction(sql: Sql, lockAhead: (accounts: readon
       await rules.lock(instanceId)
       return reader.get(instanceId)
     },
+    /**
+     * Locks for a change what `hold` has locked.
+     * @throws WouldWait where transactions run at the same time: two that share the lock would wait for each other
+     */
+    lockHeld: (instanceIds: readonly string[]): Promise<void> => rules.lockHeld(...instanceIds),
     lockAll: (): Promise<void> => rules.lockAll(),
     /**
      * Bumps each revision by one, or above `beyond`, after `lockAll`. `bumpedAt` and `listedAt` become `now` if that is

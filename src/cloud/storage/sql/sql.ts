@@ -23,6 +23,8 @@ export interface RuleLocks {
   hold(...instanceIds: readonly string[]): Promise<void>
   /** Exclusive. */
   lock(instanceId: string): Promise<void>
+  /** Exclusive, after a shared one. @throws WouldWait unless transactions are serialized */
+  lockHeld(...instanceIds: readonly string[]): Promise<void>
   /** Exclusive for all instances, including new ones. */
   lockAll(): Promise<void>
   /** Before creating an instance. */
@@ -34,7 +36,7 @@ const nothing = async (): Promise<void> => {
 }
 
 /** For serialized or read-only transactions. */
-export const ALONE: RuleLocks = { hold: nothing, lock: nothing, lockAll: nothing, add: nothing }
+export const ALONE: RuleLocks = { hold: nothing, lock: nothing, lockHeld: nothing, lockAll: nothing, add: nothing }
 
 /** Values per statement: below the smallest parameter limit of the databases. */
 const VALUES_MAX = 500
@@ -226,10 +228,10 @@ export function requireStorable(parameters: readonly unknown[]): void {
   }
 }
 
-/** A row earlier in the lock sequence is in use. Waiting could deadlock: the transaction restarts. */
+/** A lock out of sequence. Waiting for it could deadlock: the transaction restarts. */
 export class WouldWait extends Error {
-  constructor(cause: unknown) {
-    super('a row out of order is in use', { cause })
+  constructor(cause?: unknown) {
+    super('a lock out of sequence', { cause })
   }
 }
 
