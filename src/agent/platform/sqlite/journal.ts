@@ -121,6 +121,9 @@ class JournalClient {
   }
 
   call<M extends Method>(method: M, ...args: Args<M>): Promise<Result<M>> {
+    if (this.#isClosing) {
+      return Promise.reject(new CodedError('NOT_RECORDED', 'The agent stops, and its ledger is closed.'))
+    }
     return this.#send(method, args, this.#afterSeal)
   }
 
@@ -143,8 +146,9 @@ class JournalClient {
   /** A broken database stays open: to close it would flush again, which could succeed without what was lost. */
   async close(): Promise<void> {
     if (this.#isClosing || this.#broken !== null) return
+    const closed = this.call('close')
     this.#isClosing = true
-    await this.call('close').catch(() => undefined)
+    await closed.catch(() => undefined)
   }
 
   /** @param queue the calls behind which this one waits; null: it does not wait */

@@ -53,6 +53,24 @@ it('continues exactly where the process before it ended', async () => {
   expect(after).toMatchObject({ lastEntry: 3, identity: IDENTITY, clock: STAMP.clock, grant: { term: 1 } })
 })
 
+it('answers every call before its close, and refuses each later one', async () => {
+  const journal = await journalIn(temporaryDirectory())
+  await attach(journal, { [A]: 100n })
+  const sealed = journal.seal(SEAL)
+  const before = journal.append([entry(1, [{ account: A, amount: 10n }])], STAMP)
+  const closed = journal.close()
+  const after = [
+    journal.append([entry(2, [{ account: A, amount: 10n }])], STAMP),
+    journal.recent(1),
+    journal.find('none'),
+  ]
+  expect(await Promise.allSettled(after)).toEqual(
+    after.map(() => ({ status: 'rejected', reason: expect.objectContaining({ code: 'NOT_RECORDED' }) as unknown })),
+  )
+  await Promise.all([sealed, before, closed])
+  await expect(journal.seal(SEAL)).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+})
+
 it('seals entries, counters and chain as of the last entry, each segment upon the one before', async () => {
   const journal = await journalIn(temporaryDirectory())
   await attach(journal, { [A]: 100n })
