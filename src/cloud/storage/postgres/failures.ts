@@ -1,6 +1,6 @@
 /** Classifies database failures: rerun the transaction, or report a code. The only place that decides about reruns. */
 import pg from 'pg'
-import { WouldWait } from '../sql/sql.ts'
+import { LOCK_NOT_AVAILABLE, WouldWait } from '../sql/sql.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 
 /** The connection was lost before COMMIT: nothing has changed. */
@@ -76,7 +76,7 @@ export function coded(error: unknown, shown: string): unknown {
       details: { xid: error.xid },
     })
   }
-  const state = sqlState(error instanceof WouldWait ? error.cause : error)
+  const state = error instanceof WouldWait ? LOCK_NOT_AVAILABLE : sqlState(error)
   if (state === undefined) return error
   type Code = ConstructorParameters<typeof CodedError>[0]
   const plain = (code: Code, text: string) => new CodedError(code, text, { cause: error, details: { sqlState: state } })
@@ -85,7 +85,7 @@ export function coded(error: unknown, shown: string): unknown {
   switch (state) {
     case '40001':
     case '40P01':
-    case '55P03': // lock_not_available
+    case LOCK_NOT_AVAILABLE:
     case '57014': // query_canceled: the statement's limit
       return plain('OVERLOADED', 'Too many transactions are waiting for the same rows.')
     case '53100': // disk_full

@@ -236,7 +236,7 @@ export class WouldWait extends Error {
 }
 
 /** SQLSTATE of NOWAIT when it would have to wait. */
-const LOCK_NOT_AVAILABLE = '55P03'
+export const LOCK_NOT_AVAILABLE = '55P03'
 
 export function isLockNotAvailable(error: unknown): boolean {
   return error instanceof Error && (error as { readonly code?: unknown }).code === LOCK_NOT_AVAILABLE
