@@ -1,4 +1,4 @@
-/** Short-lived access tokens. The wall clock may be wrong: after a refusal for time, they follow the cloud's clock. */
+/** Short-lived access tokens. The device's time may be wrong: after a refusal for time, they follow the cloud's clock. */
 import { SignJWT } from 'jose'
 import type { Identity } from '../ledger/journal.ts'
 import type { DeviceKeys } from './device-key.ts'
@@ -13,11 +13,12 @@ const LEFT_MIN_MS = 2 * 60_000
 
 export class DeviceTokens {
   readonly #keys: Pick<DeviceKeys, 'current'>
-  readonly #clock: Pick<Clock, 'wall' | 'sinceBoot'>
-  #offsetMs = 0
+  readonly #clock: Pick<Clock, 'reading' | 'sinceBoot'>
+  /** The cloud's clock when the device booted, POSIX ms. Null: no token was refused for its time. */
+  #cloudAtBoot: number | null = null
   #cached: { readonly of: string; readonly token: string; readonly madeAt: number } | undefined
 
-  constructor(keys: Pick<DeviceKeys, 'current'>, clock: Pick<Clock, 'wall' | 'sinceBoot'>) {
+  constructor(keys: Pick<DeviceKeys, 'current'>, clock: Pick<Clock, 'reading' | 'sinceBoot'>) {
     this.#keys = keys
     this.#clock = clock
   }
@@ -35,7 +36,8 @@ export class DeviceTokens {
   }
 
   async fresh(device: Identity): Promise<string> {
-    const now = this.#clock.wall() + this.#offsetMs
+    const atBoot = this.#cloudAtBoot
+    const now = atBoot === null ? this.#clock.reading().now : atBoot + this.#clock.sinceBoot()
     const { signer } = this.#keys.current
     const seconds = (ms: number): number => Math.floor(ms / 1000)
     return new SignJWT({
@@ -52,7 +54,7 @@ export class DeviceTokens {
 
   /** Call after a refusal for time. @param cloudNow the cloud's clock in that answer, POSIX ms */
   followCloudClock(cloudNow: number): void {
-    this.#offsetMs = cloudNow - this.#clock.wall()
+    this.#cloudAtBoot = cloudNow - this.#clock.sinceBoot()
     this.#cached = undefined
   }
 }

@@ -12,6 +12,7 @@ import { inspectDatabase } from '../../agent/platform/sqlite/inspect-database.ts
 import { readLedger } from '../../agent/platform/sqlite/read-ledger.ts'
 import type { DeviceKeys } from '../../agent/keys/device-key.ts'
 import { DeviceTokens } from '../../agent/keys/device-token.ts'
+import { Clock } from '../../agent/runtime/clock.ts'
 import { verifyLedger } from '../../agent/ledger/verify-ledger.ts'
 import { agentOptions, ENROLLMENT_TOKEN_FILE, type AgentSettings } from '../../agent/settings.ts'
 import { HttpClient } from '../../client/http.ts'
@@ -309,7 +310,10 @@ async function signIn(
   try {
     if (isProblem(keys)) return keys
     const current = keys.next?.signer.keyId === identity.keyId ? keys.next : keys.current
-    const tokens = new DeviceTokens({ current }, { wall: io.now, sinceBoot: () => performance.now() })
+    const tokens = new DeviceTokens(
+      { current },
+      new Clock({ wall: io.now, sinceBoot: () => performance.now(), bootId: '' }, null),
+    )
     const request = policyRequest(identity.edgeUrl, {
       instanceId,
       knownRevision: policy?.revision ?? 0,

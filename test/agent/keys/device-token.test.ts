@@ -3,6 +3,7 @@ import { expect, test } from 'vitest'
 import type { Identity } from '../../../src/agent/ledger/journal.ts'
 import { DeviceTokens } from '../../../src/agent/keys/device-token.ts'
 import { DEVICE, EDGE, INSTANCE, SERVICE } from '../sync/fake-cloud.ts'
+import { Clock } from '../../../src/agent/runtime/clock.ts'
 import { FakeTime } from '../sync/fake-time.ts'
 import { makeDeviceKey, TestDevice } from '../sync/test-device.ts'
 
@@ -20,7 +21,7 @@ const identity: Identity = {
 test('a device token has the claims of a client token and lives for minutes', async () => {
   const key = await makeDeviceKey()
   const time = new FakeTime()
-  const token = await new DeviceTokens({ current: key }, time).token(identity)
+  const token = await new DeviceTokens({ current: key }, new Clock(time, null)).token(identity)
   const { payload } = await jwtVerify(token, await importJWK(key.publicJwk, 'EdDSA'), {
     currentDate: new Date(time.truth()),
   })
@@ -37,7 +38,7 @@ test('a device token has the claims of a client token and lives for minutes', as
 
 test('a token is used again while it has time left, and not for another set of instances', async () => {
   const time = new FakeTime()
-  const tokens = new DeviceTokens({ current: await makeDeviceKey() }, time)
+  const tokens = new DeviceTokens({ current: await makeDeviceKey() }, new Clock(time, null))
   const first = await tokens.token(identity)
   time.advance(179_000)
   expect(await tokens.token(identity)).toBe(first)
@@ -49,11 +50,26 @@ test('a token is used again while it has time left, and not for another set of i
 
 test('a wall clock that is set does not make a token live longer', async () => {
   const time = new FakeTime()
-  const tokens = new DeviceTokens({ current: await makeDeviceKey() }, time)
+  const tokens = new DeviceTokens({ current: await makeDeviceKey() }, new Clock(time, null))
   const first = await tokens.token(identity)
   time.wallErrorMs = -86_400_000
   time.advance(200_000)
   expect(await tokens.token(identity)).not.toBe(first)
+})
+
+test('a token has the time that the cloud signed, whatever the wall clock shows', async () => {
+  const time = new FakeTime()
+  const clock = new Clock(time, null)
+  const tokens = new DeviceTokens({ current: await makeDeviceKey() }, clock)
+  time.wallErrorMs = -3_600_000
+  tokens.followCloudClock(time.truth())
+  clock.learn({ time: time.truth(), sentAt: time.sinceBoot(), receivedAt: time.sinceBoot() })
+  for (const wallErrorMs of [-3_600_000, 0, 3_600_000]) {
+    time.wallErrorMs = wallErrorMs
+    for (const known of [tokens, new DeviceTokens({ current: await makeDeviceKey() }, clock)]) {
+      expect(decodeJwt(await known.fresh(identity)).exp).toBeCloseTo(time.truth() / 1000 + 300, -1)
+    }
+  }
 })
 
 test.each([-40 * 365 * 86_400_000, -3_600_000, 3_600_000, 10 * 365 * 86_400_000])(
@@ -96,7 +112,7 @@ test('a cloud that keeps refusing is asked twice and not for ever', async () => 
 })
 
 test('every connection to the broker has a token of its own', async () => {
-  const tokens = new DeviceTokens({ current: await makeDeviceKey() }, new FakeTime())
+  const tokens = new DeviceTokens({ current: await makeDeviceKey() }, new Clock(new FakeTime(), null))
   const kept = await tokens.token(identity)
   expect(decodeJwt(await tokens.fresh(identity))).toEqual(decodeJwt(kept))
 })
