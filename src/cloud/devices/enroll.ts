@@ -27,12 +27,12 @@ export async function enroll(
   }
   const key = { publicKey: request.publicKey, thumbprint: await thumbprint(request.publicKey) }
   const fresh = { id: newId(), enrolledAt: now() }
+  const newcomer = { ...key, name: request.name ?? claims.name ?? null, ...fresh }
   const deviceId = await store.transaction(async (tx) => {
     const used = await tx.edge.enrollments.get(claims.jti)
-    if (used !== undefined) return whoUsed(tx, used, key.thumbprint, claims)
+    if (used !== undefined) return whoUsed(tx, used, newcomer, claims)
     if (expired) throw refused('This enrollment token has expired.')
-    const name = request.name ?? claims.name ?? null
-    const device = await admit(tx, claims, { ...key, name, ...fresh })
+    const device = await admit(tx, claims, newcomer)
     const record = { jti: claims.jti, thumbprint: key.thumbprint, deviceId: device.id, at: fresh.enrolledAt }
     if (await tx.edge.enrollments.claim(record)) {
       const by = { kind: 'DEVICE', keyId: key.thumbprint, name: device.name, issuer: null } as const
@@ -45,7 +45,7 @@ export async function enroll(
     // Another node enrolled meanwhile: with the same key, it created the same device.
     const taken = await tx.edge.enrollments.get(claims.jti)
     if (taken === undefined) throw new Error('invariant: a token that was used stays used')
-    return whoUsed(tx, taken, key.thumbprint, claims)
+    return whoUsed(tx, taken, newcomer, claims)
   })
   return {
     deviceId,
@@ -55,10 +55,15 @@ export async function enroll(
   }
 }
 
-async function whoUsed(tx: Transaction, used: EnrollmentRecord, thumbprintNow: string, token: Claims): Promise<string> {
-  const found = await tx.edge.devices.withKey(thumbprintNow)
+async function whoUsed(
+  tx: Transaction,
+  used: EnrollmentRecord,
+  { thumbprint, enrolledAt }: Newcomer,
+  token: Claims,
+): Promise<string> {
+  const found = await tx.edge.devices.withKey(thumbprint)
   if (found?.device.id !== used.deviceId) throw refused('This enrollment token was used by another device.')
-  suspensionAfter(found.device, token)
+  suspensionAfter(found.device, token, enrolledAt)
   return used.deviceId
 }
 
@@ -90,7 +95,7 @@ async function admit(tx: Transaction, token: Claims, newcomer: Newcomer): Promis
       ...locked,
       instanceIds,
       name: newcomer.name ?? locked.name,
-      suspension: suspensionAfter(locked, token),
+      suspension: suspensionAfter(locked, token, newcomer.enrolledAt),
     }
     await tx.edge.devices.save(device)
     if (token.labels !== undefined) await tx.edge.devices.label(device.id, labelsAfter(device, token.labels))
@@ -128,9 +133,14 @@ function labelsAfter({ labels }: Device, set: Labels): Labels {
 }
 
 /** Only a token issued after a termination lifts it; a lock is never lifted by enrolling. @throws CodedError ENROLLMENT_REFUSED */
-function suspensionAfter({ suspension }: Device, { iat }: Claims): Device['suspension'] {
+function suspensionAfter({ suspension }: Device, { iat }: Claims, now: number): Device['suspension'] {
   if (suspension?.state !== 'TERMINATED') return suspension
   if ((iat + 1) * 1_000 > suspension.since) return null
+  if (suspension.since > now) {
+    const until = new Date(suspension.since).toISOString()
+    const text = `The cloud's clock was ahead when the service of this device was ended, at ${until}.`
+    throw refused(`${text} Terminate the device again, then make a fresh enrollment token.`)
+  }
   throw refused('The service of this device was ended after this enrollment token was made: it needs a fresh one.')
 }
 

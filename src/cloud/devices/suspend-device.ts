@@ -59,8 +59,9 @@ function nextSuspension(
 ): Suspension | null {
   if (revokedAt !== null) throw new CodedError('CONFLICT', `The key of the device ${id} is revoked.`)
   const state = STATE[command]
-  if (state === suspension?.state) return suspension
-  if (suspension?.state === 'TERMINATED') {
+  // One that the clock dated ahead begins now: only a token that is made after it lifts a termination.
+  if (state === suspension?.state && (suspension?.since ?? 0) <= at) return suspension
+  if (suspension?.state === 'TERMINATED' && state !== 'TERMINATED') {
     throw new CodedError('CONFLICT', `The service of the device ${id} was ended: it must enroll again.`)
   }
   return state === null ? null : { state, since: at, by }

@@ -198,6 +198,24 @@ describe('a device whose service is ended', () => {
     expect((await client.attach(randomUUID())).answer).not.toBe('')
   })
 
+  it('that ended while the clock was ahead can be ended again, so that new tokens enroll it', async () => {
+    const enroll = async () => {
+      const token = await enrollmentToken(twin, instanceId)
+      return twin.call('POST', `${EDGE}/enrollments`, { token, body: { publicKey: client.keys.jwk } })
+    }
+    twin.clockAheadMs = 86_400_000
+    await command('terminate')
+    const wrong = await shown()
+    twin.clockAheadMs = 0
+    const refused = await enroll()
+    expect(refusal(refused)).toEqual([403, 'ENROLLMENT_REFUSED'])
+    expect(pick(refused.body, 'message')).toMatch(/clock was ahead.*Terminate the device again, then make/)
+    await command('terminate')
+    expect((await shown()).suspension?.since).toBe((wrong.suspension?.since ?? 0) - 86_400_000)
+    expect((await enroll()).status).toBe(200)
+    expect((await shown()).suspension).toBeNull()
+  })
+
   it('cannot be locked or unlocked, and a revoked one can be held back no more', async () => {
     await command('terminate')
     expect((await command('terminate')).status).toBe(200)

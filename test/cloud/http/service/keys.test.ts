@@ -44,6 +44,24 @@ describe('a clock that was ahead', () => {
     expect(confirmed.status).toBeLessThan(300)
   })
 
+  it('delays the begin of no key that is saved again once it is corrected', async () => {
+    await using twin = await openTwin((settings) => ({ ...settings, keys: { ...settings.keys, delay: 10 * MINUTE } }))
+    const { publicPem, privatePem } = newKeyPair()
+    const save = () => twin.call('PUT', '/api/v1.1/administration-keys', { body: [{ id: 'k', publicKey: publicPem }] })
+    const isGood = async () => {
+      const of = { kind: 'ADMIN', instanceIds: [], issuer: 'i', now: twin.wall, lifetimeMs: HOUR } as const
+      return works(twin, await makeAccessToken({ ...of, privateKey: privatePem, keyId: 'k' }))
+    }
+    twin.clockAheadMs = 2 * 24 * HOUR
+    await save()
+    twin.clockAheadMs = 0
+    await twin.advance(10 * MINUTE)
+    expect(await isGood()).toBe(false)
+    await save()
+    await twin.advance(10 * MINUTE)
+    expect(await isGood()).toBe(true)
+  })
+
   it('delays the end of no key that is deleted again once it is corrected', async () => {
     await using twin = await openTwin((settings) => ({ ...settings, keys: { ...settings.keys, delay: 10 * MINUTE } }))
     const { publicPem, privatePem } = newKeyPair()
