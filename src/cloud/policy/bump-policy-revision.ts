@@ -2,6 +2,7 @@
 import { ENGINE } from '../../core/engine.ts'
 import { TOLERANCE_MS } from '../../core/rules/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'
+import { retargetAccounts } from '../accounts/retarget-accounts.ts'
 import { LISTED_BACK_MS, limitPeriods, lineItemPeriods } from '../accounts/calendar.ts'
 import type { ConsumptionLimitRecord, LineItemRecord, PolicyRevision } from '../storage/records.ts'
 import type { Reader, Store, Transaction } from '../storage/store.ts'
@@ -72,7 +73,8 @@ export async function bumpPolicyRevision(
 ): Promise<PolicyRevision> {
   bumping.add(tx)
   const { instanceId } = before
-  const bumpedAt = isAhead(before, now) ? now : Math.max(now, before.bumpedAt)
+  const wasAhead = isAhead(before, now)
+  const bumpedAt = wasAhead ? now : Math.max(now, before.bumpedAt)
   const lineItems = await tx.lineItems.list(instanceId)
   const limits = await tx.consumptionLimits.list(instanceId)
   const bumped: PolicyRevision = {
@@ -84,6 +86,8 @@ export async function bumpPolicyRevision(
     engine: ENGINE.version,
   }
   await tx.policyRevisions.save(bumped)
+  // Caps that were changed by the clock ahead: the present period was over for it.
+  if (wasAhead) for (const lineItem of lineItems) await retargetAccounts(tx, lineItem, now)
   await tx.outbox.append([{ kind: 'policy', instanceId, revision: bumped.revision }], now)
   return bumped
 }

@@ -61,16 +61,7 @@ export class Policies {
 
   /** Locked against changes until the transaction ends. Undefined: unknown instance. */
   async hold(tx: Transaction, instanceId: string, now: number): Promise<LoadedPolicy | undefined> {
-    // Before any lock: two transactions that share the rules and both need them exclusively would deadlock.
-    const known = this.#kept.get(instanceId) ?? (await tx.policyRevisions.get(instanceId))
-    if (known === undefined) return undefined
-    if (!needsNewRevision(known, now)) {
-      const current = await tx.policyRevisions.hold(instanceId)
-      if (current === undefined) return undefined
-      if (!needsNewRevision(current, now)) return this.at(tx, current)
-      await this.#lockHeld(tx, [current])
-    }
-    return this.#renew(tx, instanceId, now)
+    return (await this.holdAll(tx, [instanceId], now)).get(instanceId)
   }
 
   /** As {@link Policies.hold}, of several instances. Those that are unknown are left out. */
@@ -80,39 +71,27 @@ export class Policies {
     now: number,
     { likely = [], whenHeld = () => undefined }: Ahead = {},
   ): Promise<ReadonlyMap<string, LoadedPolicy>> {
-    const sorted: string[] = []
-    const all = new Map<string, LoadedPolicy>()
-    let isCurrent = true
+    // Before any lock: two transactions that share the rules and both need them exclusively would deadlock.
+    const due = new Map<string, boolean>()
     for (const instanceId of [...new Set(instanceIds)].sort()) {
       const known = this.#kept.get(instanceId) ?? (await tx.policyRevisions.get(instanceId))
-      if (known === undefined) continue
-      sorted.push(instanceId)
-      isCurrent &&= !needsNewRevision(known, now)
+      if (known !== undefined) due.set(instanceId, needsNewRevision(known, now))
     }
-    if (isCurrent) {
-      const revisions = await tx.policyRevisions.holdAll(sorted, [...likely], whenHeld)
-      const due = new Set(revisions.filter((revision) => needsNewRevision(revision, now)))
-      if (due.size > 0) await this.#lockHeld(tx, [...due])
-      for (const revision of revisions) {
-        const loading = due.has(revision) ? this.#renew(tx, revision.instanceId, now) : this.at(tx, revision)
-        const loaded = await loading
-        if (loaded !== undefined) all.set(revision.instanceId, loaded)
-      }
-      return all
+    const isAnyDue = [...due.values()].includes(true)
+    const revisions = isAnyDue
+      ? await lockEach(tx, due)
+      : await tx.policyRevisions.holdAll([...due.keys()], [...likely], whenHeld)
+    const unexpected = revisions.filter((each) => needsNewRevision(each, now) && due.get(each.instanceId) === false)
+    if (unexpected.length > 0) await this.#lockHeld(tx, unexpected)
+    const all = new Map<string, LoadedPolicy>()
+    for (const revision of revisions) {
+      const loaded = needsNewRevision(revision, now)
+        ? this.#load(tx, await bumpPolicyRevision(tx, revision, now))
+        : this.at(tx, revision)
+      all.set(revision.instanceId, await loaded)
     }
-    for (const instanceId of sorted) {
-      const loaded = await this.hold(tx, instanceId, now)
-      if (loaded !== undefined) all.set(instanceId, loaded)
-    }
-    whenHeld()
+    if (isAnyDue) whenHeld()
     return all
-  }
-
-  async #renew(tx: Transaction, instanceId: string, now: number): Promise<LoadedPolicy | undefined> {
-    const locked = await tx.policyRevisions.lock(instanceId)
-    if (locked === undefined) return undefined
-    if (!needsNewRevision(locked, now)) return this.at(tx, locked)
-    return this.#load(tx, await bumpPolicyRevision(tx, locked, now))
   }
 
   /** A clock ahead, or an older engine, has bumped them since they were cached. If the transaction restarts, it reads them first. */
@@ -177,6 +156,17 @@ export class Policies {
       recovery: recovery?.number ?? 0,
     }
   }
+}
+
+/** @param due by instance, in the sequence of their ids: whether its rules are locked for a change */
+async function lockEach(tx: Transaction, due: ReadonlyMap<string, boolean>): Promise<readonly PolicyRevision[]> {
+  const found: PolicyRevision[] = []
+  for (const [instanceId, isDue] of due) {
+    const { policyRevisions } = tx
+    const revision = isDue ? await policyRevisions.lock(instanceId) : await policyRevisions.hold(instanceId)
+    if (revision !== undefined) found.push(revision)
+  }
+  return found
 }
 
 async function assemblePolicy(

@@ -262,6 +262,22 @@ describe('the policy of an instance', () => {
     expect((await load(ONE, later)).revision).toBe(3)
   })
 
+  it.each([5, 500])(
+    'caps the present period at %i tokens that were set while the clock was ahead',
+    async (quantity) => {
+      const daily = { resetFrequency: 'DAILY' } as const
+      await mapLineItem(store, ONE, lineItem({}, daily), NOW)
+      const { lineItems } = await load()
+      const present = periodAt(lineItems.get('A')?.periods ?? [], NOW)?.index
+      const account = lineAccount(ONE, 'A', present ?? NaN)
+      await store.transaction((tx) => tx.accounts.open([{ account, cap: 100_000_000n }]))
+      await mapLineItem(store, ONE, lineItem({ quantity }, daily), NOW + 50 * DAY)
+      const { bumpedAt } = await load()
+      const pools = await store.read((reader) => reader.accounts.get([account]))
+      expect([bumpedAt, pools.get(account)?.capTarget]).toEqual([NOW, BigInt(quantity) * 1_000_000n])
+    },
+  )
+
   it('does not exist for an unknown instance', async () => {
     const unknown = '33333333-3333-4333-8333-333333333333'
     const [one, all, read] = await store.transaction(async (tx) => [
