@@ -374,17 +374,28 @@ describe('a store over two servers', { timeout: 120_000 }, () => {
 
 describe('a request for a connection', () => {
   const standby = { host: 'b', port: 5432 } as never
-  const connect = (standbys: number, hosts = 'a,b'): Promise<string> => {
+  const refused = (): Error => Object.assign(new Error('connect ECONNREFUSED'), { address: '::1', port: 5432 })
+  const connect = (
+    failures: number,
+    hosts = 'a,b',
+    failure: () => Error = () => new NotPrimary('the server is a standby', standby),
+  ): Promise<string> => {
     let attempts = 0
     return new Hosts(databaseAddress(`postgres://${hosts}/db`), LIMITS).connect(async () => {
       attempts += 1
-      if (attempts <= standbys) throw new NotPrimary('the server is a standby', standby)
+      if (attempts <= failures) throw failure()
       return 'the primary'
     })
   }
 
   it('does not fail because others led it to the same standby twice', async () => {
     expect(await connect(3)).toBe('the primary')
+  })
+
+  it('does not fail because the same host refused it twice', async () => {
+    expect(await connect(3, 'a,b', refused)).toBe('the primary')
+    const cause = { message: '20 connections led to 1 of 2 hosts: connect ECONNREFUSED' }
+    await expect(connect(Infinity, 'a,b', refused)).rejects.toMatchObject({ cause })
   })
 
   it('ends when the address names one standby twice', async () => {

@@ -1,7 +1,7 @@
 /** The address of a database on one or several hosts, of which one is the primary. */
 import pg from 'pg'
 import { CodedError } from '../../../protocol/errors.ts'
-import { NotConnected, isQueueTimeout } from './failures.ts'
+import { NotConnected, isQueueTimeout, messageOf } from './failures.ts'
 import type { Limits } from './limits.ts'
 
 export interface DatabaseAddress {
@@ -108,7 +108,7 @@ export class Hosts {
         return await open()
       } catch (cause) {
         // A request that waits for a connection can get two to the same host: that says nothing about the others.
-        causes.set(cause instanceof NotPrimary ? cause.server : cause, cause)
+        causes.set(serverOf(cause), cause)
         if (isQueueTimeout(cause)) throw new NotConnected('no connection', { cause })
         this.leave(index)
         if (cause instanceof CodedError) throw cause
@@ -118,12 +118,19 @@ export class Hosts {
           })
         }
         if (attempts === ATTEMPTS_MAX) {
-          const text = `${attempts} connections led to standbys or former primaries, and none to another host`
+          const text = `${attempts} connections led to ${causes.size} of ${this.#options.length} hosts: ${messageOf(cause)}`
           throw new NotConnected('no connection', { cause: new Error(text, { cause }) })
         }
       }
     }
   }
+}
+
+/** Where a connection failed: `host:port`, or the address and port. The error itself if it does not say. */
+function serverOf(cause: unknown): unknown {
+  if (cause instanceof NotPrimary) return cause.server
+  if (!(cause instanceof Error) || !('address' in cause) || !('port' in cause)) return cause
+  return `${String(cause.address)}:${String(cause.port)}`
 }
 
 /** The server is a standby, or a former primary. */
