@@ -22,7 +22,7 @@ test('shows a clock that is trusted, and how settlement stands', async () => {
   await using twin = await fakeService('tcp', { [`GET ${SWEEPS}`]: { body: calm } })
   expect((await sweeps(twin.address, 'show')).out).toBe(
     'clock       2026-11-01T00:00:00.000Z, trusted\n' +
-      'settlement  0 devices are due, 1 were settled within 24 hours, 2 are allowed\n',
+      'settlement  devices due: 0, settled within 24 hours: 1 of 2 allowed\n',
   )
 })
 
@@ -30,7 +30,7 @@ test('shows what pauses the sweeps, by how much the clock is off, and what to do
   await using twin = await fakeService('tcp', { [`GET ${SWEEPS}`]: { body: paused } })
   const { out } = await sweeps(twin.address, 'show')
   expect(out).toContain('paused by CLOCK_JUMPED: 0.8 h before the expected time. Correct the clock')
-  expect(out).toContain('paused by SETTLEMENT_TOO_LARGE: 8 devices are due')
+  expect(out).toContain('paused by SETTLEMENT_TOO_LARGE: devices due: 8, settled within 24 hours: 0 of 2 allowed')
   expect(JSON.parse((await sweeps(twin.address, 'show', '--json')).out)).toEqual(paused)
 })
 

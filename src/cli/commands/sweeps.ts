@@ -47,7 +47,7 @@ function clockLine({ now, clock }: SweepState): string {
 }
 
 function settlementLine({ settlement: { paused, due, settled, allowed } }: SweepState): string {
-  const counts = `${due} devices are due, ${settled} were settled within 24 hours, ${allowed} are allowed`
+  const counts = `devices due: ${due}, settled within 24 hours: ${settled} of ${allowed} allowed`
   if (!paused) return `settlement  ${counts}`
   return `settlement  paused by SETTLEMENT_TOO_LARGE: ${counts}. ${ERRORS.SETTLEMENT_TOO_LARGE.remedy}`
 }
