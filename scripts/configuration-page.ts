@@ -15,7 +15,7 @@ A flag overrides the environment, which overrides the settings file, which overr
 nearest known name, and values that a setting does not accept.
 
 A duration is a whole number with \`ms\`, \`s\`, \`m\`, \`h\` or \`d\`. A size is a whole number with \`B\`, \`KiB\`, \`MiB\`, \`GiB\` or \`TiB\`.
-Quote both in the file.
+Quote both in the file. A path has no spaces around it.
 
 A running service reads its settings again on \`SIGHUP\` (\`systemctl reload\`) and applies settings marked *reload*. A setting marked
 *reload, between values* changes only if it had a value before and still has one. Other changes wait for a restart, and the service

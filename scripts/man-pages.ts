@@ -87,8 +87,8 @@ function settingsPage(version: string, { agent, cloud }: Tables): string {
       text(
         'Settings are TOML: tables with keys; table.key is "key" under "[table]". A flag overrides the environment, which overrides ' +
           'the file, which overrides the default. At the start, unknown names and invalid values are refused with the nearest known ' +
-          'name. Durations are text such as "30s", "5m" or "24h", sizes such as "64KiB" or "8GiB". A secret is in a separate ' +
-          'file, which its key names.',
+          'name. Durations are text such as "30s", "5m" or "24h", sizes such as "64KiB" or "8GiB". A path has no spaces around ' +
+          'it. A secret is in a separate file, which its key names.',
       ),
     ),
     section('AGENT', table('agent', agent)),

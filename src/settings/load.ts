@@ -77,7 +77,7 @@ function valueOf({ option }: NamedOption, found: Found, readText: Sources['readT
   const parsed = as === 'toml' ? option.fromToml(value) : option.fromText(String(value), where)
   if (parsed !== undefined) return parsed
   const shown = option.secret ? '' : ` is ${shorten(value)}, but`
-  throw invalid(`${where}${shown} takes ${option.secret ? 'a text that is not empty' : option.takes}.`)
+  throw invalid(`${where}${shown} takes ${option.expects}.`)
 }
 
 function readFile(

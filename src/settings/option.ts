@@ -7,6 +7,8 @@ export interface Option<T> {
   readonly help: string
   /** Accepted values; completes the sentence "Takes ...". */
   readonly takes: string
+  /** The same in the error about another value, with what the documentation says once for all settings of this kind. */
+  readonly expects: string
   readonly default: T
   /** The default as an operator writes it; null: none. */
   readonly defaultText: string | null
@@ -79,9 +81,13 @@ export function text<const T extends string | null>(
 export function path<const T extends string | null>(
   description: OptionDescription<T>,
 ): Option<string | Extract<T, null>> {
-  return ofText(description, 'a path without spaces around it', (given) =>
-    // SQLite's binding removes spaces around the name of a file, so a database would be in another directory.
-    given === '' || given !== given.trim() || given.includes('\u0000') ? undefined : given,
+  return ofText(
+    description,
+    'a path',
+    (given) =>
+      // SQLite's binding removes spaces around the name of a file, so a database would be in another directory.
+      given === '' || given !== given.trim() || given.includes('\u0000') ? undefined : given,
+    'a path without spaces around it',
   )
 }
 
@@ -199,6 +205,7 @@ export function secret(spec: {
     isOption: true,
     help: spec.help,
     takes: 'the path of a file that contains the secret',
+    expects: 'a text that is not empty',
     default: null,
     defaultText: spec.file ?? null,
     secret: true,
@@ -254,6 +261,8 @@ function named(envPrefix: string, path: readonly string[], option: Option<unknow
 
 interface Kind<T> {
   readonly takes: string
+  /** Default: what it takes. */
+  readonly expects?: string
   readonly show: (value: T) => string
   readonly fromText: (text: string) => T | undefined
   readonly fromToml: (value: unknown) => T | undefined
@@ -271,6 +280,7 @@ function option<T, D extends T | null>(
     isOption: true,
     ...{ help, default: fallback as T | Extract<D, null>, defaultText, secret: false },
     reloadable: reloadable ?? false,
+    expects: kind.takes,
     ...kind,
   }
 }
@@ -279,9 +289,11 @@ function ofText<V extends string, D extends V | null>(
   description: OptionDescription<D>,
   takes: string,
   parse: (text: string) => V | undefined,
+  expects = takes,
 ): Option<V | Extract<D, null>> {
   return option<V, D>(description, {
     takes,
+    expects,
     show: String,
     fromText: parse,
     fromToml: (given) => (typeof given === 'string' ? parse(given) : undefined),
