@@ -112,12 +112,19 @@ export function readAuthority(io: Io, path: string): string {
   throw new CodedError('USAGE', `${path} has no PEM certificate.`)
 }
 
+export function contextArgument(text: string): string {
+  if (/^[\p{L}\p{N}][\p{L}\p{N}._-]{0,99}$/u.test(text)) return text
+  throw new InvalidArgumentError('Use up to 100 letters, digits, dots, hyphens and underscores, such as prod.')
+}
+
+export const STANDARD_INPUT = '/dev/stdin'
+
 export function readFileArgument(io: Io, path: string, code: ErrorCode): string {
   try {
     return io.readText(path)
   } catch (cause) {
     const isInvalid = code === 'USAGE' && isNotUtf8(cause)
-    const message = `Cannot read ${shownPath(path)}: ${unreadableReason(cause)}.`
+    const message = `Cannot read ${path === STANDARD_INPUT ? 'standard input' : shownPath(path)}: ${unreadableReason(cause)}.`
     throw new CodedError(isInvalid ? 'FILE_INVALID' : code, message, { cause })
   }
 }

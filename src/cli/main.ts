@@ -1,6 +1,7 @@
 /** Runs the command in the real process. A command that cleans up gets the first signal; the second one kills it. */
 import { readFileSync, statSync } from 'node:fs'
 import { ERRORS } from '../protocol/errors.ts'
+import { STANDARD_INPUT } from './arguments.ts'
 import { run } from './program.ts'
 
 /** Shell convention for processes that end by a signal: 128 + signal number. SIGPIPE is 13. */
@@ -32,13 +33,15 @@ listen()
 
 /** Refuses bytes that are not UTF-8: they would become U+FFFD, and different names would become the same. */
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
-const readUtf8 = (path: string): string => utf8.decode(readFileSync(path))
+const readUtf8 = (file: string | number): string => utf8.decode(readFileSync(file))
 
-/** Of a terminal or a pipe, which may never end: listeners could not run meanwhile, so signals end the process. */
+/** Of a terminal, pipe or socket, which may never end: listeners could not run meanwhile, so signals end the process. */
 function readStream(path: string): string {
+  // As a socket, for example over SSH, standard input cannot be opened by its path.
+  const isSocket = path === STANDARD_INPUT && statSync(path).isSocket()
   SIGNALS.forEach((signal) => process.off(signal, onSignal))
   try {
-    return readUtf8(path)
+    return readUtf8(isSocket ? 0 : path)
   } finally {
     listen()
   }

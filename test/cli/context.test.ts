@@ -54,7 +54,18 @@ describe('a context', () => {
     expect(listed.map((line) => (JSON.parse(line) as { name: string }).name).sort()).toEqual(names.toSorted())
   })
 
-  it('is not stored where no directory can be made, and the reason is told', async () => {
+  it.each(['a b', 'a\u001b[31m', 'a\n', '__proto__', '-', 'x'.repeat(101)])('is not named %j', async (name) => {
+    const { code, out, err } = await add(name)
+    expect([code, out]).toEqual([64, ''])
+    expect(err).toContain('Use up to 100 letters, digits, dots, hyphens and underscores, such as prod.')
+  })
+
+  it('is named in any script', async () => {
+    expect((await add('prüfstand-2.0_東京')).code).toBe(0)
+    expect((await run(['context', 'use', 'prüfstand-2.0_東京'])).code).toBe(0)
+  })
+
+  it('is not stored where no directory can be made, and the error names the reason', async () => {
     const { code, err } = await tallygate(
       ['context', 'add', 'prod', '--url', origin(), '--admin-key', twin.cloud.administrationKeyFile],
       { env: { HOME: '/proc' }, readText: (path) => readFileSync(path, 'utf8') },

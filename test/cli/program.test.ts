@@ -1,4 +1,4 @@
-import { execFile, spawn } from 'node:child_process'
+import { execFile, spawn, spawnSync } from 'node:child_process'
 import { mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -198,11 +198,17 @@ describe('as a process', () => {
     })
   })
 
+  test('it reads standard input that is a socket, and names it if it is not UTF-8', () => {
+    const { status, stderr } = spawnSync(process.execPath, [bin, 'apply', '-f', '-'], { input: Buffer.of(0xff) })
+    expect(status).toBe(65)
+    expect(String(stderr)).toContain('FILE_INVALID: Cannot read standard input: it is not valid UTF-8.')
+  })
+
   test.each([
     [
       'bytes that are not UTF-8',
       Buffer.from('name: caf\u00e9', 'latin1'),
-      /FILE_INVALID: Cannot read \S+: it is not valid UTF-8\./,
+      /FILE_INVALID: Cannot read \S+site\.yaml: it is not valid UTF-8\./,
     ],
     ['the character U+FFFD', Buffer.from('nmae: \uFFFD'), /FILE_INVALID: \S+site\.yaml:1: nmae/],
   ])('it tells a file with %s from others', async (_what, bytes, message) => {

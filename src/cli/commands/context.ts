@@ -1,7 +1,7 @@
 import { resolve } from 'node:path'
 import { Command } from 'commander'
 import { type AdministratorFlags, keyToken } from '../administrator.ts'
-import { cloudArgument, readAuthority } from '../arguments.ts'
+import { cloudArgument, contextArgument, readAuthority } from '../arguments.ts'
 import { changeContexts, contextNamed, readContexts } from '../contexts.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
@@ -16,7 +16,7 @@ export function command(io: Io): Command {
   context
     .command('add')
     .description('Adds a context, or replaces the one with this name. The first one becomes the current one.')
-    .argument('<name>', 'name of the context')
+    .argument('<name>', 'name of the context', contextArgument)
     .requiredOption('--url <url>', 'address of the cloud; without a path, /dynamicmonetization is added', cloudArgument)
     .option('--admin-key <file>', 'private administration key (PEM); default: the user whom tallygate login signs in')
     .option('--kid <id>', 'key id (default: its RFC 7638 thumbprint)')

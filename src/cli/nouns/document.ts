@@ -2,7 +2,7 @@
 import { type Document, LineCounter, isMap, isNode, isScalar, parseDocument } from 'yaml'
 import { CodedError } from '../../protocol/errors.ts'
 import { isTooDeep } from '../../protocol/parse-json.ts'
-import { readFileArgument } from '../arguments.ts'
+import { STANDARD_INPUT, readFileArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
 
 export type Path = readonly PropertyKey[]
@@ -26,7 +26,7 @@ const PARSER_MESSAGES: Readonly<Record<string, string>> = {
 
 export function readDocument(path: string, io: Io): FileDocument {
   const name = path === '-' ? 'standard input' : path
-  const text = readFileArgument(io, path === '-' ? '/dev/stdin' : path, 'USAGE')
+  const text = readFileArgument(io, path === '-' ? STANDARD_INPUT : path, 'USAGE')
   if (text.trim() === '') throw new CodedError('FILE_INVALID', `${name} is empty`)
   if (text.length > CHARACTERS_MAX)
     throw new CodedError('FILE_INVALID', `${name} is larger than 8 MiB: split it into several files`)
