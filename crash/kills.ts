@@ -177,7 +177,7 @@ class Books {
     for (const { requester } of ledger.after(0)) recorded.set(requester, (recorded.get(requester) ?? 0) + 1)
     for (const { requester, told, unanswered } of this.#applications.lanes()) {
       const beyond = (recorded.get(requester) ?? 0) - told
-      hold(beyond >= 0 && beyond <= unanswered, `${requester}: ${beyond} entries beyond what it was told`)
+      hold(beyond >= 0 && beyond <= unanswered, `${requester}: ${beyond} entries beyond what it received`)
       this.#recordedUnanswered += beyond
     }
   }

@@ -132,7 +132,7 @@ useradd --system --groups tallygate application 2>/dev/null
 useradd --system stranger 2>/dev/null
 holds 'a member of the group may ask' setpriv --reuid application --regid application --init-groups curl -sf --unix-socket $sock http://device/livez
 holds 'anybody else may not' fails setpriv --reuid stranger --regid stranger --init-groups curl -sf --unix-socket $sock http://device/livez
-holds 'the caller is told by the kernel, sandbox or not' sh -c "printf '[callers]\nuse = \"user:application\"\n' >>/etc/tallygate/agent.toml; systemctl restart $agent"
+holds 'the kernel identifies the caller, sandbox or not' sh -c "printf '[callers]\nuse = \"user:application\"\n' >>/etc/tallygate/agent.toml; systemctl restart $agent"
 holds 'who is not named is refused' sh -c "setpriv --reuid tallygate-cloud --regid tallygate --clear-groups curl -s --unix-socket $sock http://device/elastic/api/v1.1/instances/$instance/access-request -H '$json' -d '{}' | grep -q CALLER_NOT_ALLOWED"
 sed -i '/^\[callers\]$/,$d' /etc/tallygate/agent.toml
 systemctl restart $agent

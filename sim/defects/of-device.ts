@@ -108,7 +108,7 @@ function unflushed(commitsKept: number) {
 export const DEVICE_DEFECTS: readonly Defect[] = [
   {
     name: 'answer-before-commit',
-    is: 'an application is told before its entry is on the disk',
+    is: 'an application receives its response before its entry is on the disk',
     device: () => ({
       journal: (journal) => ({
         ...journal,
@@ -188,7 +188,7 @@ export const DEVICE_DEFECTS: readonly Defect[] = [
   },
   {
     name: 'return-not-durable',
-    is: 'what a device returns is told to the twin, and forgotten by a restart',
+    is: 'what a device returns is reported to the twin, and forgotten by a restart',
     always: ['release', 'kill', 'death-at-write'],
     device: () => {
       let returned = new Map<string, bigint>()

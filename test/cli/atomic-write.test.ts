@@ -86,7 +86,7 @@ it('a private directory gets its missing parents, for this user only', () => {
   for (const made of [path, join(directory, 'one')]) expect(statSync(made).mode & 0o777).toBe(0o700)
 })
 
-it('where no directory can be made, the reason is told', () => {
+it('where no directory can be made, the error names the reason', () => {
   writeFileSync(join(directory, 'file'), '')
   for (const [place, reason] of [
     ['/proc/config/tallygate', 'its directory does not exist'],

@@ -87,7 +87,7 @@ test('one whose environment this user may not see is not guessed', () => {
   expect(asked([hidden]).choice).toMatchObject({ why: 'NONE', others: [{ pid: 7, socket: 'NOT_READABLE' }] })
 })
 
-test('one whose settings cannot be used is told of as that', () => {
+test('one whose settings cannot be used is reported as that', () => {
   const broken = running(8, {}, 'TALLYGATE_AGENT_NO_SUCH_SETTING=1')
   expect(asked([one, broken]).choice.others).toMatchObject([{ pid: 7 }, { pid: 8, socket: 'SETTINGS_WRONG' }])
 })

@@ -89,7 +89,7 @@ test('a key that was not enrolled is to be put back', { timeout: 60_000 }, async
   expect(await signIn()).toMatchObject({ level: 'ok' })
 })
 
-test('a clock that is off is told as that', { timeout: 60_000 }, async () => {
+test('a clock that is off is reported as that', { timeout: 60_000 }, async () => {
   const { signIn } = await enrolled()
   expect(await signIn(Date.now() + 86_400_000)).toEqual(fails(/401 TOKEN_NOT_IN_TIME/, /clock/))
 })

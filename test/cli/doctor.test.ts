@@ -520,7 +520,7 @@ test('a file with a secret is known also from settings that are not TOML', async
 })
 
 describe('an address', () => {
-  it('is told with its certificate, trusted or not, and with what keeps it from answering', async () => {
+  it('is reported with its certificate, trusted or not, and with what keeps it from answering', async () => {
     const folder = temporaryDirectory()
     const [key, cert] = [join(folder, 'key.pem'), join(folder, 'cert.pem')]
     const kind = ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', '3']

@@ -16,7 +16,7 @@ function directory(): string {
   return made
 }
 
-describe('what the service manager is told', () => {
+describe('what is sent to the service manager', () => {
   it.each([
     ['a path', () => join(directory(), 'notify')],
     ['an abstract name', () => `@tallygate-${randomUUID()}`],
@@ -46,7 +46,7 @@ describe('what the service manager is told', () => {
   })
 })
 
-describe('what the service manager has told', () => {
+describe('what the service manager has sent', () => {
   it.each([
     [{}, null],
     [{ WATCHDOG_USEC: '30000000' }, 30_000],

@@ -142,7 +142,7 @@ test('it stays small, however much there is to tell', { timeout: 60_000 }, async
   expect(files['log.ndjson']!.length).toBeLessThanOrEqual(2_100_000)
 })
 
-test('a place that cannot be written is told', async () => {
+test('a place that cannot be written is reported', async () => {
   const args = ['support-bundle', '--no-network', '--output', '/nowhere/x.tar.gz']
   expect(await tallygate(args, { env: { TALLYGATE_AGENT_STATE_DIRECTORY: '/nowhere' } })).toMatchObject({ code: 73 })
 })

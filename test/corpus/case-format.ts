@@ -54,7 +54,7 @@ const requesterId = z.strictObject({ type: z.string(), value: z.string() })
 
 const consumptionLimit = z.strictObject({
   limit: decimalText,
-  /** How the API would be told; the periods are what comes out of it. */
+  /** As the API would receive it; the periods are derived from it. */
   frequency: z.enum(['DAILY', 'WEEKLY', 'MONTHLY', 'YEARLY']),
   periods: z.array(z.strictObject(span)).min(1),
   used: z.array(z.strictObject({ requester: requesterId, period: z.int().min(0), used: decimalText })).default([]),

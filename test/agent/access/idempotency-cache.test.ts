@@ -93,7 +93,7 @@ describe('the last answers', () => {
 })
 
 describe('an application session', () => {
-  it('is named by its caller and by itself, or by itself where callers are not told apart', () => {
+  it('is named by its caller and by itself, or by itself where callers are not distinguished', () => {
     expect(applicationSession('uid:1000', 'till')).toBe('uid:1000 till')
     expect(applicationSession(null, 'till')).toBe('till')
     expect([ownerOf('uid:1000 till'), ownerOf('till'), ownerOf('')]).toEqual(['uid:1000', '', ''])

@@ -32,7 +32,7 @@ function conditionsOf(
 const locked = { state: 'LOCKED', since: 1 } as const
 const terminated = { state: 'TERMINATED', since: 1 } as const
 
-it('a device that is held back is told so once, without what follows from it', () => {
+it('a suspended device names its suspension once, without what follows from it', () => {
   expect(
     conditionsOf(locked, [
       ['device suspension', 'DEVICE_LOCKED'],
@@ -48,7 +48,7 @@ it('a device that is held back is told so once, without what follows from it', (
   ).toEqual(['device suspension: DEVICE_TERMINATED'])
 })
 
-it('a session alone that is locked is told', () => {
+it('a session alone that is locked is named', () => {
   expect(conditionsOf(null, [['session i', 'SESSION_LOCKED']])).toEqual(['session i: SESSION_LOCKED'])
 })
 

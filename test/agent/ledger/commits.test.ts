@@ -32,7 +32,7 @@ class Bench {
   readonly logged: string[] = []
   logFails = false
   readonly logErrors: unknown[] = []
-  /** What callers were told, by the number of the entry. */
+  /** The responses to callers, by the number of the entry. */
   readonly answers: Record<number, string> = {}
   readonly recorded: number[] = []
   readonly lost: number[] = []

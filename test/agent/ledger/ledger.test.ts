@@ -367,7 +367,7 @@ describe('what the ledger asks for', () => {
     expect(test.ledger.demand.topUpRequests()).toEqual([])
   })
 
-  it('is told once when an account comes to a quarter of what it had, and once for so many entries', async () => {
+  it('is notified once when an account falls to a quarter of its balance, and once for so many entries', async () => {
     const test = new TestLedger({}, 5)
     test.grant({ [A]: 100n })
     for (let n = 1; n <= 3; n += 1) void test.charge({ account: A, amount: 25n })

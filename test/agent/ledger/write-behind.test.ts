@@ -24,7 +24,7 @@ const A = lineAccount(INSTANCE, 'line-1', 0)
 const B = actionAccount(INSTANCE, 'line-1', 'b')
 const BLOCK = 1_000n
 
-/** What was told to applications, per account, and what was decided. */
+/** What was sent to applications, per account, and what was decided. */
 interface Told {
   answered: Map<string, bigint>
   decided: Map<string, bigint>

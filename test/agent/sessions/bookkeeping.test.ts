@@ -124,7 +124,7 @@ it('records a session without requests without a requester', async () => {
 })
 
 describe('what a caller is held to', () => {
-  it('is told how many of its own sessions have not ended, locked ones included', async () => {
+  it('learns how many of its sessions have not ended, locked ones included', async () => {
     const device = await SessionDevice.make()
     const quota = new NotedQuota()
     const open = async (owner: string): Promise<string> => {
@@ -284,7 +284,7 @@ it('sessions that are stopped do nothing more by themselves', async () => {
   await device.sessions.settled()
 })
 
-/** A request for several items, with what the application wants to be told again. */
+/** A request for several items, with what the response must repeat to the application. */
 function requestItems(
   device: SessionDevice,
   sessionId: string,

@@ -89,7 +89,7 @@ async function open(intervalMs: number): Promise<{ twin: Twin; instanceId: strin
   return { twin, instanceId, device }
 }
 
-/** Opens sessions, uses and closes them, over and over, until it is told to stop. */
+/** Opens sessions, uses and closes them, over and over, until it is stopped. */
 class Application {
   readonly #client: AgentClient
   readonly #instanceId: string

@@ -28,7 +28,7 @@ export function audit(device: TestDevice, { forks = false } = {}): void {
   expect(billed).toBe(disk.history.length)
   const { durable, told } = device
   expect(cloud.billedOn(ACCOUNT)).toBe(durable.charged - durable.refunded)
-  // What an application was told is durable; what was durable when the process ended may not have been told.
+  // What was sent to an application is durable; what was durable when the process ended may not have been sent.
   expect(told.charged <= durable.charged && told.refunded <= durable.refunded).toBe(true)
   expect(cloud.outOn(ACCOUNT) <= CAP).toBe(true)
 }

@@ -76,7 +76,7 @@ export class TestDevice {
   readonly logged: { readonly fields: Record<string, unknown>; readonly message: string }[] = []
   /** For its sessions, as the cloud gave them. */
   readonly commands: SessionCommand[] = []
-  /** Amounts of which an application was told that they are charged, or given back. */
+  /** Amounts whose charge or return was sent to an application. */
   readonly told = { charged: 0n, refunded: 0n }
   ledger!: Ledger
   activePolicies!: ActivePolicies

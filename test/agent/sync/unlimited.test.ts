@@ -50,7 +50,7 @@ it('newer rules limit an account before the cloud has said a word about it, and 
   expect(await request(device, 900n * TOKEN)).toBe('GRANTED')
 })
 
-it('what was used without limit and not told counts as granted when the cloud hears of it, and the meter ends', async () => {
+it('what was used without limit and not reported counts as granted when the cloud receives it, and the meter ends', async () => {
   const site = await MeteredSite.open()
   const device = await site.device()
   device.network.down = true

@@ -54,7 +54,7 @@ const heartbeat = async (sessionId: unknown, version: string) =>
   })
 
 describe('a device that is locked', () => {
-  it('is told so, with since when and not by whom, in what is signed for each sync, until it is unlocked', async () => {
+  it('learns so, with since when and not by whom, from what is signed for each sync, until it is unlocked', async () => {
     expect(await suspensionAtSync()).toBeNull()
     const since = (twin.now += 1_000)
     expect((await command('lock')).status).toBe(200)

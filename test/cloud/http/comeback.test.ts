@@ -1,4 +1,4 @@
-// When refused callers are told to come back.
+// When refused callers may try again.
 import { expect, it } from 'vitest'
 import { Comeback } from '../../../src/cloud/http/comeback.ts'
 

@@ -105,7 +105,7 @@ describe('a session that a device keeps', () => {
     expect(await show(theirs)).toMatchObject({ state: 'ACTIVE' })
   })
 
-  it('is of unknown fate when its device begins anew without it, and as it is when it is told of later', async () => {
+  it('is of unknown fate when its device begins anew without it, and as it is when it is reported later', async () => {
     const [kept, lost, late] = [randomUUID(), randomUUID(), randomUUID()]
     await report(snapshot(kept), snapshot(lost), snapshot(late, { state: 'LOCKED' }))
     await report()
@@ -177,7 +177,7 @@ describe('what an administrator wants of it', () => {
     expect(await report(snapshot(id, { state: 'LOCKED' }))).toMatchObject({ sessions: [{ id, command: 'UNLOCK' }] })
   })
 
-  it('may be the end of it by the service API: the device is told', async () => {
+  it('may be the end of it by the service API: the device receives it', async () => {
     const id = randomUUID()
     await report(snapshot(id))
     expect((await twin.call('DELETE', `${SESSIONS}/${id}`)).status).toBe(202)
@@ -204,7 +204,7 @@ describe('what an administrator wants of it', () => {
     })
   })
 
-  it('is the last word, also for a session that was not told of, and is gone when it has ended by then', async () => {
+  it('is the last word, also for a session that was not reported, and is gone when it has ended by then', async () => {
     const [id, ended] = [randomUUID(), randomUUID()]
     await report()
     await commandAtDevice(id, 'lock')
@@ -214,7 +214,7 @@ describe('what an administrator wants of it', () => {
     expect(await report(...told)).toMatchObject({ sessions: [] })
   })
 
-  it('for a session that was not told of is for its device alone, and forgotten after 30 days', async () => {
+  it('for a session that was not reported is for its device alone, and forgotten after 30 days', async () => {
     const [id, late] = [randomUUID(), randomUUID()]
     const other = await EdgeClient.join(twin, instanceId)
     expect((await commandAtDevice(id, 'lock', other.id)).status).toBe(202)

@@ -69,7 +69,7 @@ describe('transactions that wait together', () => {
     expect(kept()).toEqual([1, 2, 3, 4, 5])
   })
 
-  it('are told of it when it is flushed, and the next ones run meanwhile and are committed then', async () => {
+  it('are answered when it is flushed, and the next ones run meanwhile and are committed then', async () => {
     const told: number[] = []
     const noted = (n: number) => note(n).then(() => told.push(n))
     const flushing = await duringFlush(() => noted(1))

@@ -202,7 +202,7 @@ describe('tallygate cloud migrate', () => {
 })
 
 describe('a cloud whose data is still in its file', () => {
-  it('does not start with an empty database unless it is told to', async () => {
+  it('does not start with an empty database unless store.start_empty is true', async () => {
     const { twin } = await soldTwin()
     const schema = await newSchema()
     const start = twin.start((settings) => ({ ...settings, db: schema.url }))

@@ -737,7 +737,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
       })
     })
 
-    it('keeps the last order for a session that a device has not told of, once, for its time', async () => {
+    it('keeps the last command for a session that a device has not reported, once, for its time', async () => {
       const [one, other] = ['0c1d8a1e-0000-4000-8000-000000000001', '0c1d8a1e-0000-4000-8000-000000000002']
       const commands = <T>(work: (tx: Transaction['edge']['sessionCommands']) => Promise<T>) =>
         store.transaction((tx) => work(tx.edge.sessionCommands))

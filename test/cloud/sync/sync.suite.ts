@@ -334,7 +334,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 5_000n, billedByDevices: 5_000n, capTarget: null })
       })
 
-      it('counts down again once the overdraft has a limit, of which the device is told without asking', async () => {
+      it('counts down again once the overdraft has a limit, which the device receives without a request', async () => {
         await twin.setLineItem('ACT-1', { quantity: 10n, overdraft: 'UNLIMITED' })
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
@@ -483,7 +483,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 500n, billedByDevices: 500n })
       })
 
-      it('is told to return what is out above a lowered cap', async () => {
+      it('must return what is out above a lowered cap', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 500n)])
         await twin.setLineItem('ACT-1', { quantity: 100n })
@@ -495,7 +495,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await twin.pool(LINE)).toMatchObject({ capTarget: 100n, capInForce: 100n, grantedOut: 100n })
       })
 
-      it('is told to return what the cloud has charged itself above a lowered cap', async () => {
+      it('must return what the cloud has charged itself above a lowered cap', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 500n)])
         await twin.chargeDirectly(LINE, 300n)
@@ -505,7 +505,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await device.sync()).toMatchObject({ releases: [] })
       })
 
-      it('is told to return everything of an account of which more was spent than a lowered cap allows', async () => {
+      it('must return everything of an account of which more was spent than a lowered cap allows', async () => {
         const [rich, poor] = [await TestDevice.join(twin), await TestDevice.join(twin)]
         await rich.sync([topUpRequest(LINE, 500n)])
         await poor.sync([topUpRequest(LINE, 50n)])

@@ -146,7 +146,7 @@ export class TestDevice {
     this.state = fresh(answer.epoch)
   }
 
-  /** The final segment is sealed: nothing may be recorded until the next epoch, it could never be told. */
+  /** The final segment is sealed: nothing may be recorded until the next epoch, because it could never be reported. */
   get frozen(): boolean {
     return this.state.closed || this.state.unacknowledged?.final === true
   }

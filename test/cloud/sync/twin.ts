@@ -49,7 +49,7 @@ export class Twin implements AsyncDisposable {
   readonly keys: Keyring
   readonly policies: Policies
   readonly heartbeats: string[] = []
-  /** What it was told of its own past that it does not know. */
+  /** Reports of devices about a past that this cloud does not know. */
   readonly restored: { readonly deviceId: string; readonly instanceIds: readonly string[] }[] = []
   terms: EdgeTerms = {
     grantLifetimeMs: 7 * DAY,

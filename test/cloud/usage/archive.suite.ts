@@ -326,7 +326,7 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       expect(readdirSync(folder).sort()).toEqual([...named, ...files].sort())
     })
 
-    it('has one writer, whose name the second one is told; one that was thought dead records nothing', async () => {
+    it('has one writer, whose name the second one learns; one that was thought dead records nothing', async () => {
       await fill(2)
       const held = Promise.withResolvers<undefined>()
       const reached = Promise.withResolvers<undefined>()

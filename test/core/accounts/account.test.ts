@@ -147,7 +147,7 @@ test('text that is not well-formed fits nothing that is too short for any text o
   expect(fitsEncoded(17, 'a', '\uD800')).toBe(false)
 })
 
-test('the id of the limit of a requester is told from those of pools and allocations', () => {
+test('the id of the limit of a requester differs from those of pools and allocations', () => {
   const ids = [
     limitAccount('i', 'A', { type: 'user', value: 'x' }, 0),
     lineAccount('i', 'limit', 0),

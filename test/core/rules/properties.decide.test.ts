@@ -139,7 +139,7 @@ describe('against the naive evaluator', () => {
     )
   })
 
-  test('a rule of access allows exactly when its condition is true and denies exactly when it cannot be told', () => {
+  test('a rule of access allows exactly when its condition is true and denies exactly when it is undecided', () => {
     holds(
       fc.tuple(arbitrary.scenario(1), arbitrary.condition, arbitrary.dictionary),
       ([scenario, condition, dictionary]) => {
@@ -552,7 +552,7 @@ describe('rules of access', () => {
     })
   })
 
-  test('NOT of AND is OR of NOT, and the other way round, also where something cannot be told', () => {
+  test('NOT of AND is OR of NOT, and the other way round, also where a part is undecided', () => {
     const swapped = (condition: Condition): Condition => {
       if (condition.operator !== 'NOT') return condition
       const inner = condition.condition

@@ -266,7 +266,7 @@ describe('merging a segment', () => {
     expect(available(after)).toBe(0n)
   })
 
-  it('follows the use of an account with a limit until the device has told all that it decided before it knew of it', () => {
+  it('follows the use of an account with a limit until the device has reported all that it decided before it knew of it', () => {
     const limited = { ...account(10n, 10n), metered: true }
     const more = withEntry(onLine(50n), counters(60n))
     const merged = (grantTaken: boolean) => {

@@ -1,5 +1,5 @@
 // Clients and devices of a cloud whose database fails. Each sends its next request when the last one was answered, waits as
-// long as a refusal says, and notes what it was told. The books are then compared with these notes.
+// long as a refusal says, and notes what it received. The books are then compared with these notes.
 import { randomUUID } from 'node:crypto'
 import { setTimeout as pause } from 'node:timers/promises'
 import { FleetDevice, PRICE } from '../../../bench/fleet/device.ts'

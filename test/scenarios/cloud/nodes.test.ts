@@ -97,7 +97,7 @@ describe('two nodes over one PostgreSQL', () => {
     expect(mapped.status).toBeLessThan(300)
   }
 
-  /** So many clients of each node, each sending its next request when the last one was answered, until told to stop. */
+  /** So many clients of each node, each sending its next request when the last one was answered, until they are stopped. */
   const load = (clients: number, requests: number): { readonly result: Load; readonly done: Promise<unknown> } => {
     const result: Load = { granted: [], refused: 0, failed: [] }
     const client = async (node: TwinProcess): Promise<void> => {

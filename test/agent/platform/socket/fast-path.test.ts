@@ -182,7 +182,7 @@ describe('a request in one piece', () => {
     expect(bodyOf(answer ?? '')).toMatchObject({ body: { n: 1 } })
   })
 
-  it('is not told from another one by the head of the one before', async () => {
+  it('is not taken for another one by the head of the one before', async () => {
     const echo = new Echo()
     await echo.open()
     for (const n of [1, 2, 3]) {

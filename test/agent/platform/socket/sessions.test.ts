@@ -351,7 +351,7 @@ describe('callers at the socket', () => {
     expect(said).toEqual([200, 200, 429])
   })
 
-  it('are told from each other on every connection, in the fast path too', async () => {
+  it('are distinguished on every connection, in the fast path too', async () => {
     const { site, application } = await agent({ 'callers-limits': '* = 1 requests/s' })
     await application.ask(1)
     await expect(application.ask(1)).rejects.toMatchObject({ code: 'CALLER_LIMITED' })

@@ -15,7 +15,7 @@ describe.each(VERSIONS)('clients of %s', (version) => {
     expect([found.status, pick(found.body, 'content', 0, 'id')]).toEqual([200, id])
   })
 
-  it.each(['false', 'False', '1', '', 'yes'])('are told that default=%s is not allowed', async (value) => {
+  it.each(['false', 'False', '1', '', 'yes'])('get an error that names default=%s', async (value) => {
     await using twin = await openTwin()
     const { status, body } = await twin.call('GET', `${instances}?accountId=ACC&default=${value}`)
     expect([status, text(body, 'message')]).toEqual([400, expect.stringContaining('query.default')])
@@ -180,7 +180,7 @@ describe.each(VERSIONS)('clients of %s', (version) => {
     ])
   })
 
-  it('are told to write a count without quotes', async () => {
+  it('get an error that says to write a count without quotes', async () => {
     await using twin = await openTwin()
     const instance = await twin.shop()
     const body = { requester: { type: 'user', value: 'x' }, requestedItems: [{ item: 'Print', count: '1.0' }] }
@@ -228,7 +228,7 @@ describe.each(VERSIONS)('clients of %s', (version) => {
     expect(pick((await twin.call('GET', path)).body, 0)).toMatchObject({ action: 'ALLOW' })
   })
 
-  it('are told about fields that no GET returns', async () => {
+  it('get an error about fields that no GET returns', async () => {
     await using twin = await openTwin()
     const instance = await twin.instance()
     const calls: readonly (readonly [string, string, unknown])[] = [

@@ -73,7 +73,7 @@ describe.each(['v1.0', 'v1.1'])('a one-off access request of %s with an idempote
     expect([await twin.used(one, 'ACT-1'), await twin.used(other, 'ACT-1')]).toEqual([6, 3])
   })
 
-  it('sent many times at once is charged once; the others get its answer or are told to repeat', async () => {
+  it('sent many times at once is charged once; the others get its response or must repeat', async () => {
     await using twin = await openTwin()
     const instance = await twin.shop()
     const replies = await Promise.all(Array.from({ length: 10 }, () => ask(twin, instance, 'a')))

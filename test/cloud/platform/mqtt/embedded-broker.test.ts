@@ -65,7 +65,7 @@ describe('a device at the embedded broker', () => {
     expect(await listener.next()).toMatchObject({ payload: { instanceId, revision: 2 }, retained: true })
   })
 
-  it('is told to sync when it shall give back what it holds', async () => {
+  it('is notified to sync when it must return its tokens', async () => {
     await using listener = await signIn()
     await listener.subscribe(deviceTopic(client.id))
     await twin.call('POST', `${EDGE}/devices/${client.id}/release`)

@@ -92,7 +92,7 @@ describe('a twin whose database does not answer yet', () => {
     expect(await twin.ended).toMatchObject({ code: 69 })
   })
 
-  it('ends in good order when it is told to stop meanwhile', async () => {
+  it('ends in good order when it is stopped meanwhile', async () => {
     const { url } = await away()
     const twin = start(url)
     await twin.line(WAITS)

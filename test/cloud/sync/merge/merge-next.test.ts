@@ -167,7 +167,7 @@ describe('an entry', () => {
 })
 
 describe('use above the grant', () => {
-  it('of an essential line item becomes a part of the grant, of which the device is told without asking', async () => {
+  it('of an essential line item becomes a part of the grant, which the device receives without a request', async () => {
     await setOfflinePolicy(twin, INSTANCE, 'ACT-1', 50n)
     await device.sync([topUpRequest(LINE, 10n), topUpRequest(OTHER, 10n)])
     device.chargeInOverspend(charge(30n))

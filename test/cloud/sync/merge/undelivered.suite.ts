@@ -48,7 +48,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         .reduce((sum, { tokens }) => sum + tokens, 0n)
     }
 
-    /** It holds 600 of each account, has charged 120 and given back 50, and has told nothing of that. */
+    /** It has 600 of each account, has charged 120 and given back 50, and has reported nothing of that. */
     async function owing(): Promise<TestDevice> {
       const device = await TestDevice.join(twin)
       await device.sync([topUpRequest(LINE, 600n), topUpRequest(ACTION, 600n)])

@@ -71,7 +71,7 @@ it('sells a quantity once over any number of kills', { timeout: 120_000 }, async
   }
   expect(await Promise.all(Array.from({ length: 4 }, client))).toEqual(['2002', '2002', '2002', '2002'])
   expect(twin.complaints).toEqual([])
-  // Beyond what was told there may be what the killed ones had no time to answer.
+  // There may be more than was sent: what the killed ones had no time to answer.
   expect(told).toBeLessThanOrEqual(400)
   expect(told).toBeGreaterThanOrEqual(400 - 4 * 4)
 })

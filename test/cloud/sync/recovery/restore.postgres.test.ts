@@ -1,4 +1,4 @@
-// A cloud whose database was put back to a backup, as its operator does it: whatever devices and clients were told before and
+// A cloud whose database was put back to a backup, as its operator does it: whatever devices and clients received before and
 // after, together they never get more than there is.
 import { cpSync, existsSync, rmSync } from 'node:fs'
 import { readFile, writeFile } from 'node:fs/promises'
@@ -108,28 +108,31 @@ class Site {
 
 function restoreSuite(name: string, open: () => Promise<Site>): void {
   describe(name, { timeout: 60_000 }, () => {
-    it.each([true, false])('sells once what devices and clients had after the backup (told: %s)', async (told) => {
-      const site = await open()
-      const [one, two] = [await site.device(), await site.device()]
-      const restore = await site.backUp()
-      // Devices that hold nothing at the backup.
-      await one.device.sync([topUpRequest(one.line(), 300n * TOKENS)])
-      await two.device.sync([topUpRequest(two.line(), 150n * TOKENS)])
-      expect(one.device.available(one.line()) + two.device.available(two.line())).toBe(450n * TOKENS)
-      expect(await site.sell(10, 100)).toMatchObject({ sold: 100 })
-      await site.twin.stop()
-      await restore()
-      await site.start(told)
+    it.each([true, false])(
+      'sells once what devices and clients had after the backup (declared: %s)',
+      async (declared) => {
+        const site = await open()
+        const [one, two] = [await site.device(), await site.device()]
+        const restore = await site.backUp()
+        // Devices that hold nothing at the backup.
+        await one.device.sync([topUpRequest(one.line(), 300n * TOKENS)])
+        await two.device.sync([topUpRequest(two.line(), 150n * TOKENS)])
+        expect(one.device.available(one.line()) + two.device.available(two.line())).toBe(450n * TOKENS)
+        expect(await site.sell(10, 100)).toMatchObject({ sold: 100 })
+        await site.twin.stop()
+        await restore()
+        await site.start(declared)
 
-      // 1,000 less 450 and 100: it waits for no device with these.
-      expect(await site.sell(10, 200)).toMatchObject({ sold: 200 })
-      expect(await site.recovery()).toMatchObject({ unproven: null, waitingFor: [{}, {}] })
-      const late = await site.device()
-      await late.device.sync([topUpRequest(late.line(), 0n, 50n * TOKENS)])
-      expect(late.device.available(late.line())).toBe(50n * TOKENS)
-      expect(await site.sell(10)).toEqual({ sold: 200, refused: '2011' })
-      expect(await site.sell(1)).toEqual({ sold: 0, refused: '2011' })
-    })
+        // 1,000 less 450 and 100: it waits for no device with these.
+        expect(await site.sell(10, 200)).toMatchObject({ sold: 200 })
+        expect(await site.recovery()).toMatchObject({ unproven: null, waitingFor: [{}, {}] })
+        const late = await site.device()
+        await late.device.sync([topUpRequest(late.line(), 0n, 50n * TOKENS)])
+        expect(late.device.available(late.line())).toBe(50n * TOKENS)
+        expect(await site.sell(10)).toEqual({ sold: 200, refused: '2011' })
+        expect(await site.sell(1)).toEqual({ sold: 0, refused: '2011' })
+      },
+    )
 
     it('sells a quantity once also without devices', async () => {
       const site = await open()
@@ -226,7 +229,7 @@ function restoreSuite(name: string, open: () => Promise<Site>): void {
       expect(await site.recovery()).toMatchObject({ unproven: null, accounts: [{ atRisk: '400000000' }] })
     })
 
-    it('refuses an export that continues after the end of the backup, whether it was told or not', async () => {
+    it('refuses an export that continues after the end of the backup, whether the restore was declared or not', async () => {
       const site = await open()
       await site.sell(1, 2)
       const { next: end } = await site.export('0')

@@ -589,7 +589,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect((await twin.pool(LINE)).grantedOut).toBeLessThanOrEqual(1_000n)
     })
 
-    describe('told to who bills', () => {
+    describe('reported to billing', () => {
       async function exported(after: bigint | null) {
         const order = { format: 'ndjson', tenantId: 't', instanceId: null, from: null, to: null, after } as const
         const { next, pieces } = await exportUsage({ store: twin.store, giveWay: () => undefined }, order)

@@ -1,4 +1,4 @@
-// The sales mark: never behind what was told to anybody, at the cost of a few flushes, and never larger than its limit.
+// The sales mark: never behind what was sent to any device or client, at the cost of a few flushes, and never larger than its limit.
 import { mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -84,7 +84,7 @@ describe('a sales mark', () => {
     expect(read(file).soldOf(ACCOUNT)).toBe(0n)
   })
 
-  it('never falls behind what was told, whatever is sold and whenever the power is cut', () => {
+  it('never falls behind what was sent, whatever is sold and whenever the power is cut', () => {
     fc.assert(
       fc.property(
         fc.array(fc.tuple(fc.bigInt(1n, 200n * MICRO), fc.constantFrom('sell', 'kill', 'power', 'flush'))),

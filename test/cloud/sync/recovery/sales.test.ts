@@ -99,7 +99,7 @@ describe('a node without a sales mark', () => {
     expect(await records()).toEqual([{ id: 'a', turn: 1, seenAt: twin.time, awaited: false, accepted: true }])
   })
 
-  it('sells nothing if it was told that the database is restored', async () => {
+  it('sells nothing if the restore of the database is declared', async () => {
     const node = await new Node(undefined, 'a').start({ restored: true })
     expect(node.recoveries).toEqual(['store.restored is set, and there is no sales mark.'])
     expect(await unproven()).toBe('MARK')
@@ -150,7 +150,7 @@ describe('a node with its sales mark', () => {
     expect(await record('a')).toMatchObject({ turn: 3 })
   })
 
-  it('recovers if it is told to, and withholds nothing that the database knows', async () => {
+  it('recovers if the restore is declared, and withholds nothing that the database knows', async () => {
     const node = await new Node(undefined, 'a').start()
     await node.sell(10n)
     await node.start({ restored: true })
