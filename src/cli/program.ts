@@ -123,7 +123,7 @@ export async function run(args: readonly string[], world: World): Promise<number
   } catch (error) {
     if (error instanceof CommanderError && error.exitCode === 0) return 0
     const coded = asCoded(error, called, given)
-    writeLines(io.stderr, [line(coded, called)])
+    writeLines(io.stderr, [withShortArguments(line(coded, called), given)])
     if (debug) io.stderr.write(`${coded.cause instanceof Error ? (coded.cause.stack ?? '') : (coded.stack ?? '')}\n`)
     return coded.exitCode
   }
@@ -227,6 +227,14 @@ function line({ code, message, details }: CodedError, called: Command): string {
   const sentence = /[.?!)]$/.test(message) ? message : `${message}.`
   const remedy = code === 'USAGE' ? `See ${wordsOf(called)} --help.` : withWait(ERRORS[code].remedy, details)
   return `tallygate: ${code}: ${sentence} ${remedy}`.replaceAll(/\s*\n\s*/g, ' ')
+}
+
+const ARGUMENT_SHOWN_MAX = 200
+
+function withShortArguments(message: string, args: readonly string[]): string {
+  const values = args.flatMap((arg) => [arg, arg.slice(arg.indexOf('=') + 1)])
+  const long = values.filter(({ length }) => length > ARGUMENT_SHOWN_MAX)
+  return long.reduce((text, arg) => text.replaceAll(arg, `${arg.slice(0, ARGUMENT_SHOWN_MAX)}…`), message)
 }
 
 /** A user does not see the header that remedies name. */

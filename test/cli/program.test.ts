@@ -258,3 +258,13 @@ test('a key or a token in place of the path of its file is not shown', async () 
     expect(err).not.toMatch(/secret(?!])/)
   }
 })
+
+test.each([
+  ['an argument', ['completion', 'x'.repeat(5_000)]],
+  ['an option', ['access', '--count', 'x'.repeat(5_000)]],
+  ['an option with =', ['apply', `--file=${'x'.repeat(5_000)}`]],
+])('a long value of %s is shortened in its error', async (_what, args) => {
+  const { code, err } = await tallygate(args)
+  expect(code).toBe(64)
+  expect(err).toMatch(/^tallygate: USAGE: .*x{200}…[^x]/)
+})
