@@ -110,7 +110,7 @@ describe('a backup of a device', { timeout: 90_000 }, () => {
     const itself = await tallygate('backup', site.ledger, '--db', site.ledger)
     expect(itself.code).toBe(64)
     expect(itself.stderr).toMatch(/^tallygate: USAGE: /)
-    const file = join(site.directory, 'backup.db')
+    const file = join(site.directory, 'back\u001bup.db')
     let asked = 0
     const made = tallygate('backup', file, '--db', site.ledger)
     const copying = { isDone: false }
@@ -239,13 +239,14 @@ describe('a backup of a twin', { timeout: 90_000 }, () => {
     await ready(agent)
     await site.spend(agent, 5)
     await delivered(agent)
-    const file = join(site.directory, 'twin-backup.db')
+    const file = join(site.directory, 'twin-\u001bbackup.db')
     const store = site.twin.settings.store.path
     const itself = await tallygate('cloud', 'backup', join(store, 'twin.db'), '--store-path', store)
     expect(itself.code).toBe(64)
     expect(itself.stderr).toMatch(/^tallygate: USAGE: /)
     const made = await tallygate('cloud', 'backup', file, '--store-path', store)
     expect(made).toMatchObject({ code: 0, stderr: '' })
+    expect(made.stdout).toContain(String.raw`/twin-\u001bbackup.db contains`)
     const metrics = await (await fetch(site.twin.cloud.metricsAddress)).text()
     const at = /^tallygate_last_backup_timestamp_seconds (\S+)$/m.exec(metrics)?.[1]
     expect(Number(at)).toBeCloseTo(Date.now() / 1_000, -2)

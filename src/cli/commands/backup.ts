@@ -4,7 +4,7 @@ import { verifyLedger } from '../../agent/ledger/verify-ledger.ts'
 import { ERRORS } from '../../protocol/errors.ts'
 import { agentDatabase } from '../local-agent.ts'
 import type { Io } from '../io.ts'
-import { jsonLine } from '../lines.ts'
+import { jsonLine, writeLines } from '../lines.ts'
 import { noteBackup } from '../note-backup.ts'
 import { refuseItself } from '../refuse-itself.ts'
 
@@ -32,7 +32,7 @@ export function command(io: Io): Command {
       const plain = isWhole
         ? `${file} contains the ledger up to entry ${lastEntry} of epoch ${epoch}. The ledger is intact.`
         : `${file} is an exact copy, but the ledger is not intact. Run tallygate verify --db ${file} to see the problems.`
-      io.stdout.write(`${flags.json === true ? jsonLine(summary) : plain}\n`)
+      writeLines(io.stdout, [flags.json === true ? jsonLine(summary) : plain])
       const unnoted = isWhole ? noteBackup(database, file, io.now()) : null
       if (unnoted !== null) io.stderr.write(`${unnoted}\n`)
       if (!isWhole) io.exitWith(ERRORS.DATABASE_CORRUPT.exit)

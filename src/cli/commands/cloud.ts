@@ -6,6 +6,7 @@ import { actAsOwnerOf } from '../../platform/act-as-owner-of.ts'
 import { absenceOf } from '../../platform/denial-of.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Io } from '../io.ts'
+import { writeLines } from '../lines.ts'
 import { noteBackup } from '../note-backup.ts'
 import { refuseItself } from '../refuse-itself.ts'
 import { serviceCommand, settingsOf } from '../service-settings.ts'
@@ -63,9 +64,9 @@ function backupCommand(service: Command, io: Io): Command {
       backUpStore(database, file)
       const unnoted = noteBackup(database, file, io.now())
       if (unnoted !== null) io.stderr.write(`${unnoted}\n`)
-      io.stdout.write(
-        `${file} contains the database. Also back up the keys: *.pem and, if it exists, signing-keys.json in ${store.path}.\n`,
-      )
+      writeLines(io.stdout, [
+        `${file} contains the database. Also back up the keys: *.pem and, if it exists, signing-keys.json in ${store.path}.`,
+      ])
     })
 }
 

@@ -6,7 +6,7 @@ import { readBootId } from '../../agent/platform/system/time-source.ts'
 import { volatileLogOf } from '../../agent/platform/tmpfs/volatile-log.ts'
 import { agentDatabase, agentSettings } from '../local-agent.ts'
 import type { Io } from '../io.ts'
-import { counted, jsonLine } from '../lines.ts'
+import { counted, jsonLine, writeLines } from '../lines.ts'
 
 interface RestoreFlags {
   readonly db?: string
@@ -27,8 +27,8 @@ export function command(io: Io): Command {
         `${kept}${lossOf(lost)}`,
         `Start the agent. It attaches again and delivers ${counted(undelivered, 'entry', 'entries')} that the cloud may not have. It grants no requests`,
         'until then. The cloud recognizes entries that it has already billed and does not bill them twice.',
-      ].join('\n')
-      io.stdout.write(`${flags.json === true ? jsonLine({ replaced, undelivered, lost }) : plain}\n`)
+      ]
+      writeLines(io.stdout, flags.json === true ? [jsonLine({ replaced, undelivered, lost })] : plain)
     })
 }
 

@@ -4,6 +4,7 @@ import { Command } from 'commander'
 import { type SocketFlags, withSocketFlag } from '../local-agent.ts'
 import { gather } from '../doctor/gather.ts'
 import type { Io } from '../io.ts'
+import { writeLines } from '../lines.ts'
 import { contents, isPartial } from '../support/contents.ts'
 import { tar } from '../support/tar.ts'
 import { writeFileAtomically } from '../atomic-write.ts'
@@ -27,9 +28,9 @@ export function command(io: Io): Command {
       const stamp = new Date(observations.now).toISOString().replaceAll(/[:.]/g, '-')
       const path = flags.output ?? `tallygate-support-${stamp}.tar.gz`
       await writeFileAtomically(path, packed)
-      io.stdout.write(
-        `${path}: ${packed.length} bytes, ${files.length} files. Review it before you send it: tar -xOzf ${path} | less\n`,
-      )
+      writeLines(io.stdout, [
+        `${path}: ${packed.length} bytes, ${files.length} files. Review it before you send it: tar -xOzf ${path} | less`,
+      ])
       if (isPartial(observations))
         io.stderr.write(
           'This user may not read all data of the agent: run the command as root for a complete bundle.\n',

@@ -7,7 +7,7 @@ import type { ReadArchiveDeps } from '../../cloud/usage/archive/read-archive.ts'
 import { CodedError, ERRORS } from '../../protocol/errors.ts'
 import { timeArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
-import { counted } from '../lines.ts'
+import { counted, writeLines } from '../lines.ts'
 import { settingsOf } from '../service-settings.ts'
 import { databaseIn, storeCommand } from './cloud.ts'
 
@@ -56,13 +56,13 @@ async function writeArchives(settings: CloudSettings, place: string, before: num
         giveWay: giveWayTo(() => performance.now(), setImmediate),
         isStopping: () => stop.aborted,
         onArchive: ({ manifest, records: some }) =>
-          void io.stdout.write(`${manifest}: ${counted(some, 'record', 'records')}\n`),
+          writeLines(io.stdout, [`${manifest}: ${counted(some, 'record', 'records')}`]),
       },
       before,
     )
-    io.stdout.write(
-      `${counted(records, 'record', 'records')} in ${counted(archives, 'archive', 'archives')} in ${target.place.name}.\n`,
-    )
+    writeLines(io.stdout, [
+      `${counted(records, 'record', 'records')} in ${counted(archives, 'archive', 'archives')} in ${target.place.name}.`,
+    ])
   } finally {
     await store.close()
   }
@@ -86,7 +86,7 @@ async function openStore({ db, cells, dbPassword, dbStandby, store: { path } }: 
 async function verify(archive: ReadArchiveDeps, io: Io): Promise<void> {
   const { verifyArchive } = await import('../../cloud/usage/archive/read-archive.ts')
   const { archives, files, records, range, continues, problems } = await verifyArchive(archive)
-  for (const problem of problems) io.stderr.write(`${problem}\n`)
+  writeLines(io.stderr, problems)
   if (problems.length > 0) {
     io.exitWith(ERRORS.ARCHIVE_DAMAGED.exit)
     return
@@ -99,7 +99,7 @@ async function verify(archive: ReadArchiveDeps, io: Io): Promise<void> {
     counted(files, 'file', 'files'),
     `${counted(records, 'record', 'records')} ${begin}`,
   ]
-  io.stdout.write(`${name} is whole: ${parts.join(', ')}, up to ${range.upTo}.\n`)
+  writeLines(io.stdout, [`${name} is whole: ${parts.join(', ')}, up to ${range.upTo}.`])
 }
 
 export async function archiveAt(
