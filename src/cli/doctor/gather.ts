@@ -243,7 +243,8 @@ function keyOf(path: string, keys: DeviceKeys | Problem): Observations['key'] {
 
 function listens(path: string): Promise<boolean | null> {
   return new Promise((resolve) => {
-    const socket = connect(path)
+    // A text alone would be a port if it is a number.
+    const socket = connect({ path })
     const end = (answer: boolean | null): void => {
       socket.destroy()
       resolve(answer)
