@@ -24,7 +24,8 @@ export function command(io: Io): Command {
       const { replaced, undelivered, lost } = await restoreLedger(file, path, io.now(), answeredBefore(path, io))
       const kept = replaced === null ? 'There was no previous ledger.' : `The previous ledger is kept as ${replaced}.`
       const plain = [
-        `${kept}${lossOf(lost)}`,
+        kept,
+        ...lossOf(lost),
         `Start the agent. It attaches again and delivers ${counted(undelivered, 'entry', 'entries')} that the cloud may not have. It grants no requests`,
         'until then. The cloud recognizes entries that it has already billed and does not bill them twice.',
       ]
@@ -39,9 +40,9 @@ function answeredBefore(path: string, io: Io): BootLog | null {
   return log === undefined ? null : { log, bootId }
 }
 
-function lossOf(lost: number | null): string {
-  if (lost === 0) return ''
+function lossOf(lost: number | null): readonly string[] {
+  if (lost === 0) return []
   const what =
     lost === null ? 'an unknown number of undelivered entries is lost' : `${lost} undelivered entries are lost`
-  return `\nThat ledger is damaged: ${what}.`
+  return [`That ledger is damaged: ${what}.`]
 }
