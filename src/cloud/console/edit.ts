@@ -1,5 +1,5 @@
 /** Forms that change rules. Each checks and saves like the operation of the service. */
-import { type Html, formValue, html } from '../../html/html.ts'
+import { Html, formValue, html } from '../../html/html.ts'
 import { parseDecimal } from '../../core/pricing/amount.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { RuleDeps } from '../policy/bump-policy-revision.ts'
@@ -40,12 +40,13 @@ export interface Form {
 export function formPart(
   view: View,
   { path, next, isOfInstance, needsConfirmation }: Edit,
-  { title, problems, content, note }: Form,
+  { title, problems, content: unmarked, note }: Form,
 ): Html {
+  const { shown, content } = linked(problems, unmarked)
   return section(
     'edit',
     title,
-    html`${problems.length === 0 ? '' : html`<div class="problem" role="alert">${problems.map((each) => html`<p>${each}</p>`)}</div>`}
+    html`${problems.length === 0 ? '' : html`<div class="problem" role="alert">${shown}</div>`}
       <form method="post" action="${hrefOf(view, path)}">
         ${formTokenField(view)}
         ${isOfInstance ? html`<input type="hidden" name="revision" value="${String(view.revision)}" />` : ''} ${content}
@@ -55,6 +56,31 @@ export function formPart(
       </form>
       <p class="soft">${note}</p>`,
   )
+}
+
+/** Links problems that name a field, such as `$.quantity: ...`, to the field, and describes the field by them. */
+function linked(
+  problems: readonly string[],
+  { text: form }: Html,
+): { readonly shown: readonly Html[]; readonly content: Html } {
+  const names = problems.map((problem) => /(?:\.|property ')(\w+)(?:: |' )/.exec(problem)?.[1] ?? '')
+  const fields = new Set(names.filter((name) => visibleField(name).test(form)))
+  const marks = [...fields].map((name) => {
+    const ids = names.flatMap((each, at) => (each === name ? [`problem-${at}`] : []))
+    return [name, ` id="field-${name}" aria-invalid="true" aria-describedby="${ids.join(' ')}"`] as const
+  })
+  return {
+    shown: problems.map((problem, at) => {
+      const name = names[at] ?? ''
+      const text = fields.has(name) ? html`<a href="#field-${name}">${problem}</a>` : problem
+      return html`<p id="problem-${at}">${text}</p>`
+    }),
+    content: new Html(marks.reduce((made, [name, mark]) => made.replace(visibleField(name), `${mark}$&`), form)),
+  }
+}
+
+function visibleField(name: string): RegExp {
+  return new RegExp(`(?<!type="hidden") name="${name}"`)
 }
 
 const RULES_CHANGED =

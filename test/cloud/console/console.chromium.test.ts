@@ -119,6 +119,18 @@ describe('without a mouse', { timeout: 60_000 }, () => {
     expect(await page.evaluate(outline)).toBe('solid')
   })
 
+  it('a problem of a form leads to its field', async () => {
+    const { page } = await signIn()
+    await page.goto(`${twin.cloud.address}/console/line-items/edit?lineItem=PRINT-2026`)
+    await page.getByLabel('End, UTC').fill('2020-01-01T00:00')
+    await page.getByRole('button', { name: 'Save' }).press('Enter')
+    await page.getByRole('link', { name: '$.end: must not be before start' }).press('Enter')
+    const focused = page.locator('input:focus')
+    expect(await focused.getAttribute('name')).toBe('end')
+    expect(await focused.evaluate('document.activeElement.ariaInvalid')).toBe('true')
+    expect(await accessibilityProblems(page)).toEqual([])
+  })
+
   it('devices are selected, locked and unlocked', async () => {
     const { page, complaints } = await signIn()
     await page.goto(`${twin.cloud.address}/console/devices?search=Press`)

@@ -93,6 +93,17 @@ it('is not saved with a problem, which the page shows with what was typed', asyn
   expect(await shown('PRINT-2026')).toEqual(before)
 })
 
+it('describes each field that a problem names by that problem, which links to the field', async () => {
+  const form = await browser.form('/line-items/edit?lineItem=PRINT-2026')
+  const { page } = await browser.send('/line-items/edit', { ...form, activationId: '', quantity: '1.5' })
+  for (const [at, name] of ['activationId', 'quantity'].entries()) {
+    expect(page).toContain(`<p id="problem-${at}"><a href="#field-${name}">`)
+    const field = ` id="field-${name}" aria-invalid="true" aria-describedby="problem-${at}" name="${name}"`
+    expect(page).toContain(field)
+  }
+  expect(page.match(/aria-invalid=/g)).toHaveLength(2)
+})
+
 it('needs the token of the form, the role rules, and its instance', async () => {
   const form = await browser.form('/line-items/edit?lineItem=PRINT-2026')
   expect((await browser.send('/line-items/edit', { ...form, formToken: 'guessed', quantity: '1' })).status).toBe(403)

@@ -153,7 +153,7 @@ describe('a condition', () => {
       [{ json: '{"operator":"XOR"}' }, 'operator'],
     ] as const) {
       const { status, page } = await browser.send('/rules/condition', { ...form, ...change })
-      const shown = /role="alert"><p>([^<]*)/.exec(page)?.[1]
+      const shown = /role="alert"><p[^>]*>(?:<a[^>]*>)?([^<]*)/.exec(page)?.[1]
       expect([change, status, shown]).toEqual([change, 400, expect.stringContaining(problem)])
     }
     expect(await conditions()).toEqual(before)
