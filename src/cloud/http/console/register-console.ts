@@ -269,7 +269,8 @@ class Console {
     if (status === UNAUTHORIZED) {
       const { method, routeOptions } = request
       const isEdit = method === 'POST' && EDITS.some(({ path }) => routeOptions.url === `${this.#root}${path}`)
-      const shown = code === 'TOKEN_MISSING' && !isEdit ? [] : [problem]
+      // Its remedy is for programs; the page says how a person signs in.
+      const shown = code === 'TOKEN_MISSING' ? [] : [problem]
       this.showSignIn(reply, status, isEdit ? [...shown, NOT_SAVED] : shown)
       return
     }
