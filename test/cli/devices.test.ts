@@ -288,10 +288,31 @@ test('the reserve of the cloud is set and shown in tokens', async () => {
   )
   expect(twin.asked.map(({ body }) => body)).toEqual([{ tokens: '2500000' }])
   expect((await reserve()).out).toBe('2.5 tokens are reserved for the cloud\n')
+  expect(JSON.parse((await reserve('--json')).out)).toEqual(state('2500000', '0').body)
   expect((await reserve('--tokens', '0.0000001')).err).toMatch(
     /USAGE: 0\.0000001 is above 0 and below 0\.000001 tokens/,
   )
   expect((await reserve('--tokens', '-1')).err).toMatch(/--tokens needs a number of tokens, 0 or more/)
+})
+
+test('the offline policy is shown in tokens, and exactly with --json', async () => {
+  const path = `/dm/edge/api/v1/instances/${instanceId}/line-items/ACT-1/offline-policy`
+  const amounts = { overspendCap: '2500000', devices: 2, exposure: '5000000' }
+  const state = { instanceId, lineItemId: 'ACT-1', policy: 'essential', ...amounts }
+  await using twin = await fakeService('tcp', { [`GET ${path}`]: { body: state } })
+  const policy = (...args: string[]) =>
+    devices(twin.address, 'offline-policy', '--instance', instanceId, '--line-item', 'ACT-1', ...args)
+  expect((await policy()).out).toBe(
+    'essential: 2.5 tokens above the grant on each of 2 devices; in total at most 5 above the pool\n',
+  )
+  expect(JSON.parse((await policy('--json')).out)).toEqual(state)
+})
+
+test('every command takes --json', async () => {
+  const help = async (...args: string[]) => (await tallygate(['devices', ...args, '--help'])).out
+  const commands = [...(await help()).matchAll(/^ {2}([a-z-]+) \[options\]/gm)].map(([, name = '']) => name)
+  expect(commands).toContain('enrollment-token')
+  for (const name of commands) expect([name, await help(name)]).toEqual([name, expect.stringContaining('--json')])
 })
 
 describe('list --watch', () => {

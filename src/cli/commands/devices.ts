@@ -67,6 +67,7 @@ export function command(io: Io): Command {
     .option('--name <name>', 'suggested device name')
     .option('--label <key=value>', 'label of the device; can be repeated', collect(labelArgument))
     .option('--ttl <duration>', 'validity of the token (default: 24h)', enrollmentLifetime)
+    .option('--json', 'print one JSON document')
     .action((flags: EnrollmentFlags) => printEnrollmentToken(flags, io))
   withAdministratorFlags(devices.command('provision'))
     .description(
@@ -103,6 +104,7 @@ export function command(io: Io): Command {
     .requiredOption('--line-item <id>', 'activation id of the line item')
     .option('--essential <tokens>', 'keep granting, up to this many tokens above the grant of each device')
     .option('--refuse', 'refuse requests (default)')
+    .option('--json', 'print one JSON document')
     .action((flags: LineItemFlags) => offlinePolicy(flags, io))
   withAdministratorFlags(devices.command('cloud-reserve'))
     .description(
@@ -111,6 +113,7 @@ export function command(io: Io): Command {
     .option('--instance <name>', 'instance that contains the line item: its name or id (default: the only one)')
     .requiredOption('--line-item <id>', 'activation id of the line item')
     .option('--tokens <tokens>', 'number of tokens that devices never receive; 0 reserves none')
+    .option('--json', 'print one JSON document')
     .action((flags: LineItemFlags) => cloudReserve(flags, io))
   addDeviceCommands(devices, io)
   return examples(devices, [
@@ -135,11 +138,11 @@ async function offlinePolicy(flags: LineItemFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
   const state = await client.json(await lineItemCall('offline-policy', flags, client, body), offlinePolicyState)
   const each = `${formatMicro(state.overspendCap)} tokens above the grant on each of ${state.devices} devices`
-  io.stdout.write(
+  const plain =
     state.policy === 'refuse'
-      ? 'refuse: devices spend only granted tokens\n'
-      : `essential: ${each}; in total at most ${formatMicro(state.exposure)} above the pool\n`,
-  )
+      ? 'refuse: devices spend only granted tokens'
+      : `essential: ${each}; in total at most ${formatMicro(state.exposure)} above the pool`
+  writeLines(io.stdout, [flags.json === true ? jsonLine(state) : plain])
 }
 
 async function cloudReserve(flags: LineItemFlags, io: Io): Promise<void> {
@@ -148,7 +151,8 @@ async function cloudReserve(flags: LineItemFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
   const state = await client.json(await lineItemCall('cloud-reserve', flags, client, body), cloudReserveState)
   const recalled = state.onDevices > 0n ? `; ${formatMicro(state.onDevices)} of them are still on devices` : ''
-  io.stdout.write(`${formatMicro(state.tokens)} tokens are reserved for the cloud${recalled}\n`)
+  const plain = `${formatMicro(state.tokens)} tokens are reserved for the cloud${recalled}`
+  writeLines(io.stdout, [flags.json === true ? jsonLine(state) : plain])
 }
 
 function tokensFrom(text: string | undefined, min: Micro, problem: string): Micro | undefined {
@@ -178,8 +182,8 @@ async function printEnrollmentToken(flags: EnrollmentFlags, io: Io): Promise<voi
   })
   if (!body.success) throw new CodedError('USAGE', firstProblem(body.error, 'enrollment'))
   const call = { method: 'POST', path: '/edge/api/v1/enrollment-tokens', body: body.data } as const
-  const { token } = await client.json(call, enrollmentTokenResponse)
-  io.stdout.write(`${token}\n`)
+  const issued = await client.json(call, enrollmentTokenResponse)
+  writeLines(io.stdout, [flags.json === true ? jsonLine(issued) : issued.token])
 }
 
 async function provisionList(path: string, flags: ProvisionFlags, io: Io): Promise<void> {
