@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 )
 
@@ -112,24 +113,55 @@ type connection struct {
 	http     *http.Client
 	name     string
 	sent     int
+	isInHead atomic.Bool // of a response
+}
+
+// net/http also accepts lines of a head that end without CR. The other clients refuse them.
+type strictConn struct {
+	net.Conn
+	isInHead *atomic.Bool
+	last     [4]byte
+}
+
+func (c *strictConn) Read(into []byte) (int, error) {
+	n, err := c.Conn.Read(into)
+	for _, each := range into[:n] {
+		if !c.isInHead.Load() {
+			break
+		}
+		copy(c.last[:], c.last[1:])
+		c.last[3] = each
+		if each == '\n' && c.last[2] != '\r' {
+			return 0, errors.New("a line of the response ends without CR")
+		}
+		if string(c.last[:]) == "\r\n\r\n" {
+			c.isInHead.Store(false)
+		}
+	}
+	return n, err
 }
 
 func newConnection(socket string, patience time.Duration) *connection {
+	c := &connection{socket: socket, patience: patience, name: newUUID()}
 	var dialer net.Dialer
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return dialer.DialContext(ctx, "unix", socket)
+			conn, err := dialer.DialContext(ctx, "unix", socket)
+			if err != nil {
+				return nil, err
+			}
+			return &strictConn{Conn: conn, isInHead: &c.isInHead}, nil
 		},
 		MaxConnsPerHost:        1,
 		MaxResponseHeaderBytes: headBytesMax,
 		DisableCompression:     true,
 	}
-	client := &http.Client{
+	c.http = &http.Client{
 		Transport:     transport,
 		Timeout:       responseTime,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	return &connection{socket: socket, patience: patience, http: client, name: newUUID()}
+	return c
 }
 
 // Takes effect at most once, however often it is sent.
@@ -186,6 +218,7 @@ func (c *connection) send(sent *http.Request) (response, error) {
 	if sent.GetBody != nil {
 		sent.Body, _ = sent.GetBody()
 	}
+	c.isInHead.Store(true)
 	received, err := c.http.Do(sent)
 	if err != nil {
 		return response{}, err

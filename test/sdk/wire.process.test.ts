@@ -216,6 +216,9 @@ it.each([
   ['has a status of four digits', http(BODY, { status: '2000 OK' })],
   ['has endless headers', http(BODY, { headers: `X: ${'a'.repeat(100_000)}\r\n` })],
   ['is in another protocol', 'SSH-2.0-OpenSSH_9\r\n'],
+  ['ends its lines without CR', http(BODY).replaceAll('\r\n', '\n')],
+  ['ends one header without CR', http(BODY, { headers: 'X: y\n' })],
+  ['ends its head without CR', http(BODY).replace('\r\n\r\n', '\n\n')],
 ])('every client repeats the request if the response %s', async (_, text) => {
   script = (socket) => void socket.end(text)
   await all([REQUEST, 'open'], [UNREACHABLE, UNREACHABLE])
