@@ -335,7 +335,8 @@ static long tg__head(tg_client *client, char *head) {
   client->advice[0] = '\0';
   client->closes = false;
   for (char *next; *(line += 2) != '\0' && (next = strstr(line, "\r\n")) != NULL; line = next) {
-    const char *value = line + strcspn(line, ":") + 1;
+    const char *value = line + strcspn(line, ": \t\r\n") + 1;
+    if (value == line + 1 || value[-1] != ':' || line + strcspn(line, "\r\n") != next) return -1;
     value += strspn(value, " ");
     if (strncasecmp(line, "content-length:", 15) == 0) length = length == -2 ? tg__digits(value, -1) : -1;
     if (strncasecmp(line, "retry-after:", 12) == 0) client->retry_after_s = tg__digits(value, -1);

@@ -116,7 +116,7 @@ type connection struct {
 	isInHead atomic.Bool // of a response
 }
 
-// net/http also accepts lines of a head that end without CR. The other clients refuse them.
+// net/http also accepts folded headers, and lines of a head that end without CR. The other clients refuse them.
 type strictConn struct {
 	net.Conn
 	isInHead *atomic.Bool
@@ -131,8 +131,9 @@ func (c *strictConn) Read(into []byte) (int, error) {
 		}
 		copy(c.last[:], c.last[1:])
 		c.last[3] = each
-		if each == '\n' && c.last[2] != '\r' {
-			return 0, errors.New("a line of the response ends without CR")
+		isFolded := c.last[2] == '\n' && (each == ' ' || each == '\t')
+		if isFolded || each == '\n' && c.last[2] != '\r' {
+			return 0, errors.New("not an HTTP response")
 		}
 		if string(c.last[:]) == "\r\n\r\n" {
 			c.isInHead.Store(false)

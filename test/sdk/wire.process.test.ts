@@ -218,6 +218,11 @@ it.each([
   ['is in another protocol', 'SSH-2.0-OpenSSH_9\r\n'],
   ['ends its lines without CR', http(BODY).replaceAll('\r\n', '\n')],
   ['ends one header without CR', http(BODY, { headers: 'X: y\n' })],
+  ['has a CR within a header', http(BODY, { headers: 'X: y\rZ: z\r\n' })],
+  ['has a NUL within a header', http(BODY, { headers: 'X: y\0z\r\n' })],
+  ['has a header without a name', http(BODY, { headers: ': y\r\n' })],
+  ['has a header without a colon', http(BODY, { headers: 'X\r\n' })],
+  ['folds a header', http(BODY, { headers: 'X: y\r\n z\r\n' })],
   ['ends its head without CR', http(BODY).replace('\r\n\r\n', '\n\n')],
 ])('every client repeats the request if the response %s', async (_, text) => {
   script = (socket) => void socket.end(text)

@@ -133,9 +133,11 @@ class Head(NamedTuple):
         status = lines[0].split(b" ", 2)
         if len(status) < 2 or not status[0].startswith(b"HTTP/1.") or not re.fullmatch(rb"[1-9]\d\d", status[1]):
             raise HTTPException("not an HTTP response")
+        if not all(re.fullmatch(rb"[!-9;-~]+:[^\r\n\0]*", line) for line in lines[1:]):
+            raise HTTPException("not a header")
         pairs = [line.decode("latin-1").partition(":") for line in lines[1:]]
-        headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
-        if sum(name.strip().lower() == "content-length" for name, _, _ in pairs) > 1:
+        headers = {name.lower(): value.strip() for name, _, value in pairs}
+        if sum(name.lower() == "content-length" for name, _, _ in pairs) > 1:
             raise HTTPException("two lengths")
         return Head(int(status[1]), headers)
 
