@@ -1,6 +1,6 @@
 // What a test file imports from Vitest, for tests that run again and again in one process: a file is imported once, and each test
 // of it can be run alone, as often as there are mutants.
-import { expect as vitestExpect } from '../node_modules/vitest/dist/index.js'
+export { expect, vi } from '../node_modules/vitest/dist/index.js'
 
 type Run = (context?: unknown) => unknown
 type Body = (...values: readonly unknown[]) => unknown
@@ -96,5 +96,3 @@ export const afterAll = hook('afterAll')
 export function onTestFinished(run: Run): void {
   finishers.push(run)
 }
-
-export const expect: unknown = vitestExpect
