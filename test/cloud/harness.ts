@@ -235,8 +235,8 @@ export class Twin implements AsyncDisposable {
   }
 
   /** With which a device enrolls once. */
-  async enrollmentToken(instanceId: string): Promise<string> {
-    const { body } = await this.call('POST', '/edge/api/v1/enrollment-tokens', { body: { instanceIds: [instanceId] } })
+  async enrollmentToken(...instanceIds: readonly string[]): Promise<string> {
+    const { body } = await this.call('POST', '/edge/api/v1/enrollment-tokens', { body: { instanceIds } })
     return text(body, 'token')
   }
 

@@ -4,7 +4,7 @@ import { engineQuery } from '../../../src/protocol/edge/engines.ts'
 import { randomUUID } from 'node:crypto'
 import { SignJWT, importJWK } from 'jose'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
-import { enrollmentResponse, enrollmentTokenResponse } from '../../../src/protocol/edge/enrollment.ts'
+import { enrollmentResponse } from '../../../src/protocol/edge/enrollment.ts'
 import { signedAnswer, signedTime } from '../../../src/protocol/edge/sync.ts'
 import { openDocument } from '../../../src/protocol/signing.ts'
 import type { Reply, Twin } from '../harness.ts'
@@ -44,7 +44,7 @@ export class EdgeClient {
   ): Promise<EdgeClient> {
     const keys = await newDeviceKeys(algorithm)
     const enrolled = await twin.call('POST', `${EDGE}/enrollments`, {
-      token: token ?? (await enrollmentToken(twin, instanceId)),
+      token: token ?? (await twin.enrollmentToken(instanceId)),
       body: { publicKey: keys.jwk },
     })
     const { deviceId, trustedKeys } = enrollmentResponse.parse(enrolled.body)
@@ -119,10 +119,4 @@ export class EdgeClient {
       headers: { authorization: `Bearer ${await this.token()}`, ...headers },
     })
   }
-}
-
-export async function enrollmentToken(twin: Twin, ...instanceIds: string[]): Promise<string> {
-  const reply = await twin.call('POST', `${EDGE}/enrollment-tokens`, { body: { instanceIds } })
-  if (reply.status !== 201) throw new Error(reply.text)
-  return enrollmentTokenResponse.parse(reply.body).token
 }

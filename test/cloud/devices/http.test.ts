@@ -12,7 +12,7 @@ import { enrollmentResponse } from '../../../src/protocol/edge/enrollment.ts'
 import { policyDocument } from '../../../src/protocol/edge/policy-document.ts'
 import { openDocument } from '../../../src/protocol/signing.ts'
 import { HOUR, type Twin, openTwin, pick, refusal } from '../harness.ts'
-import { EDGE, EdgeClient, enrollmentToken } from './edge-client.ts'
+import { EDGE, EdgeClient } from './edge-client.ts'
 import { newDeviceKeys, topUpRequest } from '../sync/test-device.ts'
 
 const TOKENS = 1_000_000n
@@ -27,7 +27,7 @@ afterEach(async () => twin[Symbol.asyncDispose]())
 
 describe('an enrollment token', () => {
   it('names where to go, for which instances, and the keys to pin', async () => {
-    const claims = decodeJwt(await enrollmentToken(twin, instanceId))
+    const claims = decodeJwt(await twin.enrollmentToken(instanceId))
     expect(claims).toMatchObject({ edge: `${twin.cloud.address}${EDGE}`, instances: [instanceId] })
     expect(claims['pins']).toHaveLength(1)
     expect((claims.exp ?? 0) - (claims.iat ?? 0)).toBe(24 * 3600)
@@ -55,9 +55,9 @@ describe('an enrollment token', () => {
   })
 
   it('is signed by the same key after a restart, whose file only its owner can read', async () => {
-    const before = decodeJwt(await enrollmentToken(twin, instanceId))['pins']
+    const before = decodeJwt(await twin.enrollmentToken(instanceId))['pins']
     await twin.restart()
-    expect(decodeJwt(await enrollmentToken(twin, instanceId))['pins']).toEqual(before)
+    expect(decodeJwt(await twin.enrollmentToken(instanceId))['pins']).toEqual(before)
     const { mode } = await stat(join(twin.settings.store.path, 'signing-key.pem'))
     expect(mode & 0o777).toBe(0o600)
   })
@@ -67,7 +67,7 @@ describe('enrolling', () => {
   const enroll = async (token: string, body: unknown) => twin.call('POST', `${EDGE}/enrollments`, { token, body })
 
   it('gives the same answer to the same key again, and refuses another', async () => {
-    const token = await enrollmentToken(twin, instanceId)
+    const token = await twin.enrollmentToken(instanceId)
     const keys = await newDeviceKeys()
     const first = await enroll(token, { publicKey: keys.jwk, name: 'hall gateway' })
     expect(first.status).toBe(200)
@@ -81,7 +81,7 @@ describe('enrolling', () => {
   })
 
   it('gives the answer again even when the token has expired meanwhile, but takes no new device by it', async () => {
-    const [used, unused] = [await enrollmentToken(twin, instanceId), await enrollmentToken(twin, instanceId)]
+    const [used, unused] = [await twin.enrollmentToken(instanceId), await twin.enrollmentToken(instanceId)]
     const keys = await newDeviceKeys()
     const first = await enroll(used, { publicKey: keys.jwk })
     twin.now += 25 * HOUR
@@ -91,7 +91,7 @@ describe('enrolling', () => {
   })
 
   it('lets one of two devices in that use a token at the same time', async () => {
-    const token = await enrollmentToken(twin, instanceId)
+    const token = await twin.enrollmentToken(instanceId)
     const keys = await Promise.all([newDeviceKeys(), newDeviceKeys(), newDeviceKeys()])
     const replies = await Promise.all(keys.map(({ jwk }) => enroll(token, { publicKey: jwk })))
     expect(replies.map(({ status }) => status).sort()).toEqual([200, 403, 403])
@@ -99,9 +99,9 @@ describe('enrolling', () => {
 
   it('continues as the same device with a key that is known, and serves the instances of both tokens', async () => {
     const keys = await newDeviceKeys()
-    const first = await enroll(await enrollmentToken(twin, instanceId), { publicKey: keys.jwk })
+    const first = await enroll(await twin.enrollmentToken(instanceId), { publicKey: keys.jwk })
     const second = await twin.instance('other customer')
-    const again = await enroll(await enrollmentToken(twin, second), { publicKey: keys.jwk })
+    const again = await enroll(await twin.enrollmentToken(second), { publicKey: keys.jwk })
     expect(pick(again.body, 'deviceId')).toEqual(pick(first.body, 'deviceId'))
     expect(pick(again.body, 'instanceIds')).toEqual([second])
     for (const id of [instanceId, second]) {
@@ -113,7 +113,7 @@ describe('enrolling', () => {
   it('is refused to a revoked key', async () => {
     const client = await EdgeClient.join(twin, instanceId)
     await twin.call('POST', `${EDGE}/devices/${client.id}/revoke`)
-    const token = await enrollmentToken(twin, instanceId)
+    const token = await twin.enrollmentToken(instanceId)
     expect(refusal(await enroll(token, { publicKey: client.keys.jwk }))).toEqual([403, 'DEVICE_REVOKED'])
   })
 
@@ -124,7 +124,7 @@ describe('enrolling', () => {
     expect(refusal(await enroll('a.b.c', body))).toEqual([401, 'TOKEN_INVALID'])
     const missing = await twin.call('POST', `${EDGE}/enrollments`, { token: null, body })
     expect(refusal(missing)).toEqual([401, 'TOKEN_MISSING'])
-    const token = await enrollmentToken(twin, instanceId)
+    const token = await twin.enrollmentToken(instanceId)
     const off = { kty: 'EC', crv: 'P-256', x: 'AAAA', y: 'AAAA' }
     expect(refusal(await enroll(token, { publicKey: off }))).toEqual([400, 'BAD_REQUEST'])
     const secret = { ...keys.jwk, d: 'AAAA' }
@@ -133,7 +133,7 @@ describe('enrolling', () => {
 
   it('does not take an enrollment token of another twin', async () => {
     await using other = await openTwin()
-    const stranger = await enrollmentToken(other, await other.instance())
+    const stranger = await other.enrollmentToken(await other.instance())
     const keys = await newDeviceKeys()
     expect(refusal(await enroll(stranger, { publicKey: keys.jwk }))).toEqual([401, 'TOKEN_INVALID'])
   })

@@ -6,7 +6,7 @@ import { signedAnswer, signedTime } from '../../../src/protocol/edge/sync.ts'
 import { openDocument } from '../../../src/protocol/signing.ts'
 import { type Twin, openTwin, pick, refusal } from '../harness.ts'
 import { Listener } from '../platform/mqtt/listener.ts'
-import { EDGE, EdgeClient, enrollmentToken } from './edge-client.ts'
+import { EDGE, EdgeClient } from './edge-client.ts'
 import { successorOf } from '../sync/successor.ts'
 import { topUpRequest } from '../sync/test-device.ts'
 
@@ -94,7 +94,7 @@ describe('a device that is locked', () => {
 
   it('hears a change notification at once', async () => {
     const enrolled = await twin.call('POST', `${EDGE}/enrollments`, {
-      token: await enrollmentToken(twin, instanceId),
+      token: await twin.enrollmentToken(instanceId),
       body: { publicKey: client.keys.jwk },
     })
     const url = (enrolled.body as { addresses: { push: string } }).addresses.push
@@ -184,7 +184,7 @@ describe('a device whose service is ended', () => {
   })
 
   it('continues as the same device with a token that was made since, and with no other', async () => {
-    const [before, used] = [await enrollmentToken(twin, instanceId), await enrollmentToken(twin, instanceId)]
+    const [before, used] = [await twin.enrollmentToken(instanceId), await twin.enrollmentToken(instanceId)]
     const enroll = (token: string) =>
       twin.call('POST', `${EDGE}/enrollments`, { token, body: { publicKey: client.keys.jwk } })
     expect((await enroll(used)).status).toBe(200)
@@ -192,7 +192,7 @@ describe('a device whose service is ended', () => {
     await command('terminate')
     for (const token of [before, used]) expect(refusal(await enroll(token))).toEqual([403, 'ENROLLMENT_REFUSED'])
     twin.now += 2_000
-    const fresh = await enroll(await enrollmentToken(twin, instanceId))
+    const fresh = await enroll(await twin.enrollmentToken(instanceId))
     expect(pick(fresh.body, 'deviceId')).toBe(client.id)
     expect((await shown()).suspension).toBeNull()
     expect((await client.attach(randomUUID())).answer).not.toBe('')
@@ -229,7 +229,7 @@ describe('a device whose service is ended', () => {
 
   it('stays locked when it enrolls again while it is only locked', async () => {
     await command('lock')
-    const token = await enrollmentToken(twin, instanceId)
+    const token = await twin.enrollmentToken(instanceId)
     await twin.call('POST', `${EDGE}/enrollments`, { token, body: { publicKey: client.keys.jwk } })
     expect((await shown()).suspension?.state).toBe('LOCKED')
   })

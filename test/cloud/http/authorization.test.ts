@@ -9,7 +9,7 @@ import type { AccessRule } from '../../../src/protocol/sign-in.ts'
 import { ROLES, type Role } from '../../../src/protocol/service/keys.ts'
 import { makeAccessToken } from '../../../src/client/access-token.ts'
 import { CLIENT_ID, FakeIssuer } from '../../support/fake-issuer.ts'
-import { EDGE, EdgeClient, enrollmentToken } from '../devices/edge-client.ts'
+import { EDGE, EdgeClient } from '../devices/edge-client.ts'
 import { HOUR, type SettingsChange, type Twin, newKeyPair, pick } from '../harness.ts'
 import type { Reply } from '../harness.ts'
 import { REQUESTS, type World, codeOf, openWorld, send } from './each-operation.ts'
@@ -114,7 +114,7 @@ describe('the matrix of authorization', () => {
       userWhoKeepsKeys: user('keys'),
       limitedUser: user('limited'),
       userLimitedElsewhere: user('elsewhere'),
-      enrollment: () => enrollmentToken(twin, instance),
+      enrollment: () => twin.enrollmentToken(instance),
       revoked: () => revoked.token(),
       client: () => twin.clientToken(instance),
       foreignClient: () => twin.clientToken(elsewhere),

@@ -14,7 +14,7 @@ import {
   pick,
   text,
 } from '../harness.ts'
-import { EDGE, EdgeClient, enrollmentToken } from '../devices/edge-client.ts'
+import { EDGE, EdgeClient } from '../devices/edge-client.ts'
 import { NONCE, keyLink } from '../devices/key-link.ts'
 import { type DeviceKeys, newDeviceKeys, topUpRequest } from '../sync/test-device.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
@@ -216,7 +216,7 @@ export const REQUESTS: Readonly<Record<string, Prepare>> = {
   issueEnrollmentToken: async ({ instance }) => ({ body: { instanceIds: [instance] } }),
   enroll: async ({ twin, instance }) => ({
     body: { publicKey: (await newDeviceKeys()).jwk },
-    token: await enrollmentToken(twin, instance),
+    token: await twin.enrollmentToken(instance),
   }),
   getSigningKeys: nothing,
   getPolicy: async () => ({ query: `?${engineQuery(ENGINE)}` }),

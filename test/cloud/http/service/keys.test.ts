@@ -1,4 +1,4 @@
-import { EdgeClient, enrollmentToken } from '../../devices/edge-client.ts'
+import { EdgeClient } from '../../devices/edge-client.ts'
 import { generateKeyPairSync } from 'node:crypto'
 import { readFile, stat } from 'node:fs/promises'
 import { describe, expect, it } from 'vitest'
@@ -337,7 +337,7 @@ describe('the limits of an administration key', () => {
     const { id, keys } = await EdgeClient.join(twin, mine)
     const lock = () => twin.call('POST', `/edge/api/v1/devices/${id}/lock`, { token })
     expect((await lock()).status).toBe(200)
-    const enrollment = await enrollmentToken(twin, other)
+    const enrollment = await twin.enrollmentToken(other)
     await twin.call('POST', '/edge/api/v1/enrollments', { token: enrollment, body: { publicKey: keys.jwk } })
     const refused = await lock()
     expect(refusal(refused)).toEqual([403, 'INSTANCE_NOT_IN_SCOPE'])
