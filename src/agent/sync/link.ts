@@ -21,28 +21,6 @@ import { type RoundResult, Rounds, type WakeReason } from './rounds.ts'
 import { raiseAndLog, showSuspension, type StepContext } from './step.ts'
 import { WaitingRequests } from './waiting-requests.ts'
 
-export interface Link {
-  /** Verifies the stored policies, puts them in force and starts the rounds. Does not wait for the cloud. */
-  start(): Promise<void>
-  /** Ends the round under way, closes the cloud sessions if possible, and stops. Idempotent. */
-  stop(): Promise<void>
-  /** Requests a round. Calls during a round cause exactly one more. */
-  wake(reason: WakeReason): void
-  /**
-   * Resolves with the cloud's answer when a round that carried the request has ended; with null after `deadlineMs`, or
-   * at once when the cloud is known to be unreachable.
-   */
-  requestGrant(request: WaitingTopUp, deadlineMs: number): Promise<PoolBalances | null>
-  status(): LinkStatus
-  /**
-   * Resolves when the request would survive a power cut; the key is made when the cloud is reachable.
-   * @throws CodedError NOT_ENROLLED, DEVICE_KEY_PROVIDED, STATE_UNWRITABLE, NOT_RECORDED, STOPPING
-   */
-  rotateKey(): Promise<RotationStatus>
-  /** Where the cloud serves the service API; null: not enrolled yet. */
-  readonly serviceUrl: string | null
-}
-
 export interface LinkStatus {
   readonly deviceId: string | null
   readonly name: string | null
@@ -94,7 +72,7 @@ export async function createLink(deps: LinkDeps): Promise<Link> {
   const { snapshot } = deps
   const finished = snapshot.fenced && snapshot.unacknowledged === null && snapshot.lastSeq > 0
   const closed = finished && (await deps.journal.sealed(snapshot.lastSeq))?.final === true
-  return new CloudLink(deps, await remember(snapshot, closed))
+  return new Link(deps, await remember(snapshot, closed))
 }
 
 function stopping(): CodedError {
@@ -104,7 +82,7 @@ function stopping(): CodedError {
 /** After a broker's failure, longest time until the cloud is checked, ms: a whole fleet may lose its broker at once. */
 const DOUBT_MS = 30_000
 
-class CloudLink implements Link {
+export class Link {
   readonly #deps: LinkDeps
   readonly #memory: LinkMemory
   readonly #health: Health
@@ -136,6 +114,7 @@ class CloudLink implements Link {
     })
   }
 
+  /** Verifies the stored policies, puts them in force and starts the rounds. Does not wait for the cloud. */
   async start(): Promise<void> {
     const context = this.#context(this.#pushStopped.signal)
     const { keys } = this.#deps
@@ -147,10 +126,15 @@ class CloudLink implements Link {
     this.#rounds.wake('timer')
   }
 
+  /** Requests a round. Calls during a round cause exactly one more. */
   wake(reason: WakeReason): void {
     this.#rounds.wake(reason)
   }
 
+  /**
+   * Resolves with the cloud's answer when a round that carried the request has ended; with null after `deadlineMs`, or
+   * at once when the cloud is known to be unreachable.
+   */
   async requestGrant(request: WaitingTopUp, deadlineMs: number): Promise<PoolBalances | null> {
     const { contact, identity } = this.#memory
     const hopeless = identity === null || contact === 'DOWN' || this.#rounds.waiting
@@ -160,10 +144,15 @@ class CloudLink implements Link {
     return waited
   }
 
+  /** Where the cloud serves the service API; null: not enrolled yet. */
   get serviceUrl(): string | null {
     return this.#memory.identity?.serviceUrl ?? null
   }
 
+  /**
+   * Resolves when the request would survive a power cut; the key is made when the cloud is reachable.
+   * @throws CodedError NOT_ENROLLED, DEVICE_KEY_PROVIDED, STATE_UNWRITABLE, NOT_RECORDED, STOPPING
+   */
   async rotateKey(): Promise<RotationStatus> {
     if (this.#memory.identity === null) {
       throw new CodedError('NOT_ENROLLED', 'A device that is not enrolled has no key that the cloud knows.')
@@ -174,6 +163,7 @@ class CloudLink implements Link {
     return kept
   }
 
+  /** Ends the round under way, closes the cloud sessions if possible, and stops. Idempotent. */
   stop(): Promise<void> {
     return (this.#stopped ??= this.#stop())
   }
@@ -297,7 +287,7 @@ class CloudLink implements Link {
         if (!connected) return
         this.#pushTrouble = null
         this.#health.clear(PUSH)
-        this.#rounds.encourage()
+        this.#rounds.endBackoff()
       },
       onTrouble: (error: CodedError) => {
         if (this.#health.has(REVOCATION)) return

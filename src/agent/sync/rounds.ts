@@ -11,7 +11,7 @@ import {
 import type { Randomness, Timers } from './ports.ts'
 
 /** A reason starts a round but never decides what it does. */
-export type WakeReason = 'timer' | 'notification' | 'low-water' | 'request' | 'enrolled' | 'operator'
+export type WakeReason = 'timer' | 'notification' | 'low-water' | 'request' | 'operator'
 
 export type RoundResult =
   | { readonly ok: true; readonly nextMs: number }
@@ -64,7 +64,7 @@ export class Rounds {
   }
 
   /** The network is back: ends the wait of a failed round, unless the cloud requested it. */
-  encourage(): void {
+  endBackoff(): void {
     if (!this.waiting || this.#mustWait) return
     const { sinceBoot, randomness, backoffBaseMs } = this.#options
     this.#waitUntil = Math.min(this.#waitUntil, sinceBoot() + Math.floor(randomness.fraction() * backoffBaseMs))
@@ -103,7 +103,6 @@ export class Rounds {
   #due(reason: WakeReason): number {
     switch (reason) {
       case 'operator':
-      case 'enrolled':
         return -Infinity
       case 'request':
       case 'notification': {

@@ -10,7 +10,7 @@ test('a device without a token says so, and enrolls when it gets one', async () 
   await device.settle()
   expect(device.conditions).toEqual(['enrollment: NOT_ENROLLED'])
   device.token = token
-  device.link.wake('enrolled')
+  device.link.wake('operator')
   await device.settle()
   expect(device.conditions).toEqual([])
   expect(device.disk.read().identity).toMatchObject({ deviceId: DEVICE, instanceIds: [INSTANCE] })
@@ -70,7 +70,7 @@ test('a refused token is not tried again, another one is', async () => {
 
   device.cloud.enrolledBy = null
   device.token = await device.cloud.enrollmentToken({ name: 'gateway 7' })
-  device.link.wake('enrolled')
+  device.link.wake('operator')
   await device.settle()
   expect(device.conditions).toEqual([])
 })
@@ -147,7 +147,7 @@ test.each([
   await device.sync()
   expect(device.link.status().epoch).toBe(epoch)
   device.token = await device.cloud.enrollmentToken({ name: 'press-7' })
-  device.link.wake('enrolled')
+  device.link.wake('operator')
   await device.settle()
   expect(device.conditions).toEqual([])
   expect(device.link.status()).toMatchObject({ name: 'press-7', fenced: false })

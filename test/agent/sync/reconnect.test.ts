@@ -88,7 +88,7 @@ async function fleet({ downAt, upAt, push = false, fraction: fixed }: Outage) {
     let failures = 0
     const connect = (): void => {
       if (!isDown()) {
-        rounds.encourage()
+        rounds.endBackoff()
         return
       }
       failures += 1

@@ -128,13 +128,13 @@ test('the wait ends early when the network comes back, but not when the cloud as
   await end(FAILED)
   const failedAt = time.sinceBoot()
   const count = begun.length
-  rounds.encourage()
+  rounds.endBackoff()
   time.advance(500)
   expect(begun).toHaveLength(count + 1)
   expect(time.sinceBoot() - failedAt).toBe(500)
 
   await end({ ok: false, retryAfterMs: 100_000 })
-  rounds.encourage()
+  rounds.endBackoff()
   time.advance(99_999)
   expect(begun).toHaveLength(count + 1)
   time.advance(31_000)
