@@ -5,7 +5,7 @@
 import { CodedError } from '../../protocol/errors.ts'
 import type { CloudSession } from '../ledger/journal.ts'
 import { identityOf, type SessionMemory } from '../sync/memory.ts'
-import { nextSession, type SessionEvent } from '../sync/session-state.ts'
+import { nextSession, type SessionEvent } from './cloud-session-state.ts'
 import { call, endsRound, raiseAndLog, type StepContext, type StepResult } from '../sync/step.ts'
 
 export async function openSession(context: StepContext, instanceId: string): Promise<StepResult> {

@@ -7,7 +7,7 @@ import { type Judgement, newerGrant } from './judge-answer.ts'
 import { type PolicyMemory, identityOf } from './memory.ts'
 import { proofsBeside } from './proofs.ts'
 import { extentOf } from './segment-extent.ts'
-import { nextSession } from './session-state.ts'
+import { nextSession } from '../sessions/cloud-session-state.ts'
 import { raiseAndLog, type StepContext } from './step.ts'
 import { poolBalancesOf } from './top-ups.ts'
 

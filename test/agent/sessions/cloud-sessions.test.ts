@@ -5,7 +5,7 @@ import {
   NO_SESSION,
   type Session,
   type SessionEvent,
-} from '../../../src/agent/sync/session-state.ts'
+} from '../../../src/agent/sessions/cloud-session-state.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { refusal } from '../sync/fake-cloud.ts'
 import { policyWith } from '../sync/policies.ts'
