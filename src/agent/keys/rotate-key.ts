@@ -10,7 +10,7 @@ import type { Identity } from '../ledger/journal.ts'
 import type { SignedAnswer } from '../sync/cloud.ts'
 import type { DeviceKey, DeviceKeys } from './device-key.ts'
 import { type LinkMemory, identityOf } from '../sync/memory.ts'
-import { believe, believeTime, call, raiseAndLog, type StepContext, type StepResult } from '../sync/step.ts'
+import { verify, verifyTime, call, raiseAndLog, type StepContext, type StepResult } from '../sync/step.ts'
 
 export const KEY = 'device key'
 
@@ -131,8 +131,8 @@ export function isUnknownKey({ identity, key }: LinkMemory, error: unknown): boo
 }
 
 async function believeKey(context: StepContext, response: SignedAnswer, nonce: string, key: DeviceKey): Promise<void> {
-  const answer = await believe(context, 'device-key-answer', response.answer, keyAnswer)
-  await believeTime(context, response, nonce)
+  const answer = await verify(context, 'device-key-answer', response.answer, keyAnswer)
+  await verifyTime(context, response, nonce)
   const { deviceId } = identityOf(context.memory)
   if (answer.deviceId === deviceId && answer.nonce === nonce && answer.keyId === key.signer.keyId) return
   throw new CodedError('ANSWER_UNEXPECTED', 'The answer belongs to another change of a key.', {

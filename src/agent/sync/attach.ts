@@ -2,7 +2,7 @@
 import { attachAnswer } from '../../protocol/edge/attach.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type LinkMemory, backlogOf, identityOf, takeEpoch } from './memory.ts'
-import { believe, believeTime, call, type StepContext, type StepResult } from './step.ts'
+import { verify, verifyTime, call, type StepContext, type StepResult } from './step.ts'
 
 export async function attach(context: StepContext): Promise<StepResult> {
   const { cloud, journal, ledger, clock, randomness, memory, options, signal, log } = context
@@ -17,9 +17,9 @@ export async function attach(context: StepContext): Promise<StepResult> {
   const request = { nonce, bootId: clock.bootId, above, acknowledged, backlog, software: options.software }
   const response = await call(context, () => cloud.attach(identity, request, signal))
   const receivedAt = clock.sinceBoot()
-  const answer = await believe(context, 'attach-answer', response.answer, attachAnswer)
+  const answer = await verify(context, 'attach-answer', response.answer, attachAnswer)
   const { deviceId, nonce: echoed, epoch, restored } = answer
-  const now = await believeTime(context, response, nonce)
+  const now = await verifyTime(context, response, nonce)
   if (deviceId !== identity.deviceId || echoed !== nonce) {
     throw new CodedError('ANSWER_UNEXPECTED', 'The answer belongs to another attach.', { details: { deviceId } })
   }

@@ -83,7 +83,7 @@ export async function call<T>({ memory, clock }: StepContext, exchange: () => Pr
 }
 
 /** Verifies and parses a signed document. @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED */
-export async function believe<S extends z.ZodType>(
+export async function verify<S extends z.ZodType>(
   context: StepContext,
   kind: DocumentKind,
   document: string,
@@ -102,12 +102,12 @@ export async function believe<S extends z.ZodType>(
 }
 
 /** POSIX ms. Also applies the suspension that is signed with it. @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED */
-export async function believeTime(
+export async function verifyTime(
   context: StepContext,
   { answer, time: document }: SignedAnswer,
   nonce: string,
 ): Promise<number> {
-  const { nonce: echoed, time, answer: named, suspension } = await believe(context, 'time', document, signedTime)
+  const { nonce: echoed, time, answer: named, suspension } = await verify(context, 'time', document, signedTime)
   if (echoed !== nonce || named !== sha256(answer)) {
     throw new CodedError('ANSWER_UNEXPECTED', 'The signed time belongs to another attempt or another answer.')
   }
