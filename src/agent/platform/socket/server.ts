@@ -34,11 +34,6 @@ export interface SocketOptions extends RequestHandlerDeps {
   readonly requestTimeoutMs: number
 }
 
-export interface SocketServer {
-  /** Refuses new requests, waits up to `drainMs` for pending ones, and removes the path. Idempotent. */
-  stop(drainMs: number): Promise<void>
-}
-
 const KEEP_ALIVE_MS = 75_000
 const HEADER_BYTES_MAX = 16 * 1024
 
@@ -55,12 +50,12 @@ const BACKLOG = 4_096
 
 /** @throws CodedError SOCKET_IN_USE or SOCKET_PATH_OCCUPIED */
 export async function openSocket(options: SocketOptions): Promise<SocketServer> {
-  const server = new UnixSocketServer(options)
+  const server = new SocketServer(options)
   await server.open()
   return server
 }
 
-class UnixSocketServer implements SocketServer {
+export class SocketServer {
   readonly #options: SocketOptions
   readonly #server: Server
   readonly #handler: RequestHandler
@@ -115,6 +110,7 @@ class UnixSocketServer implements SocketServer {
     else await once(this.#server.listen({ fd: passed }, BACKLOG), 'listening')
   }
 
+  /** Refuses new requests, waits up to `drainMs` for pending ones, and removes the path. Idempotent. */
   stop(drainMs: number): Promise<void> {
     return (this.#stopped ??= this.#stop(drainMs))
   }
