@@ -66,7 +66,7 @@ export class HttpInterface {
       const match = operation.method === method ? path.exec(pathname) : null
       if (match === null) continue
       const head = await admit({ headers, params: { ...match.groups }, query: Object.fromEntries(searchParams) })
-      operation.admit?.(head.principal, response as never)
+      operation.enter?.(head.principal, response as never)
       const read: unknown = body === null ? undefined : JSON.parse(body)
       return answer(head, { headers, body: read, log: { warn: () => undefined } })
     }

@@ -131,7 +131,7 @@ interface Declared<Params, Query, Body, Kind extends CallerKind, Version extends
   /** In addition to the codes of every operation. */
   readonly errors?: readonly ErrorCode[]
   /** Called for a permitted caller before the body is read. @throws CodedError */
-  readonly admit?: (principal: CallerOf<Kind>, response: ServerResponse) => void
+  readonly enter?: (principal: CallerOf<Kind>, response: ServerResponse) => void
   /** The header x-instance-id limits the request to that instance. */
   readonly limitedByHeader?: true
   /** Access that depends on more than the path, checked before the body is read. @throws CodedError */

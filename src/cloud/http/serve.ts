@@ -92,7 +92,7 @@ export function routeTo(operation: Operation, version: string, deps: CheckDeps):
   const limits: Limits = { role: roleOf(operation), named: namesOf(operation, version) }
   return {
     admit: (request) => readHead(operation, limits, request, deps),
-    enter: ({ principal }, response) => operation.admit?.(principal, response),
+    enter: ({ principal }, response) => operation.enter?.(principal, response),
     answer: async (head, request) => {
       const input = await readBody(operation, version, head, { limits, request, store: deps.store })
       const { headers, log } = request

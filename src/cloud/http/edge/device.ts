@@ -128,7 +128,7 @@ function syncOperations(deps: OwnDevice): readonly Operation[] {
       description: 'The body can be compressed with Content-Encoding gzip.',
       answers: signed,
       errors: ['SEGMENT_REJECTED', 'GRANTS_FORGOTTEN', 'SYNC_TOO_OFTEN'],
-      admit: ({ deviceId }, response) => gate.enter(deviceId, response),
+      enter: ({ deviceId }, response) => gate.enter(deviceId, response),
       handle: async ({ principal: { device }, body: { segment, nonce, proofs }, log }) => {
         const onOutcome = (outcome: SyncOutcome): void => {
           gate.count(device.id, outcome, segment.length)
