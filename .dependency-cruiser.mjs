@@ -144,7 +144,7 @@ export default {
       comment: 'Use cases and adapters are composed; they know nothing of the composition.',
       severity: 'error',
       from: { path: `${side}/[^/]+/` },
-      to: { path: '^src/$1/(compose|compose-cell|open-cell|main)[.]ts$' },
+      to: { path: '^src/$1/(compose|compose-cell|open-cell)[.]ts$' },
     },
     {
       name: 'capabilities-do-no-io',

@@ -74,6 +74,7 @@ export interface Overrides {
   /** Called for responses that their operation does not declare, if checking is on. Default: logs them. */
   readonly onWrongAnswer?: (error: Error) => void
   readonly stop?: AbortSignal
+  readonly supervisor?: { ready(): void; stopping(): void }
 }
 
 export interface Cloud {
@@ -83,7 +84,7 @@ export interface Cloud {
   readonly administrationKeyFile: string
   /**
    * Rejects when the cloud stopped because of a failure, after all resources are released; resolves after {@link
-   * Cloud.close}.
+   * Cloud.stop}.
    */
   readonly ended: Promise<void>
   /**
@@ -93,7 +94,7 @@ export interface Cloud {
    */
   reload(load: () => CloudSettings): void
   /** Stops accepting requests, finishes those in progress, and stops. Idempotent. */
-  close(): Promise<void>
+  stop(): Promise<void>
 }
 
 const REAP_EVERY_MS = 50
@@ -156,14 +157,16 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   started.defer(() => server.stopAccepting())
 
   const running = started.move()
-  shutdown.begin(async () => {
+  shutdown.begin(async (hasFailed) => {
     limit.begin()
+    if (!hasFailed) overrides.supervisor?.stopping()
     await running.disposeAsync()
   })
   const { administrationKeyFile } = node
   const address = `${origin}${settings.http.prefix}`
   const addresses = { http: address, push: push.local, metrics: metricsOrigin }
   log.info({ ...addresses, store: settings.store.path, adminKeyFile: administrationKeyFile }, 'listening')
+  overrides.supervisor?.ready()
   return {
     address,
     metricsAddress: `${metricsOrigin ?? origin}${METRICS_PATH}`,
@@ -174,7 +177,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
       void reloadKeys(cells, keys, node)
       metrics.reloaded(live.notice?.code !== 'CONFIG_NOT_RELOADED')
     },
-    close: () => shutdown.stop(),
+    stop: () => shutdown.stop(),
   }
 }
 

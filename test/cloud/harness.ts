@@ -143,7 +143,7 @@ export class Twin implements AsyncDisposable {
   async stop(): Promise<void> {
     // A test that moves the limit of a stop is faster.
     const limit = setTimeout(() => void this.#timers.fire(), this.settings.http.drainTimeout)
-    await this.#cloud?.close()
+    await this.#cloud?.stop()
     clearTimeout(limit)
     this.#cloud = undefined
   }

@@ -1,9 +1,11 @@
 import { dirname, join } from 'node:path'
+import { setFlagsFromString } from 'node:v8'
 import { Command } from 'commander'
 import { cloudOptions } from '../../cloud/settings.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import { actAsOwnerOf } from '../../platform/act-as-owner-of.ts'
 import { absenceOf } from '../../platform/denial-of.ts'
+import { runService } from '../../platform/run-service.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Io } from '../io.ts'
 import { writeLines } from '../lines.ts'
@@ -15,10 +17,14 @@ export function command(io: Io): Command {
   const service = serviceCommand('cloud', cloudOptions)
     .description('Runs the cloud service. The first start creates an administration key and logs its path.')
     .action(async (_flags: unknown, command: Command) => {
-      const { runCloud } = await import('../../cloud/main.ts')
+      const { startCloud } = await import('../../cloud/compose.ts')
       const { serviceManager } = await import('../service-manager/service-manager.ts')
       const load = () => settingsOf(command, cloudOptions, io)
-      await runCloud({ load, stop: io.stop(), onReload: io.onHangup }, serviceManager(io.env, process.pid))
+      const supervisor = serviceManager(io.env, process.pid)
+      // By default, the heap grows to a multiple of what is in use while devices deliver: see benchmarks.md.
+      setFlagsFromString('--heap-growing-percent=40')
+      const stop = io.stop()
+      await runService({ load, stop, onReload: io.onHangup }, (settings) => startCloud(settings, { stop, supervisor }))
     })
   return service
     .addCommand(backupCommand(service, io))
