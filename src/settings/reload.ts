@@ -12,7 +12,6 @@ import {
 
 export interface ReloadLog {
   info(fields: Record<string, unknown>, message: string): void
-  warn(fields: Record<string, unknown>, message: string): void
   error(fields: Record<string, unknown>, message: string): void
 }
 

@@ -52,7 +52,7 @@ export async function passForgottenRevisions(
   tx: Transaction,
   instanceId: string,
   now: number,
-  proven = 0,
+  proven: number,
 ): Promise<void> {
   const known = await lockRules(tx, instanceId)
   await bumpPolicyRevision(tx, { ...known, revision: Math.max(known.revision, now, proven) }, now)

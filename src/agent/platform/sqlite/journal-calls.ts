@@ -32,7 +32,6 @@ export interface AccountMove {
   readonly account: AccountId
   readonly used: Micro
   readonly refunded: Micro
-  readonly returned: Micro
   readonly burned: Micro
   /** How far usage may exceed the grant; 0n: not at all. */
   readonly allowance: Micro

@@ -233,7 +233,7 @@ function batchOf(
   return {
     firstN: entries[0]?.n ?? 0,
     entries,
-    moves: [...moves].map(([account, sum]): AccountMove => ({ account, ...sum, returned: 0n })),
+    moves: [...moves].map(([account, sum]): AccountMove => ({ account, ...sum })),
     answers,
     sessions: [...sessions.values()],
     reservations,

@@ -86,7 +86,7 @@ type Sum = { -readonly [K in keyof AccountMove]: AccountMove[K] }
 function moveOf(moves: Map<AccountId, Sum>, account: AccountId): Sum {
   let sum = moves.get(account)
   if (sum === undefined) {
-    sum = { account, used: 0n, refunded: 0n, returned: 0n, burned: 0n, allowance: 0n }
+    sum = { account, used: 0n, refunded: 0n, burned: 0n, allowance: 0n }
     moves.set(account, sum)
   }
   return sum
