@@ -1,19 +1,18 @@
-import type { Label, Labels } from '../../../protocol/edge/labels.ts'
+import type { Labels } from '../../../protocol/edge/labels.ts'
 import type { PublicJwk } from '../../../protocol/signing.ts'
-import { type RawBuilder, type SqlBool, sql as expression } from 'kysely'
-import {
-  CONTACTS,
-  type Contact,
-  type Device,
-  type DeviceClock,
-  type DeviceFilter,
-  type DeviceKey,
-  type DeviceKeyRecord,
-  type DevicePart,
-  type KnownDeviceKey,
-  type EnrollmentRecord,
-  type Suspension,
+import { type SqlBool, sql as expression } from 'kysely'
+import type {
+  Device,
+  DeviceClock,
+  DeviceFilter,
+  DeviceKey,
+  DeviceKeyRecord,
+  DevicePart,
+  KnownDeviceKey,
+  EnrollmentRecord,
+  Suspension,
 } from '../device-records.ts'
+import { countByContact, isByContact, matchingDevices } from './device-filter.ts'
 import {
   type Sql,
   changedOf,
@@ -28,117 +27,8 @@ import {
 } from './sql.ts'
 import type { Row } from './tables.ts'
 
-/** As literals, like in the partial indexes. */
-const IS_SERVED = expression<SqlBool>`revoked_at IS NULL AND suspension_state IS NULL`
-
-const IN_CONTACT: Readonly<Record<Contact, (overdueBefore: number) => RawBuilder<SqlBool>>> = {
-  CURRENT: (before) => expression`${IS_SERVED} AND last_sync_at >= ${BigInt(before)}`,
-  OVERDUE: (before) => expression`${IS_SERVED} AND last_sync_at < ${BigInt(before)}`,
-  NEVER: () => expression`${IS_SERVED} AND last_sync_at IS NULL`,
-  SUSPENDED: () => expression`suspension_state IS NOT NULL AND revoked_at IS NULL`,
-  REVOKED: () => expression`revoked_at IS NOT NULL`,
-}
-
-/** Devices that a search looks at, by id and by name each. */
-const FOUND_MAX = 1_000
-
-/** Sorts after every text that begins with a prefix. */
-const AFTER_ALL = '\u{10ffff}'
-
-/** An instance or a label selects few devices: they are collected and sorted. More are tested one by one, in order. */
-const FEW_MAX = 1_000
-
-/** The devices of an instance, or with a label. */
-interface DeviceGroup {
-  readonly members: RawBuilder<unknown>
-  readonly isListed: RawBuilder<SqlBool>
-  readonly isMember: RawBuilder<SqlBool>
-}
-
-function groupOfInstance(id: string): DeviceGroup {
-  const members = expression`SELECT device_id FROM device_instances AS grouped WHERE grouped.instance_id = ${id}`
-  return {
-    members,
-    isListed: expression<SqlBool>`devices.id IN (${members})`,
-    isMember: expression<SqlBool>`EXISTS (${members} AND grouped.device_id = devices.id)`,
-  }
-}
-
-function groupWithLabel({ key, value }: Label): DeviceGroup {
-  const members = expression`SELECT device_seq FROM device_labels AS grouped WHERE grouped.key = ${key} AND grouped.value = ${value}`
-  return {
-    members,
-    isListed: expression<SqlBool>`devices.seq IN (${members})`,
-    isMember: expression<SqlBool>`EXISTS (${members} AND grouped.device_seq = devices.seq)`,
-  }
-}
-
-function groupsOf({ instanceId, labels = [] }: DeviceFilter): readonly DeviceGroup[] {
-  return [...(instanceId === undefined ? [] : [groupOfInstance(instanceId)]), ...labels.map(groupWithLabel)]
-}
-
-interface Grouped {
-  readonly groups: readonly DeviceGroup[]
-  /** The first one with few members. */
-  readonly few: DeviceGroup | undefined
-  readonly isEmpty: boolean
-}
-
-function servesOnly(scope: ReadonlySet<string>): RawBuilder<SqlBool> {
-  const served = expression`SELECT 1 FROM device_instances AS served WHERE served.device_id = devices.id`
-  const others =
-    scope.size === 0 ? expression`` : expression` AND served.instance_id NOT IN (${expression.join([...scope])})`
-  return expression<SqlBool>`NOT EXISTS (${served}${others})`
-}
-
 export function deviceReader(sql: Sql) {
   const { db, fleet } = sql
-  const sizeOf = async ({ members }: DeviceGroup): Promise<number> => {
-    const counted = expression<{
-      count: bigint
-    }>`SELECT count(*) AS count FROM (${members} LIMIT ${FEW_MAX + 1}) AS counted`
-    const { rows } = await counted.execute(db)
-    return Number(rows[0]?.count ?? 0n)
-  }
-  const grouped = async (filter: DeviceFilter): Promise<Grouped> => {
-    const groups = groupsOf(filter)
-    for (const few of groups) {
-      const size = await sizeOf(few)
-      if (size <= FEW_MAX) return { groups, few, isEmpty: size === 0 }
-    }
-    return { groups, few: undefined, isEmpty: false }
-  }
-  /** With the expression that sorts in order of enrollment. */
-  const matching = ({ contact, search, labels = [], scope = null }: DeviceFilter, { groups, few }: Grouped) => {
-    let query = db.selectFrom('devices')
-    let inOrder = 'devices.seq'
-    const [label] = labels
-    if (few === undefined && label !== undefined && !isByContact(contact)) {
-      const walked = query
-        .innerJoin('device_labels as walked', 'walked.device_seq', 'devices.seq')
-        .where('walked.key', '=', label.key)
-        .where('walked.value', '=', label.value)
-      query = walked
-      inOrder = 'walked.device_seq'
-    }
-    for (const group of groups) query = query.where(group === few ? group.isListed : group.isMember)
-    if (scope !== null) query = query.where(servesOnly(scope))
-    if (contact !== undefined) query = query.where(IN_CONTACT[contact.state](contact.overdueBefore))
-    if (search !== undefined) {
-      const starting = (column: 'id' | 'name') => {
-        const some = db.selectFrom('devices').select('seq').where(column, '>=', search)
-        const first = some
-          .where(column, '<', search + AFTER_ALL)
-          .orderBy(column)
-          .limit(FOUND_MAX)
-        return db.selectFrom(first.as('first')).select('seq')
-      }
-      // Each half uses the index of its column; OR would not.
-      query = query.where('devices.seq', 'in', starting('id').union(starting('name')))
-    }
-    return { query, inOrder: expression.ref(inOrder) }
-  }
-  const within = async (filter: DeviceFilter) => matching(filter, await grouped(filter))
   return {
     async get(id: string): Promise<Device | undefined> {
       const [row] = (await db.executeQuery(deviceWithId(db, [id]))).rows
@@ -177,42 +67,22 @@ export function deviceReader(sql: Sql) {
     },
     /** Overdue and current ones by their last contact, longest ago first; others in order of enrollment. */
     async find(filter: DeviceFilter, offset: number, limit: number): Promise<readonly Device[]> {
-      const { query, inOrder } = await within(filter)
+      const { query, inOrder } = await matchingDevices(db, filter)
       const all = query.selectAll('devices')
       const ordered = isByContact(filter.contact) ? all.orderBy('last_sync_at').orderBy(inOrder) : all.orderBy(inOrder)
       const rows = await ordered.offset(offset).limit(limit).execute()
-      const devices: Device[] = []
-      for (const row of rows) devices.push(deviceOf(row))
-      return devices
+      return rows.map(deviceOf)
     },
     /** In order of enrollment. @param after number of the last device of the part before; 0n: from the first */
     async part(filter: DeviceFilter, after: bigint, limit: number): Promise<DevicePart> {
-      const { query, inOrder } = await within(filter)
+      const { query, inOrder } = await matchingDevices(db, filter)
       const rest = query.selectAll('devices').where(inOrder, '>', after)
       const rows = await rest.orderBy(inOrder).limit(limit).execute()
-      const devices: Device[] = []
-      for (const row of rows) devices.push(deviceOf(row))
-      return { devices, last: rows.length < limit ? null : (rows.at(-1)?.seq ?? null) }
+      return { devices: rows.map(deviceOf), last: rows.length < limit ? null : (rows.at(-1)?.seq ?? null) }
     },
     /** @param most counted of each; this number means "so many or more" */
-    async countByContact(
-      filter: Omit<DeviceFilter, 'contact'>,
-      overdueBefore: number,
-      most: number,
-    ): Promise<ReadonlyMap<Contact, number>> {
-      const group = await grouped(filter)
-      const counts = new Map(CONTACTS.map((state) => [state, 0]))
-      // One by one: a single statement would keep requests waiting on SQLite.
-      for (const state of group.isEmpty ? [] : CONTACTS) {
-        const { query } = matching({ ...filter, contact: { state, overdueBefore } }, group)
-        const { count } = await db
-          .selectFrom(query.select('devices.seq').limit(most).as('some'))
-          .select(({ fn }) => fn.countAll<bigint>().as('count'))
-          .executeTakeFirstOrThrow()
-        counts.set(state, Number(count))
-      }
-      return counts
-    },
+    countByContact: (filter: Omit<DeviceFilter, 'contact'>, overdueBefore: number, most: number) =>
+      countByContact(db, filter, { overdueBefore, most }),
     async countTrusted(instanceId: string): Promise<number> {
       const { count } = await db
         .selectFrom('device_instances')
@@ -405,10 +275,6 @@ export function enrollmentTransaction(sql: Sql) {
       return inserted !== undefined
     },
   }
-}
-
-function isByContact(contact: DeviceFilter['contact']): boolean {
-  return contact?.state === 'CURRENT' || contact?.state === 'OVERDUE'
 }
 
 function columnsOf(device: Device) {
