@@ -79,41 +79,9 @@ interface Sums extends Returnable {
   readonly devices: number
 }
 
-export function deviceAccountReader({ db, fleet }: Sql) {
+export function deviceAccountReader(sql: Sql) {
+  const { db } = sql
   const ofEpoch = (deviceId: string, epoch: number) => allOfEpoch(db, deviceId, BigInt(epoch))
-  const active = () =>
-    db
-      .selectFrom('device_accounts')
-      .innerJoin('epochs', (join) =>
-        join
-          .onRef('epochs.device_id', '=', 'device_accounts.device_id')
-          .onRef('epochs.number', '=', 'device_accounts.epoch'),
-      )
-      .innerJoin('devices', 'devices.id', 'device_accounts.device_id')
-      .where(expression<boolean>`epochs.status = 'ACTIVE'`)
-  /** Sums of all devices, or of one. */
-  const sumsOf = async (
-    accounts: readonly AccountId[],
-    heardSince: number,
-    deviceId: string | null,
-  ): Promise<ReadonlyMap<AccountId, Sums>> => {
-    const sums = new Map<AccountId, Sums>()
-    const inContact = expression<bigint>`CASE WHEN devices.last_sync_at > ${BigInt(heardSince)} THEN ${LEFT} ELSE 0 END`
-    for (const some of chunks(accounts)) {
-      let query = active()
-        .select('device_accounts.account')
-        .select(expression<bigint>`CAST(sum(${LEFT}) AS BIGINT)`.as('all'))
-        .select(expression<bigint>`CAST(sum(${inContact}) AS BIGINT)`.as('inContact'))
-        .select(({ fn }) => fn.countAll<bigint>().as('devices'))
-        .where('device_accounts.account', 'in', some)
-        .groupBy('device_accounts.account')
-      if (deviceId !== null) query = query.where('device_accounts.device_id', '=', deviceId)
-      for (const { account, ...sum } of await query.execute()) {
-        sums.set(account, { ...sum, devices: Number(sum.devices) })
-      }
-    }
-    return sums
-  }
   const get = async (
     deviceId: string,
     epoch: number,
@@ -128,6 +96,7 @@ export function deviceAccountReader({ db, fleet }: Sql) {
     return records
   }
   return {
+    ...otherDevicesReader(sql),
     /** Those that exist. */
     get,
     /** By account. */
@@ -249,7 +218,50 @@ export function deviceAccountReader({ db, fleet }: Sql) {
       }
       return sums
     },
-    /** Balances of other devices in active epochs that reported since then, largest first. */
+    async hasLeft(deviceId: string, epoch: number): Promise<boolean> {
+      const row = await ofEpoch(deviceId, epoch).where(HAS_LEFT).limit(1).executeTakeFirst()
+      return row !== undefined
+    },
+  }
+}
+
+/** What other devices in active epochs have left of an account. */
+function otherDevicesReader({ db, fleet }: Sql) {
+  const active = () =>
+    db
+      .selectFrom('device_accounts')
+      .innerJoin('epochs', (join) =>
+        join
+          .onRef('epochs.device_id', '=', 'device_accounts.device_id')
+          .onRef('epochs.number', '=', 'device_accounts.epoch'),
+      )
+      .innerJoin('devices', 'devices.id', 'device_accounts.device_id')
+      .where(expression<boolean>`epochs.status = 'ACTIVE'`)
+  /** Sums of all devices, or of one. */
+  const sumsOf = async (
+    accounts: readonly AccountId[],
+    heardSince: number,
+    deviceId: string | null,
+  ): Promise<ReadonlyMap<AccountId, Sums>> => {
+    const sums = new Map<AccountId, Sums>()
+    const inContact = expression<bigint>`CASE WHEN devices.last_sync_at > ${BigInt(heardSince)} THEN ${LEFT} ELSE 0 END`
+    for (const some of chunks(accounts)) {
+      let query = active()
+        .select('device_accounts.account')
+        .select(expression<bigint>`CAST(sum(${LEFT}) AS BIGINT)`.as('all'))
+        .select(expression<bigint>`CAST(sum(${inContact}) AS BIGINT)`.as('inContact'))
+        .select(({ fn }) => fn.countAll<bigint>().as('devices'))
+        .where('device_accounts.account', 'in', some)
+        .groupBy('device_accounts.account')
+      if (deviceId !== null) query = query.where('device_accounts.device_id', '=', deviceId)
+      for (const { account, ...sum } of await query.execute()) {
+        sums.set(account, { ...sum, devices: Number(sum.devices) })
+      }
+    }
+    return sums
+  }
+  return {
+    /** Balances of those that reported since then, largest first. */
     async availableOfOthers(
       account: AccountId,
       except: string,
@@ -272,7 +284,7 @@ export function deviceAccountReader({ db, fleet }: Sql) {
       fleet.largest.set(account, { value: largest, devices, at: heardSince })
       return largest.filter(({ deviceId }) => deviceId !== except).slice(0, limit)
     },
-    /** What other devices in active epochs could return of each account. Without entry: nothing. */
+    /** What they could return of each account. Without entry: nothing. */
     async returnable(
       accounts: readonly AccountId[],
       except: string,
@@ -297,10 +309,6 @@ export function deviceAccountReader({ db, fleet }: Sql) {
         })
       }
       return found
-    },
-    async hasLeft(deviceId: string, epoch: number): Promise<boolean> {
-      const row = await ofEpoch(deviceId, epoch).where(HAS_LEFT).limit(1).executeTakeFirst()
-      return row !== undefined
     },
   }
 }
