@@ -42,7 +42,7 @@ export const AREAS: readonly Area[] = [
         'ledger/recover-reservations',
         'ledger/demand',
         'ledger/burn-rate',
-        'access/accounts-in-sight',
+        'ledger/accounts-in-sight',
         'access/entry-text',
       ],
     ),
@@ -50,6 +50,7 @@ export const AREAS: readonly Area[] = [
       ...[
         'agent/access/*',
         'agent/ledger/above-grant',
+        'agent/ledger/accounts-in-sight',
         'agent/ledger/balances',
         'agent/ledger/burn-rate',
         'agent/ledger/commits',

@@ -888,7 +888,7 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     ['{ return undefined }', 'With no dictionary, the check below refuses the text as well.'],
     [/./, 'test/agent/access/entry-text.test.ts, which is newer than this run, tests it.'],
   ],
-  'src/agent/access/accounts-in-sight.ts': [['from === null', 'Null is before any time.']],
+  'src/agent/ledger/accounts-in-sight.ts': [['from === null', 'Null is before any time.']],
   'src/agent/ledger/reservations.ts': [
     ['used < reservation.usedBefore', 'If the use fell, the reservation shrinks by half in both cases.'],
     [['reservation.usedBefore < 0n', 'reservation.size / 2n'], 'Changes only the size of a reservation.'],

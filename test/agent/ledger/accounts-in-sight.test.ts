@@ -1,6 +1,6 @@
 // Which accounts a device may come to charge within a horizon: the edges of windows, periods and tolerance.
 import { describe, expect, it } from 'vitest'
-import { accountsInSight } from '../../../src/agent/access/accounts-in-sight.ts'
+import { accountsInSight } from '../../../src/agent/ledger/accounts-in-sight.ts'
 import { actionAccount, lineAccount } from '../../../src/core/accounts/account.ts'
 import { type LineItem, type Period, TOLERANCE_MS } from '../../../src/core/rules/policy.ts'
 import { policyInForce } from '../harness.ts'
