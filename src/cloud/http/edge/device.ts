@@ -5,11 +5,11 @@ import { keyChangeRequest, keyLinksRequest } from '../../../protocol/edge/device
 import { ENGINE_MAX } from '../../../protocol/edge/engines.ts'
 import { POLICY_MEDIA_TYPE, policyTag } from '../../../protocol/edge/policy-document.ts'
 import { signingKeys } from '../../../protocol/edge/signing-keys.ts'
-import { SYNC_BODY_BYTES_MAX, signedAnswer, syncRequest } from '../../../protocol/edge/sync.ts'
+import { SYNC_BODY_BYTES_MAX, signedAnswer, signedTime, syncRequest } from '../../../protocol/edge/sync.ts'
 import { CodedError } from '../../../protocol/errors.ts'
+import { sha256, signDocumentAside } from '../../../protocol/signing.ts'
 import { type ChangeDeviceKey, announceKey, showLinks } from '../../devices/change-device-key.ts'
 import type { Keyring } from '../../devices/keyring.ts'
-import { signTime } from '../../devices/sign-time.ts'
 import { type PolicyDocuments, signedPolicy } from '../../policy/policy-document.ts'
 import { Turns } from '../../runtime/turns.ts'
 import type { Device } from '../../storage/device-records.ts'
@@ -139,11 +139,11 @@ function syncOperations(deps: OwnDevice): readonly Operation[] {
         if (!merged.accepted) {
           const details = { deviceId: device.id, ...merged.details }
           log.warn(details, 'a segment was refused')
-          if (merged.answer !== undefined) return signedTime(deps, merged, nonce, merged.answer)
+          if (merged.answer !== undefined) return withTime(deps, merged, nonce, merged.answer)
           throw new CodedError('SEGMENT_REJECTED', merged.problem, { details })
         }
         if (merged.unbilled !== null) log.warn({ deviceId: device.id, ...merged.unbilled }, 'entries are not billed')
-        return signedTime(deps, merged, nonce, merged.answer)
+        return withTime(deps, merged, nonce, merged.answer)
       },
     }),
   ]
@@ -192,15 +192,19 @@ function keyOperations(deps: OwnDevice): readonly Operation[] {
 async function answerNow(deps: OwnDevice, deviceId: string, nonce: string, answer: string): Promise<Answer> {
   const device = await deps.store.read((reader) => reader.edge.devices.get(deviceId))
   if (device === undefined) throw new Error('invariant: a device that has signed its token is known')
-  return signedTime(deps, device, nonce, answer)
+  return withTime(deps, device, nonce, answer)
 }
 
-async function signedTime(
-  deps: OwnDevice,
+/** The time is signed with the answer, so that an old one cannot be attached to another answer. */
+async function withTime(
+  { keys, now }: OwnDevice,
   { suspension }: Pick<Device, 'suspension'>,
   nonce: string,
   answer: string,
 ): Promise<Answer> {
-  const time = await signTime(deps.keys, { nonce, answer, time: deps.now(), suspension })
+  // A stored suspension also has a name, which devices do not learn.
+  const shown = suspension === null ? null : { state: suspension.state, since: suspension.since }
+  const payload: z.input<typeof signedTime> = { nonce, time: now(), answer: sha256(answer), suspension: shown }
+  const time = await signDocumentAside('time', JSON.stringify(payload), keys.signer)
   return { status: 200, body: { answer, time } satisfies z.input<typeof signedAnswer> }
 }
