@@ -23,7 +23,7 @@ export async function fetchPolicy(context: StepContext, instanceId: string): Pro
     if (!(error instanceof CodedError) || endsRound(error) || error.code === 'NOT_RECORDED') throw error
     raiseAndLog(context, policySubject(instanceId), error, { instanceId })
   }
-  return 'GO_ON'
+  return 'CONTINUE'
 }
 
 export function policySubject(instanceId: string): string {

@@ -26,7 +26,7 @@ export async function openSession(context: StepContext, instanceId: string): Pro
     sessionMemory.needsCheck = isRepeated
     await keep(context, instanceId, { instanceId, opening, sessionId })
   })
-  return 'GO_ON'
+  return 'CONTINUE'
 }
 
 export async function sendHeartbeat(context: StepContext, instanceId: string, sessionId: string): Promise<StepResult> {
@@ -39,7 +39,7 @@ export async function sendHeartbeat(context: StepContext, instanceId: string, se
     take(context, instanceId, sessionMemory, state)
     return state.kind === 'ENDED'
   })
-  if (ended !== true) return 'GO_ON'
+  if (ended !== true) return 'CONTINUE'
   sessionMemory.tried = false
   return 'PLAN_AGAIN'
 }

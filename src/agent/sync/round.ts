@@ -14,10 +14,10 @@ import { KEY, announceKey, isUnknownKey, keyState, prepareKey, replaceKey, showL
 import { PUSH, REVOCATION } from './health.ts'
 import type { StepContext, StepResult } from './step.ts'
 
-const ANSWERED_BY_A_ROUND = ['cloud', 'journal', 'attach', 'link', REVOCATION]
+const CLEARED_BY_A_ROUND = ['cloud', 'journal', 'attach', 'link', REVOCATION]
 
 /** Subjects whose conditions may only result from a revoked key. */
-const SAID_BY_REVOCATION = ['cloud', 'attach', 'link', 'sync', PUSH]
+const CAUSED_BY_REVOCATION = ['cloud', 'attach', 'link', 'sync', PUSH]
 
 /** @throws any error that is not a CodedError: a broken invariant, or a write with unknown outcome */
 export async function runRound(context: StepContext, reasons: ReadonlySet<WakeReason>): Promise<RoundResult> {
@@ -27,12 +27,12 @@ export async function runRound(context: StepContext, reasons: ReadonlySet<WakeRe
   let step: Step | undefined
   try {
     for (let plans = 0; plans < PLANS_PER_ROUND_MAX; plans += 1) {
-      let result: StepResult = 'GO_ON'
+      let result: StepResult = 'CONTINUE'
       for (step of plan(stateOf(context, offer))) {
         result = await runStepAsKnownDevice(context, step, offer)
         if (result === 'PLAN_AGAIN') break
       }
-      if (result === 'GO_ON') return end(context, offer)
+      if (result === 'CONTINUE') return end(context, offer)
     }
     // The round's limit of plans is reached; the next round does the rest.
     waiting.resolveCarried()
@@ -147,7 +147,7 @@ async function runStep(context: StepContext, step: Step, offer: EnrollmentToken 
 function end(context: StepContext, offer: EnrollmentToken | null): RoundResult {
   const { memory, health, waiting } = context
   waiting.resolveCarried()
-  if (memory.contact === 'UP') for (const subject of ANSWERED_BY_A_ROUND) health.clear(subject)
+  if (memory.contact === 'UP') for (const subject of CLEARED_BY_A_ROUND) health.clear(subject)
   if (memory.identity !== null) health.clear('enrollment')
   else if (offer?.token === null) health.raise('enrollment', new CodedError('NOT_ENROLLED', offer.reason))
   return { ok: true, nextMs: memory.syncsAgain ? ROUND_GAP_MS : Math.max(SYNC_EVERY_MIN_MS, untilDue(context)) }
@@ -180,7 +180,7 @@ function fail(
   const { code, details } = error
   if (step?.kind === 'attach') memory.isEnded = code === 'DEVICE_TERMINATED'
   if (code === 'ENROLLMENT_REFUSED') memory.refusedToken = offer?.token ?? null
-  if (code === 'DEVICE_REVOKED') for (const subject of SAID_BY_REVOCATION) health.clear(subject)
+  if (code === 'DEVICE_REVOKED') for (const subject of CAUSED_BY_REVOCATION) health.clear(subject)
   const subject = subjectOf(step, error)
   // Only the text: errors of Node carry received bytes and certificates.
   const cause = error.cause === undefined ? {} : { cause: messageOf(error.cause) }

@@ -42,7 +42,7 @@ export interface StepContext {
 }
 
 /** `PLAN_AGAIN`: the state has changed, so the plan may be outdated. */
-export type StepResult = 'GO_ON' | 'PLAN_AGAIN'
+export type StepResult = 'CONTINUE' | 'PLAN_AGAIN'
 
 /**
  * No answer, one that an attacker in the network could have sent, or a refusal of every request: the device works
