@@ -1,10 +1,11 @@
 /** Composition root of the agent, the only module that names concrete adapters. Stops them in reverse start order. */
 import { randomUUID } from 'node:crypto'
-import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Logger, pino } from 'pino'
 import type { Engine } from '../core/engine.ts'
 import { CodedError } from '../protocol/errors.ts'
+import { systemFailure, unreadableReason } from '../protocol/file-reasons.ts'
+import { readSmallText } from '../platform/read-file.ts'
 import { DECISIONS_MAX } from '../protocol/local/report.ts'
 import { signDocument } from '../protocol/signing.ts'
 import { LiveSettings } from '../settings/reload.ts'
@@ -385,9 +386,10 @@ function outgoingOf({ tls, proxy }: AgentSettings): Outgoing {
 function readAuthority(path: string): string {
   let pem: string
   try {
-    pem = readFileSync(path, 'utf8')
+    pem = readSmallText(path)
   } catch (cause) {
-    throw new CodedError('CONFIG_UNREADABLE', `tls.ca_file: ${path} cannot be read`, { cause })
+    const message = `tls.ca_file: ${path} cannot be read: ${unreadableReason(cause)}.`
+    throw systemFailure(cause, path) ?? new CodedError('CONFIG_UNREADABLE', message, { cause })
   }
   if (!hasCertificate(pem)) throw new CodedError('CONFIG_INVALID', `tls.ca_file: ${path} has no PEM certificate.`)
   return pem

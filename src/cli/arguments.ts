@@ -1,7 +1,7 @@
 import { InvalidArgumentError } from 'commander'
 import { parseLabel } from '../protocol/edge/labels.ts'
 import { CodedError, type ErrorCode } from '../protocol/errors.ts'
-import { isNotUtf8, shownPath, unreadableReason } from '../protocol/file-reasons.ts'
+import { isNotUtf8, shownPath, systemFailure, unreadableReason } from '../protocol/file-reasons.ts'
 import { API_PREFIX, cellName, uuid } from '../protocol/wire.ts'
 import { DURATION } from '../settings/quantity.ts'
 import { hasCertificate } from '../platform/has-certificate.ts'
@@ -124,7 +124,8 @@ export function readFileArgument(io: Io, path: string, code: ErrorCode): string 
     return io.readText(path)
   } catch (cause) {
     const isInvalid = code === 'USAGE' && isNotUtf8(cause)
-    const message = `Cannot read ${path === STANDARD_INPUT ? 'standard input' : shownPath(path)}: ${unreadableReason(cause)}.`
-    throw new CodedError(isInvalid ? 'FILE_INVALID' : code, message, { cause })
+    const shown = path === STANDARD_INPUT ? 'standard input' : shownPath(path)
+    const message = `Cannot read ${shown}: ${unreadableReason(cause)}.`
+    throw systemFailure(cause, shown) ?? new CodedError(isInvalid ? 'FILE_INVALID' : code, message, { cause })
   }
 }

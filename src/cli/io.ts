@@ -4,7 +4,8 @@ export interface World {
   readonly stderr: Output
   readonly env: Readonly<Record<string, string | undefined>>
   readonly now: () => number
-  readonly readText: (path: string) => string
+  /** Without `FILES`, of a terminal or a pipe too. */
+  readonly readText: (path: string, allowed?: 'FILES') => string
   /** From the first call on, the first termination signal aborts it, and the command must end by itself. */
   readonly stop: () => AbortSignal
   /** Once called, SIGHUP calls the listener instead of ending the process. */

@@ -1,5 +1,6 @@
 /** Runs the command in the real process. A command that cleans up gets the first signal; the second one kills it. */
-import { readFileSync, statSync } from 'node:fs'
+import { closeSync, openSync, statSync } from 'node:fs'
+import { readBounded, readSmallFile } from '../platform/read-file.ts'
 import { ERRORS } from '../protocol/errors.ts'
 import { STANDARD_INPUT } from './arguments.ts'
 import { run } from './program.ts'
@@ -33,7 +34,18 @@ listen()
 
 /** Refuses bytes that are not UTF-8: they would become U+FFFD, and different names would become the same. */
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
-const readUtf8 = (file: string | number): string => utf8.decode(readFileSync(file))
+
+/** Of a document for a command. */
+const TEXT_BYTES_MAX = 256 * 1024 * 1024
+
+function readUtf8(path: string | 0): string {
+  const file = path === 0 ? path : openSync(path, 'r')
+  try {
+    return utf8.decode(readBounded(file, TEXT_BYTES_MAX))
+  } finally {
+    if (file !== 0) closeSync(file)
+  }
+}
 
 /** Of a terminal, pipe or socket, which may never end: listeners could not run meanwhile, so signals end the process. */
 function readStream(path: string): string {
@@ -52,7 +64,10 @@ process.exitCode = await run(process.argv.slice(2), {
   stderr: process.stderr,
   env: process.env,
   now: () => Date.now(),
-  readText: (path) => (statSync(path).isFile() ? readUtf8(path) : readStream(path)),
+  readText: (path, allowed) => {
+    if (allowed === 'FILES') return utf8.decode(readSmallFile(path))
+    return statSync(path).isFile() ? readUtf8(path) : readStream(path)
+  },
   stop: () => (stop ??= new AbortController()).signal,
   onHangup: (listener) => {
     hangup = listener

@@ -1,5 +1,5 @@
 /** One-time tokens for a list of devices, one file each. A run can be repeated: it skips devices that have one. */
-import { readFileSync } from 'node:fs'
+import { readSmallText } from '../platform/read-file.ts'
 import { join } from 'node:path'
 import { decodeJwt } from 'jose'
 import { type Labels, changedLabels, labelsIn } from '../protocol/edge/labels.ts'
@@ -102,7 +102,7 @@ async function provisionOne(
 /** Expiry of the token in a file, POSIX ms; null if there is no token. */
 function usableUntil(file: string): number | null {
   try {
-    const { exp } = decodeJwt(readFileSync(file, 'utf8').trim())
+    const { exp } = decodeJwt(readSmallText(file).trim())
     return exp === undefined ? null : exp * 1000
   } catch {
     return null

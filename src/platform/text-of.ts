@@ -1,8 +1,8 @@
-import { readFileSync } from 'node:fs'
+import { readSmallText } from './read-file.ts'
 
 export function textOf(path: string): string | null {
   try {
-    return readFileSync(path, 'utf8')
+    return readSmallText(path)
   } catch {
     return null
   }

@@ -745,6 +745,14 @@ export const ERRORS = catalogue({
     exit: 74,
     retry: 'later',
   },
+  OPEN_FILES_USED_UP: {
+    meaning: 'The process, or the whole system, has as many open files as it may have.',
+    remedy:
+      'Raise the limit (LimitNOFILE of the unit, ulimit -n of the shell, fs.file-max of the system), then start it again.',
+    http: 503,
+    exit: 71,
+    retry: 'later',
+  },
   CALLER_NOT_ALLOWED: {
     meaning: 'The user of the calling process does not have permission to do this on the agent socket.',
     remedy: 'Run the application as another user, or give this user permission (settings callers.*).',

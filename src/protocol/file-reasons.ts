@@ -1,8 +1,21 @@
 /** Why a file cannot be read or written, as the end of a sentence without a period. */
-import { messageOf } from './errors.ts'
+import { CodedError, messageOf } from './errors.ts'
 
 export function unreadableReason(error: unknown): string {
   return reasonOf(error, { ...REASONS, ENOENT: 'there is no such file', EACCES: 'this user may not read it' })
+}
+
+/** The refusal if the failure is one of the process or the disk, and no reason to change the file; null: another failure. */
+export function systemFailure(error: unknown, path: string): CodedError | null {
+  const { code } = error as { readonly code?: unknown }
+  // SQLite reports no reason. Its callers open a copy that they have just made.
+  if (code === 'EMFILE' || code === 'ENFILE' || code === 'SQLITE_CANTOPEN') {
+    return new CodedError('OPEN_FILES_USED_UP', `${path} cannot be opened: ${code}.`, { cause: error })
+  }
+  if (code === 'EIO' || (typeof code === 'string' && code.startsWith('SQLITE_IOERR'))) {
+    return new CodedError('DISK_FAILED', `${path} cannot be read: ${code}.`, { cause: error })
+  }
+  return null
 }
 
 export function isNotUtf8(error: unknown): boolean {

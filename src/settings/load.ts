@@ -1,7 +1,7 @@
 /** Loads settings: flag, else environment, else file, else default. Unknown keys are errors. Errors show no secret. */
 import { parse as parseToml, TomlError } from 'smol-toml'
 import { CodedError } from '../protocol/errors.ts'
-import { shownPath, unreadableReason } from '../protocol/file-reasons.ts'
+import { shownPath, systemFailure, unreadableReason } from '../protocol/file-reasons.ts'
 import { nearest } from './nearest.ts'
 import { type NamedOption, namedOptions, type OptionTable, type OptionTree, type Settings } from './option.ts'
 
@@ -10,7 +10,7 @@ export interface Sources {
   readonly env: Readonly<Record<string, string | undefined>>
   /** By flag name: `{ 'socket-path': '/run/x.sock' }`. */
   readonly flags: Readonly<Record<string, string>>
-  readonly readText: (path: string) => string
+  readonly readText: (path: string, allowed: 'FILES') => string
 }
 
 /** @throws CodedError CONFIG_UNREADABLE or CONFIG_INVALID */
@@ -55,7 +55,7 @@ function fromEnvironment({ env, option }: NamedOption, variables: Sources['env']
 function presentFile({ option, key }: NamedOption, { readText }: Sources): Found | undefined {
   if (!option.secret || option.defaultText === null) return undefined
   try {
-    if (readText(option.defaultText).trim() === '') return undefined
+    if (readText(option.defaultText, 'FILES').trim() === '') return undefined
   } catch {
     return undefined
   }
@@ -139,9 +139,10 @@ function suggestion(word: string, known: Iterable<string>): string {
 
 function read(path: string, readText: Sources['readText'], where?: string): string {
   try {
-    return readText(path)
+    return readText(path, 'FILES')
   } catch (cause) {
-    throw new CodedError('CONFIG_UNREADABLE', `${unreadable(path, where)}: ${unreadableReason(cause)}.`, { cause })
+    const message = `${unreadable(path, where)}: ${unreadableReason(cause)}.`
+    throw systemFailure(cause, where ?? path) ?? new CodedError('CONFIG_UNREADABLE', message, { cause })
   }
 }
 

@@ -110,6 +110,8 @@ describe('a backup of a device', { timeout: 90_000 }, () => {
     const itself = await tallygate('backup', site.ledger, '--db', site.ledger)
     expect(itself.code).toBe(64)
     expect(itself.stderr).toMatch(/^tallygate: USAGE: /)
+    const directory = await tallygate('backup', site.directory, '--db', site.ledger)
+    expect(directory.stderr).toMatch(/^tallygate: OUTPUT_UNWRITABLE: Cannot write .*: it is a directory\./)
     const file = join(site.directory, 'back\u001bup.db')
     let asked = 0
     const made = tallygate('backup', file, '--db', site.ledger)

@@ -1,10 +1,11 @@
-import { readFileSync, statSync } from 'node:fs'
+import { statSync } from 'node:fs'
+import { readSmallText } from '../../platform/read-file.ts'
 import { unreadableReason } from '../../protocol/file-reasons.ts'
 
 /** A sentence that explains why the file gives no token; null: it does not exist, or has content. */
 export function tokenFileProblem(path: string): string | null {
   try {
-    return readFileSync(path, 'utf8').trim() === '' ? `${path} is empty.` : null
+    return readSmallText(path).trim() === '' ? `${path} is empty.` : null
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException
     if (code === 'ENOENT' || code === 'ENOTDIR') return null

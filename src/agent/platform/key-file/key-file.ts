@@ -1,10 +1,11 @@
 /** The key is used only after its file is flushed: a device that enrolled with a lost key could never return. */
 import { createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject, randomUUID } from 'node:crypto'
-import { link, open, readFile, rename, stat, unlink } from 'node:fs/promises'
+import { link, open, rename, stat, unlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { importPKCS8 } from 'jose'
 import { CodedError } from '../../../protocol/errors.ts'
-import { unreadableReason, unwritableReason } from '../../../protocol/file-reasons.ts'
+import { systemFailure, unreadableReason, unwritableReason } from '../../../protocol/file-reasons.ts'
+import { readSmallText } from '../../../platform/read-file.ts'
 import { publicJwk, thumbprint } from '../../../protocol/signing.ts'
 import type { DeviceKey, DeviceKeys } from '../../keys/device-key.ts'
 import type { AgentSettings } from '../../settings.ts'
@@ -19,7 +20,7 @@ export interface KeyFileOptions {
 
 /**
  * @param mayBeNew called if the file is missing
- * @throws CodedError DEVICE_KEY_UNUSABLE, also if others can read it; STATE_UNWRITABLE for a new key
+ * @throws CodedError DEVICE_KEY_UNUSABLE, also if others can read it; STATE_UNWRITABLE for a new key; of {@link systemFailure}
  */
 export async function openKeyFile(
   { path, create }: KeyFileOptions,
@@ -124,11 +125,11 @@ async function read(path: string, closedTo: number): Promise<string | undefined>
     if ((mode & closedTo) !== 0) {
       throw unusable(path, `its mode 0${(mode & 0o777).toString(8)} lets other users access it (run chmod 600)`)
     }
-    return await readFile(path, 'utf8')
+    return readSmallText(path)
   } catch (cause) {
     if (cause instanceof CodedError) throw cause
     if (errnoOf(cause) === 'ENOENT') return undefined
-    throw unusable(path, unreadableReason(cause), cause)
+    throw systemFailure(cause, path) ?? unusable(path, unreadableReason(cause), cause)
   }
 }
 

@@ -19,7 +19,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import Database from 'better-sqlite3'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
-import { unwritableReason } from '../../../protocol/file-reasons.ts'
+import { systemFailure, unwritableReason } from '../../../protocol/file-reasons.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
 import type { LedgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import { flushDirectoryOf, openDatabase, refusalOf } from './open-database.ts'
@@ -47,6 +47,7 @@ export async function backUpLedger(path: string, to: string): Promise<LedgerBund
     const where = isOfOther && isFull(cause) ? ` (copies are made in ${place}; TMPDIR can name another directory)` : ''
     return new CodedError('OUTPUT_UNWRITABLE', `Cannot write ${to}: ${unwritableReason(cause)}${where}.`, { cause })
   }
+  if (statSync(to, { throwIfNoEntry: false })?.isDirectory() === true) throw unwritable({ code: 'EISDIR' })
   const folder = atPlace(() => mkdtempSync(join(place, '.tallygate-backup-')), unwritable)
   const isGone = scratchAt(folder)
   try {
@@ -291,7 +292,7 @@ function requireIntegrity(path: string, name: string): void {
     const result = database.pragma('integrity_check(1)', { simple: true })
     if (result !== 'ok') throw corrupt(`the integrity check reports: ${String(result)}`)
   } catch (error) {
-    throw error instanceof CodedError ? error : corrupt(messageOf(error), error)
+    throw error instanceof CodedError ? error : (systemFailure(error, name) ?? corrupt(messageOf(error), error))
   } finally {
     database?.close()
   }

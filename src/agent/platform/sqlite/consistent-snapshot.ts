@@ -7,7 +7,7 @@ import { copyFile, open, rm, stat } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { CodedError } from '../../../protocol/errors.ts'
-import { unreadableReason, unwritableReason } from '../../../protocol/file-reasons.ts'
+import { systemFailure, unreadableReason, unwritableReason } from '../../../protocol/file-reasons.ts'
 import { scratchAt } from '../system/scratch.ts'
 
 /** The agent may write a checkpoint during a copy. */
@@ -60,7 +60,7 @@ export async function copyConsistently(path: string, to: string): Promise<void> 
       else await copyFile(`${path}-wal`, `${to}-wal`)
       if (head === (await logHead(path)) && (await same(path, to))) return
     } catch (cause) {
-      throw isFull(cause) ? cause : unreadable(path, cause, reasonOf(cause))
+      throw isFull(cause) ? cause : (systemFailure(cause, path) ?? unreadable(path, cause, reasonOf(cause)))
     }
   }
   throw new CodedError(

@@ -1,7 +1,8 @@
 /** Reads the access settings of the status server and their files anew on each call. */
-import { readFileSync } from 'node:fs'
 import { createSecureContext } from 'node:tls'
+import { readSmallText } from '../../../platform/read-file.ts'
 import { CodedError } from '../../../protocol/errors.ts'
+import { systemFailure, unreadableReason } from '../../../protocol/file-reasons.ts'
 import type { Secret } from '../../../settings/option.ts'
 import { type StatusAuthOptions, certificateUnusable, requireSafe } from './status-auth.ts'
 
@@ -53,8 +54,9 @@ function readTls(
 
 function readPem(setting: string, path: string): string {
   try {
-    return readFileSync(path, 'utf8')
+    return readSmallText(path)
   } catch (cause) {
-    throw new CodedError('CONFIG_UNREADABLE', `${setting}: ${path} cannot be read`, { cause })
+    const message = `${setting}: ${path} cannot be read: ${unreadableReason(cause)}.`
+    throw systemFailure(cause, path) ?? new CodedError('CONFIG_UNREADABLE', message, { cause })
   }
 }

@@ -1,12 +1,13 @@
-import { readFileSync } from 'node:fs'
 import { CodedError } from '../../../protocol/errors.ts'
-import { unreadableReason } from '../../../protocol/file-reasons.ts'
+import { systemFailure, unreadableReason } from '../../../protocol/file-reasons.ts'
+import { readSmallText } from '../../../platform/read-file.ts'
 
 /** @throws CodedError CONFIG_UNREADABLE */
 export function readText(path: string): string {
   try {
-    return readFileSync(path, 'utf8')
+    return readSmallText(path)
   } catch (cause) {
-    throw new CodedError('CONFIG_UNREADABLE', `${path}: ${unreadableReason(cause)}.`, { cause })
+    const message = `${path}: ${unreadableReason(cause)}.`
+    throw systemFailure(cause, path) ?? new CodedError('CONFIG_UNREADABLE', message, { cause })
   }
 }

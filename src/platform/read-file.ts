@@ -1,0 +1,37 @@
+/** Bounded reads: a device, a pipe or a file without end would fill the memory of the process. */
+import { closeSync, constants, fstatSync, openSync, readSync } from 'node:fs'
+
+/** Of a setting, key, certificate or secret. A bundle of all public authorities has 250 KB. */
+const SMALL_BYTES_MAX = 4 * 1024 * 1024
+
+const CHUNK_BYTES = 65_536
+
+/** Reads a regular file of at most 4 MiB. */
+export function readSmallFile(path: string): Buffer {
+  // Without O_NONBLOCK, this would wait for the writer of a pipe.
+  const file = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK)
+  try {
+    const found = fstatSync(file)
+    if (!found.isFile() && !found.isDirectory()) throw new Error('it is a pipe or a device, not a file')
+    return readBounded(file, SMALL_BYTES_MAX)
+  } finally {
+    closeSync(file)
+  }
+}
+
+export function readSmallText(path: string): string {
+  return readSmallFile(path).toString('utf8')
+}
+
+/** Reads to the end, of a pipe too. */
+export function readBounded(file: number, bytesMax: number): Buffer {
+  const chunks: Buffer[] = []
+  for (let total = 0; total <= bytesMax;) {
+    const chunk = Buffer.allocUnsafe(CHUNK_BYTES)
+    const length = readSync(file, chunk)
+    if (length === 0) return Buffer.concat(chunks, total)
+    chunks.push(chunk.subarray(0, length))
+    total += length
+  }
+  throw new Error(`it is larger than ${bytesMax / 1024 / 1024} MiB`)
+}

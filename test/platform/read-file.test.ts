@@ -1,0 +1,102 @@
+// Files without end, and a process without a descriptor left.
+import { execFileSync, spawnSync } from 'node:child_process'
+import { mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { type TestContext, afterEach, beforeEach, expect, test } from 'vitest'
+import { readSmallText } from '../../src/platform/read-file.ts'
+import { systemFailure } from '../../src/protocol/file-reasons.ts'
+import { programForTest } from '../support/program.ts'
+
+const bin = new URL('../../bin/tallygate.js', import.meta.url).pathname
+const root = new URL('../../', import.meta.url).pathname
+
+let directory: string
+beforeEach(() => (directory = mkdtempSync(join(tmpdir(), 'tallygate-read-'))))
+afterEach(() => rmSync(directory, { recursive: true }))
+
+function pipe(): string {
+  const path = join(directory, 'pipe')
+  execFileSync('mkfifo', [path])
+  return path
+}
+
+function huge(): string {
+  const path = join(directory, 'huge')
+  writeFileSync(path, '')
+  truncateSync(path, 2 ** 40)
+  return path
+}
+
+test('a file is read whole, also one whose size the system does not know', () => {
+  const path = join(directory, 'file')
+  writeFileSync(path, 'é'.repeat(100_000))
+  expect(readSmallText(path)).toBe('é'.repeat(100_000))
+  expect(readSmallText('/proc/self/status')).toContain('VmRSS')
+})
+
+test('a device, a pipe, a directory and a huge file are refused at once', () => {
+  expect(() => readSmallText('/dev/zero')).toThrow('it is a pipe or a device, not a file')
+  expect(() => readSmallText(pipe())).toThrow('it is a pipe or a device, not a file')
+  expect(() => readSmallText(huge())).toThrow('it is larger than 4 MiB')
+  expect(() => readSmallText(directory)).toThrow('EISDIR')
+})
+
+test.each([
+  ['a device', () => '/dev/zero', 'it is a pipe or a device, not a file'],
+  ['a pipe', pipe, 'it is a pipe or a device, not a file'],
+  ['a huge file', huge, 'it is larger than 4 MiB'],
+])('a service refuses %s as a file with a secret', (_, make, reason) => {
+  const path = make()
+  const args = ['agent', '--state-directory', directory, '--enrollment-token-file', path]
+  const { status, stderr } = spawnSync(process.execPath, [bin, ...args], { encoding: 'utf8', timeout: 30_000 })
+  expect(stderr).toContain(`tallygate: CONFIG_UNREADABLE: --enrollment-token-file: ${path}: ${reason}.`)
+  expect(status).toBe(78)
+})
+
+test('a command refuses a key that has no end', () => {
+  const args = ['token', '--admin', '--key', '/dev/zero']
+  const { stderr } = spawnSync(process.execPath, [bin, ...args], { encoding: 'utf8', timeout: 30_000 })
+  expect(stderr).toContain('tallygate: KEY_UNUSABLE: Cannot read /dev/zero: it is larger than 256 MiB.')
+})
+
+/** What the call throws in a process that cannot open another file. */
+function withoutDescriptors(context: TestContext, imports: string, before: string, call: string): string {
+  const script = `
+    import { openSync } from 'node:fs'
+    ${imports}
+    ${before}
+    try { for (;;) openSync('/dev/null') } catch {}
+    try { ${call} } catch (error) { process.stdout.write(error.code + ': ' + error.message) }`
+  const node = [process.execPath, '--input-type=module', '-e', script]
+  return execFileSync(programForTest(context, 'prlimit'), ['--nofile=64', ...node], { encoding: 'utf8', cwd: root })
+}
+
+test('a key is not blamed if no file can be opened', (context) => {
+  const path = join(directory, 'key.pem')
+  writeFileSync(path, 'a key', { mode: 0o600 })
+  const before = `const path = ${JSON.stringify(path)}`
+  const opened = (module: string, call: string) =>
+    withoutDescriptors(context, `import { openKeyFile } from './src/${module}'`, before, call)
+  const refusal = `OPEN_FILES_USED_UP: ${path} cannot be opened: EMFILE.`
+  expect(opened('cloud/platform/key-file/key-file.ts', `openKeyFile(path, 'Ed25519')`)).toBe(refusal)
+  expect(opened('agent/platform/key-file/key-file.ts', 'await openKeyFile({ path, create: false })')).toBe(refusal)
+})
+
+test('a ledger is not called damaged if no file can be opened', (context) => {
+  const path = join(directory, 'journal.db')
+  const imports = `
+    import { openDatabase } from './src/agent/platform/sqlite/open-database.ts'
+    import { readLedgerCopy } from './src/agent/platform/sqlite/read-ledger.ts'`
+  const before = `const path = ${JSON.stringify(path)}; openDatabase(path).close()`
+  expect(withoutDescriptors(context, imports, before, 'await readLedgerCopy(path, path)')).toBe(
+    `OPEN_FILES_USED_UP: ${path} cannot be opened: SQLITE_CANTOPEN.`,
+  )
+})
+
+test('a failed read is one of the disk', () => {
+  for (const code of ['EIO', 'SQLITE_IOERR_READ']) {
+    expect(systemFailure(Object.assign(new Error(code), { code }), '/a')).toMatchObject({ code: 'DISK_FAILED' })
+  }
+  expect(systemFailure(Object.assign(new Error(), { code: 'ENOENT' }), '/a')).toBeNull()
+})
