@@ -180,7 +180,16 @@ test('an error shows its stack only when asked for it', async () => {
     /^tallygate: KEY_UNUSABLE: Cannot read \/no\/key\.pem: there is no such file\. Use a PEM file /,
   )
   const debug = await tallygate([...args, '--debug'])
-  expect(debug.err).toContain('Error: no such file\n    at ')
+  expect(debug.err).toMatch(/\nError( ENOENT)?\n    at /)
+})
+
+test('a stack does not show a secret that was given in place of a path', async () => {
+  const secret = 'eyJhbGciOiJFZERTQSJ9.secret'
+  const readText = (path: string): string => readFileSync(path, 'utf8')
+  const { err } = await tallygate(['token', '--admin', '--key', secret, '--debug'], { readText })
+  expect(err).toContain('KEY_UNUSABLE: Cannot read [secret]: there is no such file.')
+  expect(err).toMatch(/\nError ENOENT\n    at /)
+  expect(err).not.toContain(secret)
 })
 
 describe('as a process', () => {
