@@ -13,6 +13,7 @@ import { type ProxyVariables, onSwitch, openAgent, proxyFor, proxyRefusal } from
 import { CodedError, type ErrorCode, ERRORS, errorBody, firstProblem } from '../protocol/errors.ts'
 import { parseJson } from '../protocol/parse-json.ts'
 import { retryAfterMs } from '../protocol/retry-after.ts'
+import { certificateReason, tlsReason } from '../protocol/tls-reason.ts'
 import type { Call } from './call.ts'
 
 export interface ClientOptions {
@@ -141,15 +142,15 @@ export class HttpClient implements Disposable {
 
   #unreachable(cause: Error): CodedError {
     const { code } = cause as { code?: unknown }
-    const refused = typeof code === 'string' ? CERTIFICATE_PROBLEMS[code] : undefined
+    const refused = certificateReason(cause)
     const isNoHttp = typeof code === 'string' && code.startsWith('HPE_')
     const { address, unreachable } = this.#options
     const isLocal = address.startsWith('unix:')
     const known = isNoHttp ? 'the server does not speak HTTP there' : (isLocal ? SOCKET_REASONS : REASONS)[String(code)]
-    const reason = refused ?? proxyRefusal(cause) ?? known ?? (typeof code === 'string' ? code : cause.message)
+    const reason = proxyRefusal(cause) ?? tlsReason(cause) ?? known ?? (typeof code === 'string' ? code : cause.message)
     const isForbidden = code === 'EACCES' && isLocal
     const own = isForbidden ? 'SOCKET_NOT_PERMITTED' : unreachable
-    return new CodedError(refused === undefined ? own : 'CERTIFICATE_REFUSED', `${this.#from()}: ${reason}.`, { cause })
+    return new CodedError(refused === null ? own : 'CERTIFICATE_REFUSED', `${this.#from()}: ${reason}.`, { cause })
   }
 }
 
@@ -166,26 +167,12 @@ const REASONS: Readonly<Record<string, string>> = {
   ETIMEDOUT: 'there was no response in time',
   EHOSTUNREACH: 'there is no route to the host',
   ENETUNREACH: 'there is no route to the network',
-  EPROTO: 'the server does not use TLS there, or refuses its version: compare http and https in the address',
 }
 
 const CLOSED_EARLY =
   'the connection was closed without a complete response: if the agent runs, socket.connections_max may be reached'
 
 const SOCKET_REASONS: typeof REASONS = { ...REASONS, ECONNRESET: CLOSED_EARLY, EPIPE: CLOSED_EARLY }
-
-const UNKNOWN_AUTHORITY = 'this machine does not know the authority of the certificate'
-
-const CERTIFICATE_PROBLEMS: Readonly<Record<string, string>> = {
-  CERT_HAS_EXPIRED: 'the certificate has expired',
-  CERT_NOT_YET_VALID: 'the certificate is not valid yet',
-  ERR_TLS_CERT_ALTNAME_INVALID: 'the certificate is for another host name',
-  DEPTH_ZERO_SELF_SIGNED_CERT: UNKNOWN_AUTHORITY,
-  SELF_SIGNED_CERT_IN_CHAIN: UNKNOWN_AUTHORITY,
-  UNABLE_TO_GET_ISSUER_CERT: UNKNOWN_AUTHORITY,
-  UNABLE_TO_GET_ISSUER_CERT_LOCALLY: UNKNOWN_AUTHORITY,
-  UNABLE_TO_VERIFY_LEAF_SIGNATURE: UNKNOWN_AUTHORITY,
-}
 
 function withoutCredentials(address: string): string {
   return address.replace(/\/\/[^/?#]*@/, '//')

@@ -88,7 +88,7 @@ describe('a missing response has the caller’s code:', () => {
     const plain = (await serve('tcp', echo)).replace('http:', 'https:')
     using secure = new HttpClient({ address: plain, unreachable: 'CLOUD_UNREACHABLE' })
     await expect(secure.call({ method: 'GET', path: '/' })).rejects.toMatchObject({
-      message: expect.stringContaining('the server does not use TLS there') as string,
+      message: expect.stringContaining('it does not use TLS on this port') as string,
     })
   })
 

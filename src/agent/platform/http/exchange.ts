@@ -5,6 +5,7 @@ import { promisify } from 'node:util'
 import { gzip } from 'node:zlib'
 import { type Outgoing, onSwitch, openAgent, proxyFor, proxyRefusal } from '../../../platform/outgoing.ts'
 import { CodedError } from '../../../protocol/errors.ts'
+import { tlsReason } from '../../../protocol/tls-reason.ts'
 
 export interface HttpRequest {
   readonly method: 'GET' | 'POST' | 'DELETE'
@@ -171,15 +172,23 @@ function unreachable({ url, signal }: HttpRequest, { proxy }: Outgoing, cause: u
   const network = signal.aborted ? 'ABORTED' : errnoOf(cause)
   const used = proxyFor(url, proxy)
   const way = used === null ? '' : ` through the proxy ${used.host}`
-  const reason = proxyRefusal(cause)
-  const message =
-    reason === null
-      ? `The cloud at ${host} does not respond${way} (${network}). Check the network${way === '' ? '' : ' and the proxy'}.`
-      : `The cloud at ${host} cannot be reached${way}: ${reason}. Check proxy.url, proxy.credentials_file and HTTPS_PROXY.`
-  return new CodedError('CLOUD_UNREACHABLE', message, {
+  return new CodedError('CLOUD_UNREACHABLE', `The cloud at ${host} ${problemOf(cause, way, network)}`, {
     cause,
     details: { host, network, ...(used === null ? {} : { proxy: used.host }) },
   })
+}
+
+/** @param way through a proxy; empty: direct */
+function problemOf(cause: unknown, way: string, network: string): string {
+  const refusal = proxyRefusal(cause)
+  if (refusal !== null) {
+    return `cannot be reached${way}: ${refusal}. Check proxy.url, proxy.credentials_file and HTTPS_PROXY.`
+  }
+  const tls = tlsReason(cause)
+  if (tls !== null) {
+    return `cannot be reached${way}: ${tls}. Check the certificate of the cloud, tls.ca_file and the clock of this device.`
+  }
+  return `does not respond${way} (${network}). Check the network${way === '' ? '' : ' and the proxy'}.`
 }
 
 function errnoOf(error: unknown): string {

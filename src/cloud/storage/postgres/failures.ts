@@ -2,6 +2,7 @@
 import pg from 'pg'
 import { LOCK_NOT_AVAILABLE, WouldWait } from '../sql/sql.ts'
 import { CodedError } from '../../../protocol/errors.ts'
+import { tlsReason } from '../../../protocol/tls-reason.ts'
 
 /** The connection was lost before COMMIT: nothing has changed. */
 export class ConnectionLost extends Error {}
@@ -133,7 +134,7 @@ function notConnected(cause: unknown, shown: string): CodedError {
 export function messageOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
   if (error instanceof AggregateError && error.message === '') {
-    return error.errors.map((each) => (each instanceof Error ? each.message : String(each))).join('; ')
+    return error.errors.map(messageOf).join('; ')
   }
-  return error.message
+  return tlsReason(error) ?? error.message
 }

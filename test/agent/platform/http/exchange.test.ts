@@ -259,3 +259,11 @@ test('a certificate counts only if its issuer does', async () => {
   })
   expect((await exchangeWith({ extraCa: pem })(get(url))).body).toBe('hello')
 })
+
+test('a cloud without TLS on this port is named, and what to check', async () => {
+  const address = await serve((_request, response) => void response.end())
+  await expect(exchangeWith()(get(address.replace('http:', 'https:')))).rejects.toMatchObject({
+    code: 'CLOUD_UNREACHABLE',
+    message: `The cloud at ${new URL(address).host} cannot be reached: it does not use TLS on this port. Check the certificate of the cloud, tls.ca_file and the clock of this device.`,
+  })
+})
