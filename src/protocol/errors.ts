@@ -871,7 +871,7 @@ export const ERRORS = catalogue({
   BROKER_UNREACHABLE: {
     meaning: 'The MQTT broker for change notifications does not respond, or closes every connection.',
     remedy:
-      'Check its address, the network and its MQTT version. Until then, the device finds changes at its next sync.',
+      'Check its address, the network, TLS and its MQTT version. Until then, the device finds changes at its next sync.',
     http: 502,
     retry: 'later',
   },

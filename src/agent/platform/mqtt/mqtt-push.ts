@@ -3,7 +3,7 @@ import { connect, type IClientOptions, type MqttClient } from 'mqtt'
 import type { ClientOptions } from 'ws'
 import { brokerAddress } from '../../../platform/broker-address.ts'
 import { type Outgoing, authorities, openAgent, proxyFor, proxyRefusal } from '../../../platform/outgoing.ts'
-import { brokerFailure, topicsRefused } from '../../../protocol/broker-failure.ts'
+import { brokerClosed, brokerFailure, topicsRefused } from '../../../protocol/broker-failure.ts'
 import { PacketMeter } from '../../../protocol/mqtt-framing.ts'
 import { deviceTopic, policyTopic, presence, presenceTopic } from '../../../protocol/push.ts'
 import type { CodedError } from '../../../protocol/errors.ts'
@@ -142,14 +142,13 @@ function holdConnection(
       client.end(true)
       if (usefulSince !== null) onConnection(false)
       if (isGivenUp || (usefulSince === null && !versionRefused && !signal.aborted)) {
-        onTrouble(trouble ?? brokerFailure(url, CLOSED))
+        onTrouble(trouble ?? brokerClosed(url))
       }
       resolve({ versionRefused, lastedMs: usefulSince === null ? 0 : now() - usefulSince })
     })
   })
 }
 
-const CLOSED = new Error('the broker closed the connection without a reason')
 const LATE = Object.assign(new Error('the broker does not confirm the subscriptions'), { code: 'ETIMEDOUT' })
 const FLOODED = new Error(`the broker sends packets larger than ${PACKET_BYTES_MAX} bytes`)
 

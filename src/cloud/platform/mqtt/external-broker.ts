@@ -2,7 +2,7 @@
 import { type IClientOptions, type MqttClient, connect } from 'mqtt'
 import { brokerAddress } from '../../../platform/broker-address.ts'
 import { authorities } from '../../../platform/outgoing.ts'
-import { brokerFailure, topicsRefused } from '../../../protocol/broker-failure.ts'
+import { brokerClosed, brokerFailure, topicsRefused } from '../../../protocol/broker-failure.ts'
 import { CodedError, type ErrorCode } from '../../../protocol/errors.ts'
 import { EVERY_PRESENCE } from '../../../protocol/push.ts'
 import type { Broker } from '../../devices/publish-notifications.ts'
@@ -38,6 +38,9 @@ const END_TIMEOUT_MS = 1_000
 /** Limits for incoming data, far above any legitimate message. */
 const RECEIVE_MAX = 100
 const PACKET_BYTES_MAX = 4_096
+
+/** Subscription response codes from here on are refusals. */
+const REFUSED = 0x80
 
 /** Response codes for an unsupported MQTT version. */
 const UNSUPPORTED_VERSION: ReadonlySet<unknown> = new Set([0x01, 0x84])
@@ -95,23 +98,35 @@ export class ExternalBroker implements Broker {
     const { log, url, onPresence, onConnect } = this.#options
     const client = this.#open()
     let versionRefused = false
+    let isUsable = false
+    let isExplained = false
     client.on('connect', () => {
-      this.#failures = 0
-      this.#logged = null
-      log.info({ url, mqtt: this.#version }, 'connected to the push broker')
-      client.subscribe(EVERY_PRESENCE, { qos: 1 }, (error, granted) => {
-        if (error !== null || (granted?.[0]?.qos ?? 0) > 2) this.#say(topicsRefused(url, [EVERY_PRESENCE]))
+      client.subscribe(EVERY_PRESENCE, { qos: 1 }, (_error, _granted, packet) => {
+        // The connection ended first.
+        if (packet === undefined) return
+        isUsable = true
+        this.#failures = 0
+        this.#logged = null
+        log.info({ url, mqtt: this.#version }, 'connected to the push broker')
+        if (Number(packet.granted[0] ?? REFUSED) >= REFUSED) this.#say(topicsRefused(url, [EVERY_PRESENCE]))
       })
       onConnect()
     })
     client.on('message', onPresence)
+    const explain = (error: Error): void => {
+      isExplained = true
+      if (!versionRefused) this.#say(brokerFailure(url, error))
+    }
     client.on('error', (error) => {
       versionRefused ||= this.#version === 5 && UNSUPPORTED_VERSION.has((error as { code?: unknown }).code)
-      if (!versionRefused) this.#say(brokerFailure(url, error))
+      explain(error)
     })
+    // Errors of a WebSocket reach only the stream.
+    client.stream.on('error', explain)
     client.on('close', () => {
       client.end(true)
       if (this.#isClosed || client !== this.#client) return
+      if (!isUsable && !isExplained) this.#say(brokerClosed(url))
       if (versionRefused) this.#version = 4
       else this.#failures += 1
       const longest = versionRefused ? 0 : Math.min(BACKOFF_CAP_MS, BACKOFF_BASE_MS * 2 ** (this.#failures - 1))
