@@ -21,8 +21,8 @@ export interface Delivery {
   readonly signed: boolean
 }
 
-/** A status, with a text; or `HANG`: no response. */
-type Response = number | readonly [status: number, text: string] | 'HANG'
+/** A status, with a text and headers; or `HANG`: no response. */
+type Response = number | readonly [status: number, text: string, headers?: Readonly<Record<string, string>>] | 'HANG'
 
 export class WebhookReceiver implements AsyncDisposable {
   readonly url: string
@@ -62,8 +62,9 @@ export class WebhookReceiver implements AsyncDisposable {
     this.deliveries.push(delivery)
     const answer = await this.respond(delivery)
     if (answer === 'HANG') return
-    const [status, text] = typeof answer === 'number' ? [answer, ''] : answer
-    response.writeHead(status, status === 101 ? { connection: 'upgrade', upgrade: 'other' } : {}).end(text)
+    const [status, text, responded = {}] = typeof answer === 'number' ? [answer, ''] : answer
+    const added = status === 101 ? { connection: 'upgrade', upgrade: 'other' } : responded
+    response.writeHead(status, added).end(text)
   }
 
   /** As https://www.standardwebhooks.com says, by another implementation of the MAC than the cloud's. */

@@ -4,7 +4,7 @@ import { CodedError, messageOf } from '../../protocol/errors.ts'
 import { DEAD_LETTERS_MAX, type DeadLetter, type SinkLease } from '../storage/records.ts'
 import type { Reader, Store } from '../storage/store.ts'
 import { type OutgoingEvent, changeEvent, groupOf, usageEvent } from './outgoing-event.ts'
-import { EventsRejected, type Sink } from './sink.ts'
+import { EventsRejected, ReceiverBusy, type Sink } from './sink.ts'
 
 export interface PublisherDeps {
   readonly store: Pick<Store, 'read' | 'transaction'>
@@ -188,7 +188,7 @@ export class EventPublisher {
       if (error instanceof EventsRejected) return error
       if (this.#stopping.signal.aborted) return undefined
       this.#batchMax = Math.ceil(events.length / 2)
-      await this.#failed(messageOf(error))
+      await this.#failed(messageOf(error), error instanceof ReceiverBusy ? error.waitMs : 0)
       return undefined
     }
     if (this.#isFailing) log.info({ sink: sink.name }, 'a sink takes events again')
@@ -259,19 +259,21 @@ export class EventPublisher {
     return true
   }
 
-  async #failed(problem: string): Promise<void> {
+  async #failed(problem: string, waitMs = 0): Promise<void> {
     const { store, sink, log, watcher } = this.#deps
     if (!this.#isFailing) log.warn({ sink: sink.name, problem }, 'a sink does not take events')
     this.#isFailing = true
     watcher.sinkFailing(sink.name, true)
-    this.#pause()
+    this.#pause(waitMs)
     await store.transaction((tx) => tx.eventSinks.fail(sink.name, this.#lease(), problem))
   }
 
-  #pause(): void {
+  /** @param leastMs counts up to the longest pause */
+  #pause(leastMs = 0): void {
     const { now, fraction } = this.#deps
     this.#failedAt = now()
-    this.#pauseMs = Math.min(BACKOFF_CAP_MS, BACKOFF_BASE_MS * 2 ** this.#failures) * (0.5 + fraction() / 2)
+    const backoffMs = Math.min(BACKOFF_CAP_MS, BACKOFF_BASE_MS * 2 ** this.#failures) * (0.5 + fraction() / 2)
+    this.#pauseMs = Math.max(backoffMs, Math.min(leastMs, BACKOFF_CAP_MS))
     this.#failures += 1
   }
 

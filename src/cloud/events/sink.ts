@@ -14,3 +14,13 @@ export interface Sink {
 }
 
 export class EventsRejected extends Error {}
+
+/** The receiver has said how long to wait. */
+export class ReceiverBusy extends Error {
+  readonly waitMs: number
+
+  constructor(problem: string, waitMs: number) {
+    super(problem)
+    this.waitMs = waitMs
+  }
+}

@@ -12,7 +12,7 @@ import {
 import { type OutgoingEvent, usageEvent } from '../../../src/cloud/events/outgoing-event.ts'
 import { EventRetention } from '../../../src/cloud/events/event-retention.ts'
 import { EventPublisher } from '../../../src/cloud/events/publish-events.ts'
-import { EventsRejected, type Sink } from '../../../src/cloud/events/sink.ts'
+import { EventsRejected, ReceiverBusy, type Sink } from '../../../src/cloud/events/sink.ts'
 import { revokeDevice } from '../../../src/cloud/devices/devices.ts'
 import { type EventRecord, USAGE_ROW_POSITIONS } from '../../../src/cloud/storage/records.ts'
 import type { Store } from '../../../src/cloud/storage/store.ts'
@@ -224,6 +224,27 @@ export function publishEventsSuite(
       expect(correlations()).toEqual([1, 2, 3, 4, 5].map((n) => `correlation-${n}`))
       expect(await state()).toMatchObject({ failingSince: null, problem: null, behind: false, deliveredAt: twin.time })
       expect(watched.failing).toBe(false)
+    })
+
+    it('waits as long as the receiver says, up to five minutes', async () => {
+      await run()
+      await write(1)
+      const busy = async (waitMs: number) => {
+        sink.check = () => {
+          throw new ReceiverBusy('busy', waitMs)
+        }
+        await run()
+        sink.check = () => undefined
+      }
+      await busy(30_000)
+      twin.time += 29_999
+      await run()
+      expect(correlations()).toEqual([])
+      twin.time += 1
+      await busy(24 * 60 * 60_000)
+      twin.time += 5 * 60_000
+      await run()
+      expect(correlations()).toEqual(['correlation-1'])
     })
 
     it('leaves a database alone for a while that did not answer', async () => {

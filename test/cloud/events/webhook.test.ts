@@ -1,5 +1,6 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel'
 import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
@@ -91,6 +92,45 @@ describe('a webhook', () => {
     expect(error).toBeInstanceOf(Error)
     expect(error).not.toBeInstanceOf(EventsRejected)
     expect(receiver.deliveries).toHaveLength(1)
+  })
+
+  it.each([
+    ['30', 30_000],
+    [new Date(NOW + 60_000).toUTCString(), 59_500],
+    ['soon', 0],
+  ])('waits as long as the receiver says with Retry-After: %s', async (header, waitMs) => {
+    for (const status of [429, 503]) {
+      receiver.respond = () => [status, '', { 'retry-after': header }]
+      await expect(send()).rejects.toMatchObject({ waitMs })
+    }
+  })
+
+  it.each([
+    [200, undefined],
+    [503, / responded with 503: x+…?$/],
+  ] as const)('does not read a response without end, with status %i', async (status, refusal) => {
+    let ended: Promise<unknown> | undefined
+    const server = createServer((_, response) => {
+      ended = once(response, 'close')
+      const more = (): void => {
+        while (!response.destroyed && response.write('x'.repeat(65_536))) continue
+      }
+      response.writeHead(status).on('drain', more)
+      more()
+    })
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    await sink.close()
+    sink = open({ url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/` })
+    if (refusal === undefined) await send()
+    else await expect(send()).rejects.toThrow(refusal)
+    await ended
+    server.close()
+  })
+
+  it('names the reason for which TLS fails', async () => {
+    await sink.close()
+    sink = open({ url: receiver.url.replace('http:', 'https:') })
+    await expect(send()).rejects.toThrow(/\/events cannot be reached: it does not use TLS on this port$/)
   })
 
   it('gives up on a receiver that does not respond', async () => {

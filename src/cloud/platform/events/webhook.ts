@@ -6,9 +6,11 @@ import { onSwitch, openAgent, type Outgoing } from '../../../platform/outgoing.t
 import type { EventGroup } from '../../../protocol/edge/events.ts'
 import type { OutgoingEvent } from '../../events/outgoing-event.ts'
 import { SEND_TIMEOUT_MS } from '../../events/publish-events.ts'
-import { EventsRejected, type Sink } from '../../events/sink.ts'
+import { EventsRejected, ReceiverBusy, type Sink } from '../../events/sink.ts'
 import { CodedError } from '../../../protocol/errors.ts'
+import { retryAfterMs } from '../../../protocol/retry-after.ts'
 import { printable } from '../../../protocol/sign-in.ts'
+import { tlsReason } from '../../../protocol/tls-reason.ts'
 
 export interface WebhookOptions extends Outgoing {
   readonly name: string
@@ -30,6 +32,9 @@ const DIGEST_SHOWN = 16
 
 const RESPONSE_BYTES_READ = 1_024
 const RESPONSE_SHOWN = 200
+
+/** A longer response ends its connection. */
+const RESPONSE_BYTES_MAX = 64 * 1_024
 
 /** Shorter values of a query are no secrets, and part of many words. */
 const HIDDEN_LENGTH_MIN = 8
@@ -98,28 +103,40 @@ export class WebhookSink implements Sink {
         .join(' '),
       ...(token === null ? {} : { authorization: `Bearer ${token}` }),
     }
-    const { status, text } = await this.#post(body, headers, AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]))
+    const { status, text, retryAfter } = await this.#post(
+      body,
+      headers,
+      AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]),
+    )
     if (isTaken(status)) return
     const problem = `${this.address} responded with ${status}${text === '' ? '' : `: ${text}`}`
-    throw REJECTING.has(status) ? new EventsRejected(problem) : new Error(problem)
+    if (REJECTING.has(status)) throw new EventsRejected(problem)
+    throw new ReceiverBusy(problem, retryAfterMs(retryAfter, this.#options.now()) ?? 0)
   }
 
   async close(): Promise<void> {
     this.#agent.destroy()
   }
 
+  #failure(cause: Error, signal: AbortSignal): Error {
+    if (signal.aborted) return new Error(`${this.address} did not respond in time`, { cause })
+    const tls = tlsReason(cause)
+    return tls === null ? cause : new Error(`${this.address} cannot be reached: ${tls}`, { cause })
+  }
+
   #post(body: string, headers: Readonly<Record<string, string>>, signal: AbortSignal) {
     const { url } = this.#options
     const send = url.startsWith('https:') ? tlsRequest : plainRequest
-    return new Promise<{ readonly status: number; readonly text: string }>((resolve, reject) => {
+    return new Promise<Responded>((resolve, reject) => {
       let status = 0
       const fail = (error: Error): void => {
-        if (isTaken(status)) resolve({ status, text: '' })
-        else reject(signal.aborted ? new Error(`${this.address} did not respond in time`, { cause: error }) : error)
+        if (isTaken(status)) resolve({ status, text: '', retryAfter: undefined })
+        else reject(this.#failure(error, signal))
       }
       const request = send(url, { method: 'POST', agent: this.#agent, headers, signal }, (response) => {
         status = response.statusCode ?? 0
-        readStart(response, this.#hidden).then((text) => resolve({ status, text }), fail)
+        const retryAfter = response.headers['retry-after']
+        readStart(response, this.#hidden).then((text) => resolve({ status, text, retryAfter }), fail)
       })
       request.on('error', fail)
       onSwitch(request, reject)
@@ -128,18 +145,25 @@ export class WebhookSink implements Sink {
   }
 }
 
+interface Responded {
+  readonly status: number
+  readonly text: string
+  readonly retryAfter: string | undefined
+}
+
 /** The receiver has the events, also if the text of its response does not come. */
 function isTaken(status: number): boolean {
   return status >= 200 && status < 300
 }
 
-/** The rest is read, so that the connection can be used again, but not kept. */
+/** The rest is read, so that the connection can be used again, but neither kept nor read without end. */
 async function readStart(response: IncomingMessage, hidden: readonly string[]): Promise<string> {
   const pieces: Buffer[] = []
   let size = 0
   for await (const piece of response as AsyncIterable<Buffer>) {
     if (size < RESPONSE_BYTES_READ) pieces.push(piece.subarray(0, RESPONSE_BYTES_READ - size))
     size += piece.length
+    if (size > RESPONSE_BYTES_MAX) break
   }
   const text = Buffer.concat(pieces).toString('utf8')
   return printable(hidden.reduce(without, text), RESPONSE_SHOWN)
