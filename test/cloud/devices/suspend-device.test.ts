@@ -200,7 +200,7 @@ describe('a device whose service is ended', () => {
 
   it('that ended while the clock was ahead can be ended again, so that new tokens enroll it', async () => {
     const enroll = async () => {
-      const token = await enrollmentToken(twin, instanceId)
+      const token = await twin.enrollmentToken(instanceId)
       return twin.call('POST', `${EDGE}/enrollments`, { token, body: { publicKey: client.keys.jwk } })
     }
     twin.clockAheadMs = 86_400_000
