@@ -124,7 +124,8 @@ export async function run(args: readonly string[], world: World): Promise<number
     if (error instanceof CommanderError && error.exitCode === 0) return 0
     const coded = asCoded(error, called, given)
     writeLines(io.stderr, [withShortArguments(line(coded, called), given)])
-    if (debug) io.stderr.write(`${framesOf(coded.cause instanceof Error ? coded.cause : coded)}
+    if (debug)
+      io.stderr.write(`${framesOf(coded.cause instanceof Error ? coded.cause : coded)}
 `)
     return coded.exitCode
   }

@@ -60,7 +60,7 @@ function nextSuspension(
   if (revokedAt !== null) throw new CodedError('CONFLICT', `The key of the device ${id} is revoked.`)
   const state = STATE[command]
   // One that the clock dated ahead begins now: only a token that is made after it lifts a termination.
-  if (state === suspension?.state && (suspension?.since ?? 0) <= at) return suspension
+  if (suspension?.state === state && suspension.since <= at) return suspension
   if (suspension?.state === 'TERMINATED' && state !== 'TERMINATED') {
     throw new CodedError('CONFLICT', `The service of the device ${id} was ended: it must enroll again.`)
   }

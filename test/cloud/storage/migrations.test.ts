@@ -34,7 +34,8 @@ function plain(condition: string): string {
 
 /** Columns and condition of an index, from its statement. */
 function indexText(statement: string): string {
-  const [, columns = '', where] = / ON (?:ONLY )?\S+ (?:USING btree )?\((.*?)\)(?:\s+WHERE (.*))?$/s.exec(statement) ?? []
+  const [, columns = '', where] =
+    / ON (?:ONLY )?\S+ (?:USING btree )?\((.*?)\)(?:\s+WHERE (.*))?$/s.exec(statement) ?? []
   return columns.replaceAll(/[()]/g, '') + (where === undefined ? '' : ` where ${plain(where)}`)
 }
 
@@ -55,7 +56,10 @@ function sqliteTables(): readonly Table[] {
     const described = indexes.map((index) => {
       const text = all<{ sql: string | null }>('SELECT sql FROM sqlite_schema WHERE name = ?', index.name)[0]?.sql
       const of = all<{ name: string }>('SELECT name FROM pragma_index_info(?) ORDER BY seqno', index.name)
-      return { ...index, text: text == null ? of.map((one) => one.name).join(', ') : indexText(text) }
+      return {
+        ...index,
+        text: text === null || text === undefined ? of.map((one) => one.name).join(', ') : indexText(text),
+      }
     })
     const keys = all<{ id: number; seq: number; table: string; from: string; to: string }>(
       'SELECT * FROM pragma_foreign_key_list(?) ORDER BY id, seq',
