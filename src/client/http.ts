@@ -36,7 +36,11 @@ export interface Answer {
   readonly headers: IncomingHttpHeaders
   readonly text: string
   readonly from?: string
+  /** Code for a gateway that gets no response of the service. */
+  readonly unreachable?: ErrorCode
 }
+
+const GATEWAY: ReadonlySet<number> = new Set([502, 503, 504])
 
 export class HttpClient implements Disposable {
   readonly #options: ClientOptions
@@ -66,8 +70,7 @@ export class HttpClient implements Disposable {
   /** The response with any status. @throws CodedError with the code `unreachable` if there is none. */
   async call(call: Call): Promise<Answer> {
     const response = await this.#open(call)
-    const { statusCode: status = 0, headers } = response
-    return { status, headers, text: await this.#read(response), from: this.#from() }
+    return this.#answer(response)
   }
 
   /** @throws CodedError as {@link HttpClient.text}; the iteration also throws if the connection ends early */
@@ -75,7 +78,7 @@ export class HttpClient implements Disposable {
     const response = await this.#open(call)
     const status = response.statusCode ?? 0
     if (status >= 200 && status < 300) return { headers: response.headers, pieces: this.#pieces(response) }
-    throw refusal(call, { status, headers: response.headers, text: await this.#read(response), from: this.#from() })
+    throw refusal(call, await this.#answer(response))
   }
 
   /** The text of a successful response. @throws CodedError with the service's code if it sent one. */
@@ -110,6 +113,12 @@ export class HttpClient implements Disposable {
       request.setTimeout(this.#options.timeoutMs ?? 30_000, () => request.destroy(new Error('no response in time')))
       request.end(body)
     })
+  }
+
+  async #answer(response: IncomingMessage): Promise<Answer> {
+    const { statusCode: status = 0, headers } = response
+    const text = await this.#read(response)
+    return { status, headers, text, from: this.#from(), unreachable: this.#options.unreachable }
   }
 
   async *#pieces(response: IncomingMessage): AsyncGenerator<Buffer> {
@@ -195,7 +204,7 @@ export function parsedBody<T extends z.ZodType>(call: Call, answer: Answer, sche
 
 /** The detail `retryAfterMs` is the wait that the service asks for. */
 export function refusal(call: Call, answer: Omit<Answer, 'headers'> & Partial<Answer>): CodedError {
-  const { status, text, headers = {} } = answer
+  const { status, text, headers = {}, unreachable = 'ANSWER_UNEXPECTED' } = answer
   const waitMs = retryAfterMs(headers['retry-after'], Date.now())
   const options = waitMs === undefined ? {} : { details: { retryAfterMs: waitMs } }
   const parsed = errorBody.safeParse(parseJson(text))
@@ -203,8 +212,12 @@ export function refusal(call: Call, answer: Omit<Answer, 'headers'> & Partial<An
     return new CodedError(parsed.data.code, parsed.data.message, options)
   }
   const detail = text === '' ? '' : `: ${text.slice(0, 500)}`
-  const message = `${requestText(call, answer)} failed with HTTP status ${status}${detail}`
-  return new CodedError('ANSWER_UNEXPECTED', message, options)
+  const to =
+    headers.location === undefined
+      ? ''
+      : `, a redirect to ${withoutCredentials(headers.location).replace(/[?#].*/s, '')}`
+  const message = `${requestText(call, answer)} failed with HTTP status ${status}${to}${detail}`
+  return new CodedError(GATEWAY.has(status) ? unreachable : 'ANSWER_UNEXPECTED', message, options)
 }
 
 function requestText({ method, path }: Call, { from }: Pick<Answer, 'from'>): string {

@@ -143,9 +143,29 @@ describe('a missing response has the caller’s code:', () => {
   })
 })
 
+test('a gateway without a response of the service is reported as such, and a redirect with its target', async () => {
+  const address = await serve('tcp', (request, response) => {
+    const status = Number(request.url?.split('/').at(-1))
+    response
+      .writeHead(status, status === 301 ? { location: 'https://ann:secret@portal.example/login?ticket=secret' } : {})
+      .end('<html>')
+  })
+  using client = new HttpClient({ address, unreachable: 'SERVICE_UNREACHABLE' })
+  for (const status of [502, 503, 504]) {
+    await expect(client.text({ method: 'GET', path: `/${status}` })).rejects.toMatchObject({
+      code: 'SERVICE_UNREACHABLE',
+      message: `GET /${status} at ${address} failed with HTTP status ${status}: <html>`,
+    })
+  }
+  await expect(client.text({ method: 'GET', path: '/301' })).rejects.toMatchObject({
+    code: 'ANSWER_UNEXPECTED',
+    message: `GET /301 at ${address} failed with HTTP status 301, a redirect to https://portal.example/login: <html>`,
+  })
+})
+
 test('a refusal with a known code becomes that error, any other answer is unexpected', async () => {
   const address = await serve('tcp', (request, response) => {
-    response.statusCode = request.url === '/prefix/coded' ? 404 : 502
+    response.statusCode = request.url === '/prefix/coded' ? 404 : 500
     response.end(request.url === '/prefix/coded' ? '{"code":"NOT_FOUND","message":"No such thing."}' : '<html>')
   })
   using client = new HttpClient({ address, unreachable: 'CLOUD_UNREACHABLE' })
@@ -155,6 +175,6 @@ test('a refusal with a known code becomes that error, any other answer is unexpe
   })
   await expect(client.text({ method: 'GET', path: '/other' })).rejects.toMatchObject({
     code: 'ANSWER_UNEXPECTED',
-    message: `GET /other at ${address} failed with HTTP status 502: <html>`,
+    message: `GET /other at ${address} failed with HTTP status 500: <html>`,
   })
 })
