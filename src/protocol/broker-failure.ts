@@ -19,8 +19,10 @@ export function brokerFailure(url: string, cause: unknown): CodedError {
 
 /** The broker ended the connection before it was usable, and sent nothing that says why. */
 export function brokerClosed(url: string): CodedError {
-  const hint = /^(mqtt|ws):/.test(url) ? `; the port may be one for TLS, as in ${placeOf(url).replace(':', 's:')}` : ''
-  return brokerFailure(url, new Error(`the broker closed the connection without a reason${hint}`))
+  const advice = /^(mqtt|ws):/.test(url)
+    ? `; the port may be one for TLS, as in ${placeOf(url).replace(':', 's:')}`
+    : ''
+  return brokerFailure(url, new Error(`the broker closed the connection without a reason${advice}`))
 }
 
 /** The broker accepted the connection but denied these topics. */

@@ -15,7 +15,7 @@ export interface Sink {
 
 export class EventsRejected extends Error {}
 
-/** The receiver has said how long to wait. */
+/** The response of the receiver names the wait. */
 export class ReceiverBusy extends Error {
   readonly waitMs: number
 

@@ -21,8 +21,8 @@ async function open(scheme: string, answer: (socket: Socket, packet: Buffer) => 
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   const { port } = server.address() as { port: number }
   const said: string[] = []
-  const say = (fields: Record<string, unknown>, message: string): void =>
-    void said.push(`${String(fields['code'] ?? 'INFO')}: ${message.replaceAll(String(port), 'PORT')}`)
+  const say = ({ code }: { readonly code?: unknown }, message: string): void =>
+    void said.push(`${typeof code === 'string' ? code : 'INFO'}: ${message.replaceAll(String(port), 'PORT')}`)
   const broker = new ExternalBroker({
     ...{ url: `${scheme}://127.0.0.1:${port}`, username: 'twin', password: 's3cret', ca: null, clientId: 'twin' },
     ...{ onConnect: () => undefined, onPresence: () => undefined, fraction: () => 0, log: { info: say, warn: say } },
