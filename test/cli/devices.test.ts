@@ -284,7 +284,7 @@ test('the reserve of the cloud is set and shown in tokens', async () => {
   const reserve = (...args: string[]) =>
     devices(twin.address, 'cloud-reserve', '--instance', instanceId, '--line-item', 'ACT-1', ...args)
   expect((await reserve('--tokens', '2.5')).out).toBe(
-    '2.5 tokens are reserved for the cloud; 1 of them are still on devices\n',
+    '2.5 tokens are reserved for the cloud, including 1 still on devices\n',
   )
   expect(twin.asked.map(({ body }) => body)).toEqual([{ tokens: '2500000' }])
   expect((await reserve()).out).toBe('2.5 tokens are reserved for the cloud\n')

@@ -150,7 +150,7 @@ async function cloudReserve(flags: LineItemFlags, io: Io): Promise<void> {
   const body = tokens === undefined ? undefined : { tokens: String(tokens) }
   using client = await administrator(flags, io)
   const state = await client.json(await lineItemCall('cloud-reserve', flags, client, body), cloudReserveState)
-  const recalled = state.onDevices > 0n ? `; ${formatMicro(state.onDevices)} of them are still on devices` : ''
+  const recalled = state.onDevices > 0n ? `, including ${formatMicro(state.onDevices)} still on devices` : ''
   const plain = `${formatMicro(state.tokens)} tokens are reserved for the cloud${recalled}`
   writeLines(io.stdout, [flags.json === true ? jsonLine(state) : plain])
 }
@@ -208,7 +208,7 @@ async function provisionList(path: string, flags: ProvisionFlags, io: Io): Promi
   const { enrolled: done, issued, waiting, failed } = counts
   if (flags.json !== true) {
     io.stdout.write(
-      `${counted(devices.length, 'device', 'devices')}: ${done} enrolled, ${issued} tokens created, ${waiting} tokens still valid, ${failed} failed\n`,
+      `${counted(devices.length, 'device', 'devices')}: ${done} enrolled, ${counted(issued, 'token', 'tokens')} created, ${counted(waiting, 'token', 'tokens')} still valid, ${failed} failed\n`,
     )
   }
   if (failed > 0) io.exitWith(1)

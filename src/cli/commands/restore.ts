@@ -43,6 +43,8 @@ function answeredBefore(path: string, io: Io): BootLog | null {
 function lossOf(lost: number | null): readonly string[] {
   if (lost === 0) return []
   const what =
-    lost === null ? 'an unknown number of undelivered entries is lost' : `${lost} undelivered entries are lost`
+    lost === null
+      ? 'an unknown number of undelivered entries is lost'
+      : counted(lost, 'undelivered entry is lost', 'undelivered entries are lost')
   return [`That ledger is damaged: ${what}.`]
 }
