@@ -289,6 +289,10 @@ func unreachable(socket string, cause error) *Error {
 	} else if !errors.Is(cause, os.ErrNotExist) && !errors.Is(cause, syscall.ECONNREFUSED) {
 		advice += ". If it runs, close unused connections to it: socket.connections_max limits their number"
 	}
+	var call *url.Error // its text has an address that does not exist
+	if errors.As(cause, &call) {
+		cause = call.Err
+	}
 	message := fmt.Sprintf("The agent does not respond at %s (%v). %s.", socket, cause, advice)
 	return &Error{Code: "AGENT_UNREACHABLE", Message: message, Retry: RetryLater, kind: ErrUnreachable}
 }

@@ -153,5 +153,8 @@ func sayError(err error) {
 	if strings.Contains(refused.Message, "connections") {
 		line = strings.TrimSpace(line) + " connections\n"
 	}
+	if strings.Contains(refused.Message, "http://") {
+		line = strings.TrimSpace(line) + " names an address that does not exist\n"
+	}
 	fmt.Print(line)
 }
