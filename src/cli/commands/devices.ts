@@ -96,6 +96,21 @@ export function command(io: Io): Command {
     .action((flags: ListFlags) =>
       flags.watch === true ? watch(() => look(flags, io), flags.every, io) : list(flags, io),
     )
+  addLineItemCommands(devices, io)
+  addDeviceCommands(devices, io)
+  return examples(devices, [
+    'tallygate devices enrollment-token --instance Workshop >token',
+    'tallygate devices list',
+    'tallygate devices lock press-7',
+    'tallygate devices label press-7 site=berlin line=3',
+    'tallygate devices list --label site=berlin',
+    'tallygate devices lock --label site=berlin --yes',
+    'tallygate devices show press-7 --json',
+    'tallygate devices cloud-reserve --instance Workshop --line-item ACT-1 --tokens 500',
+  ])
+}
+
+function addLineItemCommands(devices: Command, io: Io): void {
   withAdministratorFlags(devices.command('offline-policy'))
     .description(
       'Sets or shows what devices do with a line item when their grant is used up and they cannot reach the cloud.',
@@ -115,17 +130,6 @@ export function command(io: Io): Command {
     .option('--tokens <tokens>', 'number of tokens that devices never receive; 0 reserves none')
     .option('--json', 'print one JSON document')
     .action((flags: LineItemFlags) => cloudReserve(flags, io))
-  addDeviceCommands(devices, io)
-  return examples(devices, [
-    'tallygate devices enrollment-token --instance Workshop >token',
-    'tallygate devices list',
-    'tallygate devices lock press-7',
-    'tallygate devices label press-7 site=berlin line=3',
-    'tallygate devices list --label site=berlin',
-    'tallygate devices lock --label site=berlin --yes',
-    'tallygate devices show press-7 --json',
-    'tallygate devices cloud-reserve --instance Workshop --line-item ACT-1 --tokens 500',
-  ])
 }
 
 async function offlinePolicy(flags: LineItemFlags, io: Io): Promise<void> {
