@@ -101,6 +101,11 @@ test('a twin that is away is a warning, and broken nothing', { timeout: 60_000 }
   expect((await check([], env))('cloud-reachable').level).not.toBe('ok')
 })
 
+test('a socket path that is a number is no port', async () => {
+  const of = await check(['--no-network', '--socket', '99999'], { TALLYGATE_AGENT_STATE_DIRECTORY: '/nowhere' })
+  expect(of('agent')).toMatchObject({ level: 'fail', evidence: expect.stringContaining('unix:99999') as string })
+})
+
 test('--socket leads to the files of the agent that listens there', { timeout: 60_000 }, async () => {
   const directory = temporaryDirectory()
   writeFileSync(join(directory, 'agent.toml'), 'socket.path = "elsewhere.sock"\n')
