@@ -13,6 +13,9 @@ const APPLICATION_ID = 0x54_47_63_6c
 /** How long a statement waits for another process's lock, ms. */
 export const BUSY_TIMEOUT_MS = 5_000
 
+/** Of each connection, KiB. The rows of each sync are on different pages, and the default keeps few. */
+const CACHE_KIB = 16_384
+
 /**
  * @param path database file, created if missing
  * @param check verify the whole file, about a second per gigabyte
@@ -70,6 +73,8 @@ function connect(path: string): Database {
   demand(database, 'foreign_keys', 1n)
   // A foreign database file must not run its own code.
   demand(database, 'trusted_schema', 0n)
+  // Negative: not pages, but KiB.
+  demand(database, 'cache_size', BigInt(-CACHE_KIB))
   database.defaultSafeIntegers(true)
   return database
 }
