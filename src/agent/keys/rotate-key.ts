@@ -10,7 +10,7 @@ import type { Identity } from '../ledger/journal.ts'
 import type { SignedAnswer } from '../sync/cloud.ts'
 import type { DeviceKey, DeviceKeys } from './device-key.ts'
 import { type LinkMemory, identityOf } from '../sync/memory.ts'
-import { verify, verifyTime, call, raiseAndLog, type StepContext, type StepResult } from '../sync/step.ts'
+import { call, raiseAndLog, type StepContext, type StepResult, verify, verifyTime } from '../sync/step.ts'
 
 export const KEY = 'device key'
 
@@ -50,7 +50,7 @@ export async function prepareKey(context: StepContext): Promise<StepResult> {
     if (!(error instanceof CodedError)) throw error
     rotation.failed(error)
     memory.key.isTried = true
-    return isPending ? goOnWithout(context, error) : 'PLAN_AGAIN'
+    return isPending ? continueWithout(context, error) : 'PLAN_AGAIN'
   }
 }
 
@@ -71,9 +71,9 @@ export async function announceKey(context: StepContext): Promise<StepResult> {
     if (!(error instanceof CodedError) || error.code === 'CLOUD_UNREACHABLE') throw error
     if (isUnknownKey(memory, error)) throw error
     memory.key.isRefused = error.code === 'DEVICE_KEY_REFUSED'
-    return goOnWithout(context, error)
+    return continueWithout(context, error)
   }
-  await believeKey(context, response, nonce, next)
+  await verifyKey(context, response, nonce, next)
   const keyLinks = [...(identity.keyLinks ?? []), link].slice(-KEY_LINKS_MAX)
   const { signer } = next
   await save(context, {
@@ -93,7 +93,7 @@ export async function replaceKey(context: StepContext): Promise<StepResult> {
     await keys.replace()
   } catch (error) {
     if (!(error instanceof CodedError)) throw error
-    return goOnWithout(context, error)
+    return continueWithout(context, error)
   }
   health.clear(KEY)
   memory.key.isRequested = false
@@ -103,7 +103,7 @@ export async function replaceKey(context: StepContext): Promise<StepResult> {
   return 'PLAN_AGAIN'
 }
 
-function goOnWithout(context: StepContext, error: CodedError): StepResult {
+function continueWithout(context: StepContext, error: CodedError): StepResult {
   context.memory.key.isTried = true
   raiseAndLog(context, KEY, error)
   return 'PLAN_AGAIN'
@@ -117,7 +117,7 @@ export async function showLinks(context: StepContext): Promise<StepResult> {
   const nonce = randomness.token()
   const request = { nonce, links: [...(identity.keyLinks ?? [])] }
   const response = await call(context, () => cloud.showKeyLinks(identity, request, signal))
-  await believeKey(context, response, nonce, current)
+  await verifyKey(context, response, nonce, current)
   memory.key.isUnknown = false
   health.clear(KEY)
   log.info({ key: current.signer.keyId }, 'the restored cloud knows the key of this device again')
@@ -130,7 +130,7 @@ export function isUnknownKey({ identity, key }: LinkMemory, error: unknown): boo
   return (identity?.keyLinks ?? []).length > 0
 }
 
-async function believeKey(context: StepContext, response: SignedAnswer, nonce: string, key: DeviceKey): Promise<void> {
+async function verifyKey(context: StepContext, response: SignedAnswer, nonce: string, key: DeviceKey): Promise<void> {
   const answer = await verify(context, 'device-key-answer', response.answer, keyAnswer)
   await verifyTime(context, response, nonce)
   const { deviceId } = identityOf(context.memory)

@@ -2,7 +2,7 @@
 import { attachAnswer } from '../../protocol/edge/attach.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type LinkMemory, backlogOf, identityOf, takeEpoch } from './memory.ts'
-import { verify, verifyTime, call, type StepContext, type StepResult } from './step.ts'
+import { call, type StepContext, type StepResult, verify, verifyTime } from './step.ts'
 
 export async function attach(context: StepContext): Promise<StepResult> {
   const { cloud, journal, ledger, clock, randomness, memory, options, signal, log } = context

@@ -13,7 +13,7 @@ import { REFUSALS_MAX, REFUSED_FOR_MIN_MS } from './limits.ts'
 import { identityOf } from './memory.ts'
 import { proofsBeside } from './proofs.ts'
 import { extentOf } from './segment-extent.ts'
-import { verify, verifyTime, call, raiseAndLog, type StepContext, type StepResult } from './step.ts'
+import { call, raiseAndLog, type StepContext, type StepResult, verify, verifyTime } from './step.ts'
 import { NO_TOP_UPS, topUpsOf } from './top-ups.ts'
 
 export async function sealAndSend(
