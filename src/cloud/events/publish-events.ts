@@ -4,7 +4,7 @@ import { CodedError, messageOf } from '../../protocol/errors.ts'
 import { DEAD_LETTERS_MAX, type DeadLetter, type SinkLease } from '../storage/records.ts'
 import type { Reader, Store } from '../storage/store.ts'
 import { type OutgoingEvent, changeEvent, groupOf, usageEvent } from './outgoing-event.ts'
-import { EventsRejected, ReceiverBusy, type Sink } from './sink.ts'
+import { EventsRejected, SinkUnavailable, type Sink } from './sink.ts'
 
 export interface PublisherDeps {
   readonly store: Pick<Store, 'read' | 'transaction'>
@@ -188,7 +188,7 @@ export class EventPublisher {
       if (error instanceof EventsRejected) return error
       if (this.#stopping.signal.aborted) return undefined
       this.#batchMax = Math.ceil(events.length / 2)
-      await this.#failed(messageOf(error), error instanceof ReceiverBusy ? error.waitMs : 0)
+      await this.#failed(messageOf(error), error instanceof SinkUnavailable ? error.waitMs : 0)
       return undefined
     }
     if (this.#isFailing) log.info({ sink: sink.name }, 'a sink takes events again')
@@ -268,7 +268,7 @@ export class EventPublisher {
     await store.transaction((tx) => tx.eventSinks.fail(sink.name, this.#lease(), problem))
   }
 
-  /** @param leastMs counts up to the longest pause */
+  /** @param leastMs shortest pause; limited by the longest one */
   #pause(leastMs = 0): void {
     const { now, fraction } = this.#deps
     this.#failedAt = now()

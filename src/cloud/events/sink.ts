@@ -15,8 +15,9 @@ export interface Sink {
 
 export class EventsRejected extends Error {}
 
-/** The response of the receiver names the wait. */
-export class ReceiverBusy extends Error {
+/** The receiver did not take the events, and may take them later. */
+export class SinkUnavailable extends Error {
+  /** Shortest pause, from `Retry-After`. 0: the receiver does not name one. */
   readonly waitMs: number
 
   constructor(problem: string, waitMs: number) {

@@ -12,7 +12,7 @@ import {
 import { type OutgoingEvent, usageEvent } from '../../../src/cloud/events/outgoing-event.ts'
 import { EventRetention } from '../../../src/cloud/events/event-retention.ts'
 import { EventPublisher } from '../../../src/cloud/events/publish-events.ts'
-import { EventsRejected, ReceiverBusy, type Sink } from '../../../src/cloud/events/sink.ts'
+import { EventsRejected, SinkUnavailable, type Sink } from '../../../src/cloud/events/sink.ts'
 import { revokeDevice } from '../../../src/cloud/devices/devices.ts'
 import { type EventRecord, USAGE_ROW_POSITIONS } from '../../../src/cloud/storage/records.ts'
 import type { Store } from '../../../src/cloud/storage/store.ts'
@@ -231,7 +231,7 @@ export function publishEventsSuite(
       await write(1)
       const busy = async (waitMs: number) => {
         sink.check = () => {
-          throw new ReceiverBusy('busy', waitMs)
+          throw new SinkUnavailable('busy', waitMs)
         }
         await run()
         sink.check = () => undefined

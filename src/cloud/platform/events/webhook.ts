@@ -6,7 +6,7 @@ import { onSwitch, openAgent, type Outgoing } from '../../../platform/outgoing.t
 import type { EventGroup } from '../../../protocol/edge/events.ts'
 import type { OutgoingEvent } from '../../events/outgoing-event.ts'
 import { SEND_TIMEOUT_MS } from '../../events/publish-events.ts'
-import { EventsRejected, ReceiverBusy, type Sink } from '../../events/sink.ts'
+import { EventsRejected, SinkUnavailable, type Sink } from '../../events/sink.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { retryAfterMs } from '../../../protocol/retry-after.ts'
 import { printable } from '../../../protocol/sign-in.ts'
@@ -111,7 +111,7 @@ export class WebhookSink implements Sink {
     if (isTaken(status)) return
     const problem = `${this.address} responded with ${status}${text === '' ? '' : `: ${text}`}`
     if (REJECTING.has(status)) throw new EventsRejected(problem)
-    throw new ReceiverBusy(problem, retryAfterMs(retryAfter, this.#options.now()) ?? 0)
+    throw new SinkUnavailable(problem, retryAfterMs(retryAfter, this.#options.now()) ?? 0)
   }
 
   async close(): Promise<void> {
