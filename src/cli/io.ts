@@ -4,7 +4,7 @@ export interface World {
   readonly stderr: Output
   readonly env: Readonly<Record<string, string | undefined>>
   readonly now: () => number
-  /** Without `FILES`, of a terminal or a pipe too. */
+  /** `FILES`: only a regular file of at most 4 MiB. Default: also a terminal, a pipe or a socket. */
   readonly readText: (path: string, allowed?: 'FILES') => string
   /** From the first call on, the first termination signal aborts it, and the command must end by itself. */
   readonly stop: () => AbortSignal

@@ -124,18 +124,16 @@ export async function run(args: readonly string[], world: World): Promise<number
     if (error instanceof CommanderError && error.exitCode === 0) return 0
     const coded = asCoded(error, called, given)
     writeLines(io.stderr, [withShortArguments(line(coded, called), given)])
-    if (debug)
-      io.stderr.write(`${framesOf(coded.cause instanceof Error ? coded.cause : coded)}
-`)
+    if (debug) writeLines(io.stderr, framesOf(coded.cause instanceof Error ? coded.cause : coded))
     return coded.exitCode
   }
 }
 
 /** Without the message, which can contain a secret that was given in place of a path. */
-function framesOf(error: Error): string {
+function framesOf(error: Error): readonly string[] {
   const { code } = error as { readonly code?: unknown }
   const frames = (error.stack ?? '').split('\n').filter((line) => /^ {4}at /.test(line))
-  return [typeof code === 'string' ? `${error.name} ${code}` : error.name, ...frames].join('\n')
+  return [typeof code === 'string' ? `${error.name} ${code}` : error.name, ...frames]
 }
 
 export function wholeProgram(io: Io): Promise<Command> {

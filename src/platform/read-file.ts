@@ -12,6 +12,7 @@ export function readSmallFile(path: string): Buffer {
   const file = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK)
   try {
     const found = fstatSync(file)
+    // A directory fails below, with a code that callers know.
     if (!found.isFile() && !found.isDirectory()) throw new Error('it is a pipe or a device, not a file')
     return readBounded(file, SMALL_BYTES_MAX)
   } finally {
@@ -23,7 +24,7 @@ export function readSmallText(path: string): string {
   return readSmallFile(path).toString('utf8')
 }
 
-/** Reads to the end, of a pipe too. */
+/** Reads to the end. A pipe is read until its writers close it. */
 export function readBounded(file: number, bytesMax: number): Buffer {
   const chunks: Buffer[] = []
   for (let total = 0; total <= bytesMax;) {

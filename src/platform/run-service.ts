@@ -1,6 +1,6 @@
 import { CodedError } from '../protocol/errors.ts'
 
-/** What a service needs of the process that runs it. */
+/** Inputs from the process that runs the service. */
 export interface ServiceProcess<S> {
   /** Reads all sources of the settings. @throws CodedError */
   readonly load: () => S
@@ -15,7 +15,7 @@ export interface Service<S> {
 }
 
 /**
- * Until the signal aborts; then drains. A reload during the start takes effect after it.
+ * Runs the service until the signal aborts, then drains it. A reload during the start takes effect after it.
  * @throws CodedError if the service cannot start, or had to end by itself
  */
 export async function runService<S>(

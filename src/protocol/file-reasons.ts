@@ -5,7 +5,7 @@ export function unreadableReason(error: unknown): string {
   return reasonOf(error, { ...REASONS, ENOENT: 'there is no such file', EACCES: 'this user may not read it' })
 }
 
-/** The refusal if the failure is one of the process or the disk, and no reason to change the file; null: another failure. */
+/** The error for a failure of the process or the disk, which no change of the file mends. Null: another failure. */
 export function systemFailure(error: unknown, path: string): CodedError | null {
   const { code } = error as { readonly code?: unknown }
   // SQLite reports no reason. Its callers open a copy that they have just made.

@@ -7,7 +7,7 @@ export interface Option<T> {
   readonly help: string
   /** Accepted values; completes the sentence "Takes ...". */
   readonly takes: string
-  /** The same in the error about another value, with what the documentation says once for all settings of this kind. */
+  /** The same for error messages. May add a rule that the documentation states once for all such settings. */
   readonly expects: string
   readonly default: T
   /** The default as an operator writes it; null: none. */

@@ -137,8 +137,8 @@ function suspensionAfter({ suspension }: Device, { iat }: Claims, now: number): 
   if (suspension?.state !== 'TERMINATED') return suspension
   if ((iat + 1) * 1_000 > suspension.since) return null
   if (suspension.since > now) {
-    const until = new Date(suspension.since).toISOString()
-    const text = `The cloud's clock was ahead when the service of this device was ended, at ${until}.`
+    const endedAt = new Date(suspension.since).toISOString()
+    const text = `The cloud's clock was ahead when the service of this device was ended, at ${endedAt}.`
     throw refused(`${text} Terminate the device again, then make a fresh enrollment token.`)
   }
   throw refused('The service of this device was ended after this enrollment token was made: it needs a fresh one.')

@@ -99,14 +99,14 @@ export function policyRevisionTransaction(sql: Sql, lockAhead: (accounts: readon
       return reader.get(instanceId)
     },
     /**
-     * Locks for a change what `hold` has locked.
+     * Turns locks of `hold` into locks for a change.
      * @throws WouldWait where transactions run at the same time: two that share the lock would wait for each other
      */
     lockHeld: (instanceIds: readonly string[]): Promise<void> => rules.lockHeld(...instanceIds),
     lockAll: (): Promise<void> => rules.lockAll(),
     /**
      * Bumps each revision by one, or above `beyond`, after `lockAll`. `bumpedAt` and `listedAt` become `now` if that is
-     * later.
+     * later. The calendars stay due when they were: an earlier time is never wrong.
      * @param engine version of the cloud's engine
      */
     async bumpAll(now: number, engine: number, beyond = 0): Promise<void> {
