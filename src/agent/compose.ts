@@ -4,8 +4,7 @@ import { join } from 'node:path'
 import { type Logger, pino } from 'pino'
 import type { Engine } from '../core/engine.ts'
 import { CodedError } from '../protocol/errors.ts'
-import { systemFailure, unreadableReason } from '../protocol/file-reasons.ts'
-import { readSmallText } from '../platform/read-file.ts'
+import { readSettingFile } from '../platform/read-setting-file.ts'
 import { DECISIONS_MAX } from '../protocol/local/report.ts'
 import { signDocument } from '../protocol/signing.ts'
 import { LiveSettings } from '../settings/reload.ts'
@@ -384,13 +383,7 @@ function outgoingOf({ tls, proxy }: AgentSettings): Outgoing {
 
 /** @throws CodedError CONFIG_UNREADABLE, CONFIG_INVALID */
 function readAuthority(path: string): string {
-  let pem: string
-  try {
-    pem = readSmallText(path)
-  } catch (cause) {
-    const message = `tls.ca_file: ${path} cannot be read: ${unreadableReason(cause)}.`
-    throw systemFailure(cause, path) ?? new CodedError('CONFIG_UNREADABLE', message, { cause })
-  }
+  const pem = readSettingFile('tls.ca_file', path)
   if (!hasCertificate(pem)) throw new CodedError('CONFIG_INVALID', `tls.ca_file: ${path} has no PEM certificate.`)
   return pem
 }

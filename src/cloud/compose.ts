@@ -45,10 +45,10 @@ import { IssuerKeys } from './platform/oidc/issuer-keys.ts'
 import { awaitDatabase } from './storage/postgres/await-database.ts'
 import { claimStore } from './storage/sqlite/claim-store.ts'
 import { makeDurableDirectory } from './platform/system/durable-directory.ts'
-import { readText } from './platform/system/read-text.ts'
 import { readTls } from './platform/system/read-tls.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
 import { openConnections } from '../platform/open-connections.ts'
+import { readSettingFile } from '../platform/read-setting-file.ts'
 import { requireOwnDirectory } from '../platform/require-own-directory.ts'
 import { Shutdown } from '../platform/shutdown.ts'
 import { softwareVersion } from '../platform/software-version.ts'
@@ -226,16 +226,17 @@ function liveSettings(
 
 /** Contents of the files that the settings name and only a start reads. @throws CodedError CONFIG_UNREADABLE */
 function startFiles({ cells, events, push }: CloudSettings): Readonly<Record<string, string>> {
-  const texts = (paths: readonly (string | null | undefined)[]): string =>
-    paths.map((path) => (path === null || path === undefined ? '' : readText(path))).join('\0')
-  return {
-    cells: texts((cells ?? []).map(({ password_file }) => password_file)),
-    'events.webhooks': texts(
-      (events.webhooks ?? []).flatMap(({ secret_file, token_file }) => [secret_file, token_file]),
-    ),
-    'events.ca_file': texts([events.caFile]),
-    'push.ca_file': texts([push.caFile]),
+  const files = {
+    cells: (cells ?? []).map(({ password_file }) => password_file),
+    'events.webhooks': (events.webhooks ?? []).flatMap(({ secret_file, token_file }) => [secret_file, token_file]),
+    'events.ca_file': [events.caFile],
+    'push.ca_file': [push.caFile],
   }
+  const textOf = (setting: string, path: string | null | undefined): string =>
+    path === null || path === undefined ? '' : readSettingFile(setting, path)
+  return Object.fromEntries(
+    Object.entries(files).map(([setting, paths]) => [setting, paths.map((path) => textOf(setting, path)).join('\0')]),
+  )
 }
 
 /** Of two clouds, only one uses a database file. @throws CodedError STATE_UNWRITABLE, STATE_LOCKED */

@@ -4,6 +4,7 @@ import { existsSync, renameSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
+import { readSettingFile } from '../platform/read-setting-file.ts'
 import { CodedError } from '../protocol/errors.ts'
 import { thumbprint } from '../protocol/signing.ts'
 import type { CellSettings } from './cells/cell-settings.ts'
@@ -15,7 +16,6 @@ import { openKeyFile } from './platform/key-file/key-file.ts'
 import { openKeyring } from './platform/key-file/keyring-file.ts'
 import { Metrics } from './platform/metrics/metrics.ts'
 import { openMarkFile } from './platform/system/mark-file.ts'
-import { readText } from './platform/system/read-text.ts'
 import { Policies } from './policy/load-policy.ts'
 import { ClockGuard, type Clocks } from './runtime/clock-guard.ts'
 import { registerFirstKey } from './service-api/change-keys.ts'
@@ -178,7 +178,7 @@ export class Cell {
     const file = this.#place?.password_file
     return openPostgresStore({
       url,
-      password: file === undefined ? (dbPassword?.reveal() ?? null) : readText(file).trim(),
+      password: file === undefined ? (dbPassword?.reveal() ?? null) : readSettingFile('cells', file).trim(),
       requiresStandby: dbStandby,
       onRerun: (error) => log.debug({ err: error }, 'a transaction starts over'),
       onConnectionLost: (error) => log.warn({ err: error }, 'a connection to the database was lost'),

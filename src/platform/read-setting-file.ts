@@ -1,13 +1,13 @@
-import { CodedError } from '../../../protocol/errors.ts'
-import { systemFailure, unreadableReason } from '../../../protocol/file-reasons.ts'
-import { readSmallText } from '../../../platform/read-file.ts'
+import { CodedError } from '../protocol/errors.ts'
+import { systemFailure, unreadableReason } from '../protocol/file-reasons.ts'
+import { readSmallText } from './read-file.ts'
 
-/** @throws CodedError CONFIG_UNREADABLE */
-export function readText(path: string): string {
+/** @throws CodedError CONFIG_UNREADABLE, or of {@link systemFailure} */
+export function readSettingFile(setting: string, path: string): string {
   try {
     return readSmallText(path)
   } catch (cause) {
-    const message = `${path}: ${unreadableReason(cause)}.`
+    const message = `${setting}: ${path}: ${unreadableReason(cause)}.`
     throw systemFailure(cause, path) ?? new CodedError('CONFIG_UNREADABLE', message, { cause })
   }
 }

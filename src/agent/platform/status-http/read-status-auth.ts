@@ -1,8 +1,7 @@
 /** Reads the access settings of the status server and their files anew on each call. */
 import { createSecureContext } from 'node:tls'
-import { readSmallText } from '../../../platform/read-file.ts'
+import { readSettingFile } from '../../../platform/read-setting-file.ts'
 import { CodedError } from '../../../protocol/errors.ts'
-import { systemFailure, unreadableReason } from '../../../protocol/file-reasons.ts'
 import type { Secret } from '../../../settings/option.ts'
 import { type StatusAuthOptions, certificateUnusable, requireSafe } from './status-auth.ts'
 
@@ -40,9 +39,9 @@ function readTls(
     throw new CodedError('CONFIG_INVALID', 'Set both status.certificate_file and status.key_file, or neither.')
   }
   const tls = {
-    certificate: readPem('status.certificate_file', certificateFile),
-    key: readPem('status.key_file', keyFile),
-    clientCa: clientCaFile === null ? null : readPem('status.client_ca_file', clientCaFile),
+    certificate: readSettingFile('status.certificate_file', certificateFile),
+    key: readSettingFile('status.key_file', keyFile),
+    clientCa: clientCaFile === null ? null : readSettingFile('status.client_ca_file', clientCaFile),
   }
   try {
     createSecureContext({ cert: tls.certificate, key: tls.key, ...(tls.clientCa === null ? {} : { ca: tls.clientCa }) })
@@ -50,13 +49,4 @@ function readTls(
     throw certificateUnusable(cause)
   }
   return tls
-}
-
-function readPem(setting: string, path: string): string {
-  try {
-    return readSmallText(path)
-  } catch (cause) {
-    const message = `${setting}: ${path} cannot be read: ${unreadableReason(cause)}.`
-    throw systemFailure(cause, path) ?? new CodedError('CONFIG_UNREADABLE', message, { cause })
-  }
 }

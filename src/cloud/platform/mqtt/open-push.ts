@@ -1,5 +1,6 @@
 import type { Duplex } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { readSettingFile } from '../../../platform/read-setting-file.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Authenticator } from '../../service-api/authenticate.ts'
 import { type DevicePresence, Presence } from '../../devices/presence.ts'
@@ -8,7 +9,6 @@ import { NOTIFICATION_LOOK_MS } from '../../devices/limits.ts'
 import type { Timers } from '../../runtime/run-repeatedly.ts'
 import type { Store } from '../../storage/store.ts'
 import type { CloudSettings } from '../../settings.ts'
-import { readText } from '../system/read-text.ts'
 import type { SignedIn } from './device-rights.ts'
 import { openEmbeddedBroker } from './embedded-broker.ts'
 import { ExternalBroker } from './external-broker.ts'
@@ -110,7 +110,7 @@ function openExternal(deps: PushDeps): Push {
     url,
     username,
     password: password?.reveal() ?? null,
-    ca: caFile === null ? null : readText(caFile),
+    ca: caFile === null ? null : readSettingFile('push.ca_file', caFile),
     clientId: `tallygate-twin-${newId()}`,
     // A broker that restarted may have lost its retained messages.
     onConnect: () => waiting.publisher?.announcePolicies(),

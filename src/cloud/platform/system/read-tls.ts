@@ -2,7 +2,7 @@ import { createSecureContext } from 'node:tls'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Certificate } from '../../check-settings.ts'
 import type { CloudSettings } from '../../settings.ts'
-import { readText } from './read-text.ts'
+import { readSettingFile } from '../../../platform/read-setting-file.ts'
 
 /** Null: plain HTTP. @throws CodedError CONFIG_INVALID, CONFIG_UNREADABLE */
 export function readTls({ certificateFile, keyFile }: CloudSettings['tls']): Certificate | null {
@@ -10,7 +10,10 @@ export function readTls({ certificateFile, keyFile }: CloudSettings['tls']): Cer
   if (certificateFile === null || keyFile === null) {
     throw new CodedError('CONFIG_INVALID', 'tls.certificate_file and tls.key_file go together: one of them is missing.')
   }
-  const tls = { certificate: readText(certificateFile), key: readText(keyFile) }
+  const tls = {
+    certificate: readSettingFile('tls.certificate_file', certificateFile),
+    key: readSettingFile('tls.key_file', keyFile),
+  }
   try {
     createSecureContext({ cert: tls.certificate, key: tls.key })
   } catch (cause) {
