@@ -1,5 +1,5 @@
 // Keys that are changed while twin and device work, as an operator changes them.
-import { existsSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import type { Agent } from '../../src/agent/compose.ts'
@@ -173,6 +173,13 @@ describe('a change of the signing key that is cut off', () => {
     for (const keyId of [signer.keyId, 'nobody']) {
       await expect(forgetSigningKey(path, keyId)).rejects.toMatchObject({ code: 'NOT_FOUND' })
     }
+  })
+
+  it('names the reason for which its introductions cannot be read', async () => {
+    const path = await place()
+    mkdirSync(chainPath(path))
+    const message = `${chainPath(path)} cannot be read: it is a directory.`
+    await expect(openKeyring(path)).rejects.toMatchObject({ code: 'KEY_UNUSABLE', message })
   })
 })
 

@@ -33,7 +33,8 @@ function isOf(kind: KeyKind, key: KeyObject): boolean {
   return key.asymmetricKeyType === 'ec' && key.asymmetricKeyDetails?.namedCurve === 'prime256v1'
 }
 
-function readIfThere(path: string): string | undefined {
+/** @throws CodedError KEY_UNUSABLE, or of {@link systemFailure} */
+export function readIfThere(path: string): string | undefined {
   try {
     return readSmallText(path)
   } catch (cause) {

@@ -1,17 +1,16 @@
 /** The cloud's signing key, and the introductions by which devices move to the next one. Each step is durable. */
 import { type KeyObject, createPublicKey } from 'node:crypto'
-import { existsSync, renameSync, writeFileSync } from 'node:fs'
+import { renameSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { z } from 'zod'
 import { INTRODUCTIONS_MAX } from '../../../protocol/edge/signing-keys.ts'
 import { CodedError } from '../../../protocol/errors.ts'
-import { systemFailure, unwritableReason } from '../../../protocol/file-reasons.ts'
+import { unwritableReason } from '../../../protocol/file-reasons.ts'
 import { type PublicJwk, publicJwk, signDocument, thumbprint } from '../../../protocol/signing.ts'
 import type { Keyring, TrustedKey } from '../../devices/keyring.ts'
 import { absenceOf } from '../../../platform/denial-of.ts'
 import { flush } from '../../../platform/flush.ts'
-import { readSmallText } from '../../../platform/read-file.ts'
-import { openKeyFile } from './key-file.ts'
+import { openKeyFile, readIfThere } from './key-file.ts'
 
 const chainFile = z.array(
   z.strictObject({
@@ -112,12 +111,12 @@ function publicOf(privateKey: KeyObject): PublicJwk {
 
 function readChain(keyPath: string): Chain {
   const path = chainPath(keyPath)
-  if (!existsSync(path)) return []
+  const text = readIfThere(path)
+  if (text === undefined) return []
   try {
-    return chainFile.parse(JSON.parse(readSmallText(path)))
+    return chainFile.parse(JSON.parse(text))
   } catch (cause) {
-    const message = `${path} does not contain introductions of signing keys.`
-    throw systemFailure(cause, path) ?? new CodedError('KEY_UNUSABLE', message, { cause })
+    throw new CodedError('KEY_UNUSABLE', `${path} does not contain introductions of signing keys.`, { cause })
   }
 }
 
