@@ -370,7 +370,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     const [first] = findings
     if (first === undefined)
       return ok(
-        `${checked.entries} entries, ${checked.segments} segments and ${checked.receipts} receipts are consistent`,
+        `consistent: ${counted(checked.entries, 'entry', 'entries')}, ${counted(checked.segments, 'segment', 'segments')}, ${counted(checked.receipts, 'receipt', 'receipts')}`,
       )
     return fail(
       `${counted(findings.length, 'finding', 'findings')}, the first: ${first.where}: ${first.kind}: ${first.problem}`,
@@ -413,7 +413,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     if (last === undefined) return ok('no damaged ledger was ever moved aside')
     const lost = last.lostEntries === null ? 'an unknown number' : String(last.lostEntries)
     return warn(
-      `${last.file} was moved aside (${last.why}); ${last.salvagedEntries} entries salvaged, ${lost} lost`,
+      `${last.file} was moved aside (${last.why}); ${counted(last.salvagedEntries, 'entry', 'entries')} salvaged, ${lost} lost`,
       'Check the disk. Keep the file until an administrator has compared it with the cloud, then move it away.',
     )
   },
