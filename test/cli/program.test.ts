@@ -180,7 +180,7 @@ test('an error shows its stack only when asked for it', async () => {
     /^tallygate: KEY_UNUSABLE: Cannot read \/no\/key\.pem: there is no such file\. Use a PEM file /,
   )
   const debug = await tallygate([...args, '--debug'])
-  expect(debug.err).toMatch(/\nError( ENOENT)?\n    at /)
+  expect(debug.err).toContain('\nError ENOENT\n    at ')
 })
 
 test('a stack does not show a secret that was given in place of a path', async () => {

@@ -225,7 +225,7 @@ export function deviceAccountReader(sql: Sql) {
   }
 }
 
-/** What other devices in active epochs have left of an account. */
+/** Queries about the balances of other devices in active epochs. */
 function otherDevicesReader({ db, fleet }: Sql) {
   const active = () =>
     db

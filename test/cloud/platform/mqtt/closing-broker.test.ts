@@ -57,7 +57,7 @@ test('a proxy that answers a WebSocket with 502 is reported', async () => {
   await close()
 })
 
-test('a broker that denies the subscription is used for notifications', async () => {
+test('a broker that denies the subscription is reported, and its connection kept', async () => {
   const { said, attempts, close } = await open('mqtt', (socket, packet) => {
     if (packet[0] === SUBSCRIBE) socket.write(Buffer.from([0x90, 4, packet[2]!, packet[3]!, 0, 0x87]))
     else if (packet[0] === 0x10) socket.write(CONNACK)
