@@ -135,8 +135,13 @@ function labelsAfter({ labels }: Device, set: Labels): Labels {
 /** Only a token issued after a termination lifts it; a lock is never lifted by enrolling. @throws CodedError ENROLLMENT_REFUSED */
 function suspensionAfter({ suspension }: Device, { iat }: Claims, now: number): Device['suspension'] {
   if (suspension?.state !== 'TERMINATED') return suspension
+  const isAhead = suspension.since > now
+  // A clock ahead can have dated an older token later than the termination.
+  if (!isAhead && iat > now / 1_000 + TOKEN_SKEW_S) {
+    throw refused("The cloud's clock was ahead when this enrollment token was made: the device needs a fresh one.")
+  }
   if ((iat + 1) * 1_000 > suspension.since) return null
-  if (suspension.since > now) {
+  if (isAhead) {
     const endedAt = new Date(suspension.since).toISOString()
     const text = `The cloud's clock was ahead when the service of this device was ended, at ${endedAt}.`
     throw refused(`${text} Terminate the device again, then make a fresh enrollment token.`)

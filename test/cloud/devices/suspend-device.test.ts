@@ -216,6 +216,21 @@ describe('a device whose service is ended', () => {
     expect((await shown()).suspension).toBeNull()
   })
 
+  it('does not continue with an older token that a clock ahead has dated, also after it was ended again', async () => {
+    twin.clockAheadMs = 86_400_000
+    const token = await twin.enrollmentToken(instanceId)
+    twin.now += 2_000
+    await command('terminate')
+    twin.clockAheadMs = 0
+    const enroll = () => twin.call('POST', `${EDGE}/enrollments`, { token, body: { publicKey: client.keys.jwk } })
+    expect(refusal(await enroll())).toEqual([403, 'ENROLLMENT_REFUSED'])
+    await command('terminate')
+    const refused = await enroll()
+    expect(refusal(refused)).toEqual([403, 'ENROLLMENT_REFUSED'])
+    expect(pick(refused.body, 'message')).toMatch(/clock was ahead when this enrollment token was made/)
+    expect((await shown()).suspension?.state).toBe('TERMINATED')
+  })
+
   it('cannot be locked or unlocked, and a revoked one can be held back no more', async () => {
     await command('terminate')
     expect((await command('terminate')).status).toBe(200)
