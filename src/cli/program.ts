@@ -241,7 +241,7 @@ const ARGUMENT_SHOWN_MAX = 200
 function withShortArguments(message: string, args: readonly string[]): string {
   const values = args.flatMap((arg) => [arg, arg.slice(arg.indexOf('=') + 1)])
   const long = values.filter(({ length }) => length > ARGUMENT_SHOWN_MAX)
-  return long.reduce((text, arg) => text.replaceAll(arg, `${arg.slice(0, ARGUMENT_SHOWN_MAX)}…`), message)
+  return long.reduce((text, arg) => text.replaceAll(arg, () => `${arg.slice(0, ARGUMENT_SHOWN_MAX)}…`), message)
 }
 
 /** A user does not see the header that remedies name. */

@@ -272,8 +272,10 @@ test.each([
   ['an argument', ['completion', 'x'.repeat(5_000)]],
   ['an option', ['access', '--count', 'x'.repeat(5_000)]],
   ['an option with =', ['apply', `--file=${'x'.repeat(5_000)}`]],
+  ['an argument with $&', ['completion', `$&${'x'.repeat(5_000)}`]],
 ])('a long value of %s is shortened in its error', async (_what, args) => {
   const { code, err } = await tallygate(args)
   expect(code).toBe(64)
-  expect(err).toMatch(/^tallygate: USAGE: .*x{200}…[^x]/)
+  expect(err).toMatch(/^tallygate: USAGE: .*x{198,200}…[^x]/)
+  expect(err.length).toBeLessThan(1_000)
 })
