@@ -1,6 +1,7 @@
 /** A file that is deleted when the disk is full, so that the device can still deliver. A missing one is no error. */
 import { closeSync, fsyncSync, openSync, rmSync, statSync, statfsSync, writeSync } from 'node:fs'
 import { dirname } from 'node:path'
+import type { JournalFile } from './journal-file.ts'
 
 const CHUNK_BYTES = 256 * 1024
 
@@ -13,9 +14,13 @@ export class DiskReserve {
     this.#bytes = bytes
   }
 
-  /** Allocates real blocks unless already done. False if the disk lacks the space. */
-  fill(): boolean {
+  /**
+   * Allocates real blocks unless already done. False if the disk lacks the space.
+   * @param log truncated if its space is what the disk lacks: a full disk keeps it long
+   */
+  fill(log?: Pick<JournalFile, 'logBytes' | 'truncateLog'>): boolean {
     if (this.#size() === this.#bytes) return true
+    if (log !== undefined && !this.#hasSpace() && this.#hasSpace(log.logBytes)) log.truncateLog()
     if (!this.#hasSpace()) return false
     try {
       const file = openSync(this.#path, 'w', 0o600)
@@ -45,10 +50,10 @@ export class DiskReserve {
     }
   }
 
-  /** Checked first, so that a nearly full disk is not filled in vain. */
-  #hasSpace(): boolean {
+  /** Checked first, so that a nearly full disk is not filled in vain. A file of another size gives its space. */
+  #hasSpace(more = 0): boolean {
     const { bavail, bsize } = statfsSync(dirname(this.#path))
-    return bavail * bsize > this.#bytes
+    return bavail * bsize + this.#size() + more > this.#bytes
   }
 
   #size(): number {

@@ -120,7 +120,7 @@ export class JournalFile {
         // A file created without auto_vacuum cannot shrink; its free pages are reused.
         isMore = this.#freePages() < free
       }
-      if (!isMore && this.hasDiskReserve && this.#logBytes() > LOG_BYTES_KEPT) this.#statements.truncateLog.get()
+      if (!isMore && this.hasDiskReserve && this.logBytes > LOG_BYTES_KEPT) this.#statements.truncateLog.get()
     })
     return isMore
   }
@@ -139,8 +139,12 @@ export class JournalFile {
     return frames - copied
   }
 
-  #logBytes(): number {
+  get logBytes(): number {
     return statSync(`${this.database.name}-wal`, { throwIfNoEntry: false })?.size ?? 0
+  }
+
+  truncateLog(): void {
+    ifSpace(() => this.#statements.truncateLog.get())
   }
 
   /** A checkpoint without its flushes: the log must be flushed before it, and the database before the next call. */

@@ -65,7 +65,7 @@ export class JournalHandler {
   tidy(): boolean {
     const step = ({ file }: JournalStore): boolean => {
       const isMore = file.shrink()
-      if (!isMore && !file.hasDiskReserve) file.hasDiskReserve = this.#deps.diskReserve.fill()
+      if (!isMore && !file.hasDiskReserve) file.hasDiskReserve = this.#deps.diskReserve.fill(file)
       return isMore
     }
     return this.#unasked(step) ?? false
@@ -114,7 +114,7 @@ export class JournalHandler {
     try {
       return withDiskSpace(store, append)
     } catch (error) {
-      if (store.file.hasDiskReserve || !this.#deps.diskReserve.fill()) throw error
+      if (store.file.hasDiskReserve || !this.#deps.diskReserve.fill(store.file)) throw error
       store.file.hasDiskReserve = true
       return append()
     }

@@ -1,14 +1,16 @@
 // The file of a ledger that has delivered what it held is small again, without anybody having waited for that.
 import { randomBytes } from 'node:crypto'
-import { statSync } from 'node:fs'
+import { existsSync, rmSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import { describe, expect, it } from 'vitest'
+import { DiskReserve } from '../../../../src/agent/platform/sqlite/disk-reserve.ts'
 import { JournalHandler } from '../../../../src/agent/platform/sqlite/journal-handler.ts'
 import { JournalStore } from '../../../../src/agent/platform/sqlite/journal-store.ts'
 import { openDatabase } from '../../../../src/agent/platform/sqlite/open-database.ts'
 import type { Segment } from '../../../../src/protocol/edge/sync.ts'
 import { attach, entry, journalIn, payloadOf, SEAL, STAMP, temporaryDirectory } from '../../harness.ts'
+import { fillDisk, smallDisk } from '../../../support/mounts.ts'
 
 const A = 'line/i/a/0'
 const MIB = 1024 * 1024
@@ -62,8 +64,8 @@ describe('housekeeping', () => {
   const pages = (database: Database.Database, what: string): number => Number(database.pragma(what, { simple: true }))
 
   /** A ledger with this many free pages, held by a handler whose disk has, or has not, the space that is set aside. */
-  function withFreePages(free: number, hasDiskReserve: () => boolean) {
-    const path = join(temporaryDirectory(), 'journal.db')
+  function withFreePages(free: number, fill: DiskReserve['fill'], directory = temporaryDirectory()) {
+    const path = join(directory, 'journal.db')
     const database = openDatabase(path)
     const limits = {
       ...{ pagesMax: 100_000, diskReservePages: 64, retentionMs: 1, retainedBytesMax: 1, answersMax: 10 },
@@ -72,7 +74,7 @@ describe('housekeeping', () => {
     const handler = new JournalHandler({
       path,
       open: () => new JournalStore(database, limits),
-      diskReserve: { fill: hasDiskReserve, release: () => true },
+      diskReserve: { fill, release: () => true },
     })
     expect(handler.answerTo({ method: 'read', args: [], now: 0 })).toMatchObject({ ok: true })
     database.exec(`CREATE TABLE filler (x); INSERT INTO filler VALUES (zeroblob(4096 * ${free})); DROP TABLE filler`)
@@ -107,6 +109,27 @@ describe('housekeeping', () => {
     while (handler.tidy());
     expect(pages(database, 'freelist_count')).toBe(1_024)
     expect(statSync(`${path}-wal`).size).toBe(0)
+    database.close()
+  })
+
+  it('shortens the log if its space is what the disk lacks for the space set aside', ({ skip }) => {
+    const directory = smallDisk(skip, '8m')
+    const reserve = join(directory, 'reserve')
+    const diskReserve = new DiskReserve(reserve, 2 * MIB)
+    let isFull = true
+    const { database, handler, path } = withFreePages(250, (log) => !isFull && diskReserve.fill(log), directory)
+    database.pragma('wal_checkpoint(PASSIVE)')
+    const log = statSync(`${path}-wal`).size
+    expect(log).toBeGreaterThan(MIB)
+    fillDisk(directory, 2 * MIB - log)
+    isFull = false
+    while (handler.tidy());
+    expect(existsSync(reserve)).toBe(false)
+    rmSync(join(directory, 'filler'))
+    fillDisk(directory, 2 * MIB - log + 65_536)
+    while (handler.tidy());
+    expect(statSync(`${path}-wal`).size).toBe(0)
+    expect(statSync(reserve).size).toBe(2 * MIB)
     database.close()
   })
 
