@@ -320,7 +320,10 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     if (diskReserve.kind === 'file' && diskReserve.size >= wanted)
       return ok(`${diskReserve.path} reserves ${sizeInWords(diskReserve.size)}`)
     const evidence = `${diskReserve.path} ${diskReserve.kind === 'file' ? `reserves ${sizeInWords(diskReserve.size)} of ${sizeInWords(wanted)}` : 'is missing'}`
-    return warn(evidence, 'Free disk space. The agent fills the file at its next start, or run doctor --fix now.')
+    return warn(
+      evidence,
+      'Free disk space. A running agent fills the file again within a minute. Otherwise, run doctor --fix.',
+    )
   },
   'reserve-directory': ({ reserveFileSystem, settings }) => {
     if (reserveFileSystem === null) return skip('write-behind is off')
