@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { type TestContext, afterEach, beforeEach, expect, test } from 'vitest'
 import { readSmallText } from '../../src/platform/read-file.ts'
+import { readSettingFile } from '../../src/platform/read-setting-file.ts'
 import { systemFailure } from '../../src/protocol/file-reasons.ts'
 import { programForTest } from '../support/program.ts'
 
@@ -40,6 +41,12 @@ test('a device, a pipe, a directory and a huge file are refused at once', () => 
   expect(() => readSmallText(pipe())).toThrow('it is a pipe or a device, not a file')
   expect(() => readSmallText(huge())).toThrow('it is larger than 4 MiB')
   expect(() => readSmallText(directory)).toThrow('EISDIR')
+})
+
+test('the error about a file of a setting names the setting, the file and the reason', () => {
+  expect(() => readSettingFile('push.ca_file', '/no/ca.pem')).toThrow(
+    'push.ca_file: /no/ca.pem: there is no such file.',
+  )
 })
 
 test.each([
