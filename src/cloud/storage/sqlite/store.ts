@@ -26,8 +26,8 @@ export interface SqliteStoreOptions {
 }
 
 /**
- * Frames of the write-ahead log that trigger a checkpoint: 16 MiB. A sync writes about 15, most to pages that the next ones write
- * as well, so a longer log saves writes; the thread waits longer for each checkpoint.
+ * Frames of the write-ahead log that trigger a checkpoint: 16 MiB. It copies a page once, however many commits have written it, so
+ * a longer log saves writes; the thread waits longer for each checkpoint.
  */
 const CHECKPOINT_FRAMES = 4_000
 
