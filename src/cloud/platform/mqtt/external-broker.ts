@@ -73,7 +73,7 @@ export class ExternalBroker implements Broker {
     const client = this.#client
     const sent = client.publishAsync(topic, payload, { qos: 1, retain }).catch((error: unknown) => {
       if (!isRefusal(error)) throw error
-      this.#say(topicsRefused(this.#options.url, [topic]))
+      this.#report(topicsRefused(this.#options.url, [topic]))
     })
     sent.catch(() => undefined)
     const { acknowledgeTimeoutMs = ACKNOWLEDGE_TIMEOUT_MS } = this.#options
@@ -108,14 +108,14 @@ export class ExternalBroker implements Broker {
         this.#failures = 0
         this.#logged = null
         log.info({ url, mqtt: this.#version }, 'connected to the push broker')
-        if (Number(packet.granted[0] ?? REFUSED) >= REFUSED) this.#say(topicsRefused(url, [EVERY_PRESENCE]))
+        if (Number(packet.granted[0] ?? REFUSED) >= REFUSED) this.#report(topicsRefused(url, [EVERY_PRESENCE]))
       })
       onConnect()
     })
     client.on('message', onPresence)
     const explain = (error: Error): void => {
       isExplained = true
-      if (!versionRefused) this.#say(brokerFailure(url, error))
+      if (!versionRefused) this.#report(brokerFailure(url, error))
     }
     client.on('error', (error) => {
       versionRefused ||= this.#version === 5 && UNSUPPORTED_VERSION.has((error as { code?: unknown }).code)
@@ -126,7 +126,7 @@ export class ExternalBroker implements Broker {
     client.on('close', () => {
       client.end(true)
       if (this.#isClosed || client !== this.#client) return
-      if (!isUsable && !isExplained) this.#say(brokerClosed(url))
+      if (!isUsable && !isExplained) this.#report(brokerClosed(url))
       if (versionRefused) this.#version = 4
       else this.#failures += 1
       const longest = versionRefused ? 0 : Math.min(BACKOFF_CAP_MS, BACKOFF_BASE_MS * 2 ** (this.#failures - 1))
@@ -140,7 +140,7 @@ export class ExternalBroker implements Broker {
     return client
   }
 
-  #say({ code, details, message }: CodedError): void {
+  #report({ code, details, message }: CodedError): void {
     if (this.#logged === code || this.#isClosed) return
     this.#logged = code
     this.#options.log.warn({ code, ...details }, message)
