@@ -23,10 +23,6 @@ export function instantText(instant: number | null): string {
   return Number.isNaN(date.getTime()) ? String(instant) : date.toISOString()
 }
 
-export function counted(count: number, one: string, many: string): string {
-  return `${count} ${count === 1 ? one : many}`
-}
-
 const NARROW = /^[\u0020-\u02ff]*$/
 
 /** East Asian scripts and emoji, which terminals show in two columns. */

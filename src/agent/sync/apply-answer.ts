@@ -1,4 +1,5 @@
 /** Applies the signed answer to a segment of the current epoch. The journal commits each change before it counts. */
+import { counted } from '../../core/accounts/in-words.ts'
 import { RULES_SHOWN_MAX, type SyncAnswer } from '../../protocol/edge/sync.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { SealedSegment, StoredAnswer } from '../ledger/journal.ts'
@@ -236,7 +237,8 @@ function raise(context: StepContext, error: CodedError, subject = SUBJECT): void
 function noteUnbilled(context: StepContext, answer: SyncAnswer, { seq }: SealedSegment): void {
   const entries = answer.outcome === 'MERGED' || answer.outcome === 'FENCED' ? answer.unbilled : undefined
   if (entries === undefined) return
-  const message = `The cloud keeps ${entries} entries of an earlier epoch as evidence and does not bill them.`
+  const unbilled = counted(entries, 'entry', 'entries')
+  const message = `The cloud keeps ${unbilled} of an earlier epoch as evidence only, not for billing.`
   const error = new CodedError('USAGE_UNBILLED', message, { details: { entries, seq } })
   raiseAndLog(context, 'undelivered entries', error)
 }

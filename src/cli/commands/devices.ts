@@ -1,7 +1,7 @@
 import { Command, Option } from 'commander'
 import { type Call, queryText } from '../../client/call.ts'
 import type { HttpClient } from '../../client/http.ts'
-import { tokensInWords } from '../../core/accounts/in-words.ts'
+import { counted, tokensInWords } from '../../core/accounts/in-words.ts'
 import { type Micro, formatMicro, parseDecimal, toMicro } from '../../core/pricing/amount.ts'
 import {
   cloudReserveState,
@@ -17,7 +17,7 @@ import { type AdministratorFlags, administrator, withAdministratorFlags } from '
 import { durationBetween, labelArgument, readFileArgument } from '../arguments.ts'
 import { collect } from '../collect.ts'
 import { makePrivateDirectory } from '../atomic-write.ts'
-import { columns, counted, instantText, jsonLine, writeLines } from '../lines.ts'
+import { columns, instantText, jsonLine, writeLines } from '../lines.ts'
 import { examples } from '../examples.ts'
 import { DEVICES_PER_TOKEN, addDeviceCommands, shortState, unreported } from '../device-commands.ts'
 import type { Io } from '../io.ts'

@@ -1,4 +1,5 @@
 import { Command } from 'commander'
+import { counted } from '../../core/accounts/in-words.ts'
 import { healthStatusOf } from '../../agent/diagnostics/health-status.ts'
 import { type Observations, isProblem } from '../doctor/observations.ts'
 import { type SocketFlags, healthLines, withSocketFlag } from '../local-agent.ts'
@@ -6,7 +7,7 @@ import { type Examination, RESULT_EXIT, examine } from '../doctor/checks.ts'
 import { type Repair, repair } from '../doctor/fix.ts'
 import { gather } from '../doctor/gather.ts'
 import type { Io } from '../io.ts'
-import { counted, jsonLine, writeLines } from '../lines.ts'
+import { jsonLine, writeLines } from '../lines.ts'
 
 interface DoctorFlags extends SocketFlags {
   readonly all?: true

@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Command, Option } from 'commander'
 import type { z } from 'zod'
+import { counted } from '../../core/accounts/in-words.ts'
 import type { Call } from '../../client/call.ts'
 import { type Answer, type ClientOptions, HttpClient, parsedBody } from '../../client/http.ts'
 import { type ImportResult, importResult } from '../../protocol/edge/import.ts'
@@ -196,8 +197,8 @@ class Report {
     else {
       const missing = this.#flags.fromVersion === 'v1.0' ? ['API v1.0 shows no reset frequencies and no formulas.'] : []
       const fields = ignored.length === 0 ? [] : [`Ignored unknown fields: ${ignored.map(harmless).join(', ')}.`]
-      const changes = this.#changes === 1 ? '1 change' : `${this.#changes} changes`
-      const sum = `${changes} in ${this.done === 1 ? '1 instance' : `${this.done} instances`} and the rate tables.`
+      const changes = counted(this.#changes, 'change', 'changes')
+      const sum = `${changes} in ${counted(this.done, 'instance', 'instances')} and the rate tables.`
       const what = isApplied ? `Applied ${sum}` : `Dry run: nothing was changed. ${sum} Make the changes with --apply.`
       writeLines(this.#io.stdout, [...missing, ...fields, this.#changes === 0 ? 'No changes.' : what])
     }

@@ -1,12 +1,13 @@
 import { dirname } from 'node:path'
 import { Command } from 'commander'
+import { counted } from '../../core/accounts/in-words.ts'
 import type { BootLog } from '../../agent/ledger/volatile-log.ts'
 import { restoreLedger } from '../../agent/platform/sqlite/backup.ts'
 import { readBootId } from '../../agent/platform/system/time-source.ts'
 import { volatileLogOf } from '../../agent/platform/tmpfs/volatile-log.ts'
 import { agentDatabase, agentSettings } from '../local-agent.ts'
 import type { Io } from '../io.ts'
-import { counted, jsonLine, writeLines } from '../lines.ts'
+import { jsonLine, writeLines } from '../lines.ts'
 
 interface RestoreFlags {
   readonly db?: string

@@ -1,5 +1,6 @@
 /** Works without agent and cloud, and also while the agent runs. */
 import { Command } from 'commander'
+import { counted } from '../../core/accounts/in-words.ts'
 import { readLedger } from '../../agent/platform/sqlite/read-ledger.ts'
 import { type Finding, type Verification, verifyLedger } from '../../agent/ledger/verify-ledger.ts'
 import { ENGINE } from '../../core/engine.ts'
@@ -9,7 +10,7 @@ import { type LedgerBundle, ledgerBundle } from '../../protocol/local/ledger-bun
 import { agentDatabase } from '../local-agent.ts'
 import { readFileArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
-import { counted, jsonLine, writeLines } from '../lines.ts'
+import { jsonLine, writeLines } from '../lines.ts'
 import { writeFileAtomically } from '../atomic-write.ts'
 
 interface VerifyFlags {

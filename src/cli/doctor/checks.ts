@@ -2,10 +2,9 @@
 import { ENGINE, outdatedSide } from '../../core/engine.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import { available } from '../../core/accounts/grant.ts'
-import { roughly, sizeInWords } from '../../core/accounts/in-words.ts'
+import { counted, roughly, sizeInWords } from '../../core/accounts/in-words.ts'
 import { ERRORS, type ErrorCode, messageOf } from '../../protocol/errors.ts'
 import type { AgentStatus } from '../../protocol/local/status.ts'
-import { counted } from '../lines.ts'
 import { instanceInWords } from '../local-agent.ts'
 import {
   type Observations,

@@ -1,3 +1,4 @@
+import { counted } from '../../core/accounts/in-words.ts'
 import { Html, html } from '../../html/html.ts'
 import { CodedError, ERRORS } from '../../protocol/errors.ts'
 import type { DeviceCommandName } from '../devices/command-device.ts'
@@ -80,7 +81,7 @@ export async function confirmCommandPage(view: View): Promise<Page> {
   const command = commandOf(view.query['command'])
   const { verb, effect } = DEVICE_COMMAND_TEXT[command]
   const { devices, isMore } = await chosenDevices(view)
-  const count = countOf(devices.length)
+  const count = counted(devices.length, 'device', 'devices')
   const back = html`<a href="${hrefOf(view, '/devices')}">Back to the devices</a>`
   if (devices.length === 0) {
     const none = html`<p>Select devices in the list first. ${back}</p>`
@@ -117,10 +118,6 @@ export async function confirmCommandPage(view: View): Promise<Page> {
 function shortLink(view: View, { id, name }: Pick<Device, 'id' | 'name'>): Html {
   return html`<a href="${hrefOf(view, `/devices/${id}`)}">${name ?? 'without a name'}</a>
     <code>${id.slice(0, 8)}</code>`
-}
-
-function countOf(count: number): string {
-  return count === 1 ? '1 device' : `${count} devices`
 }
 
 async function chosenDevices(
@@ -160,7 +157,7 @@ const RESULTS = '<!--results-->'
 /** The pieces of a page that grows with each result, so the browser shows the progress. */
 export async function* resultPieces(view: View, { command, ids, run }: CommandRun): AsyncGenerator<string> {
   const { verb } = DEVICE_COMMAND_TEXT[command]
-  const title = `${verb}: ${countOf(ids.length)}`
+  const title = `${verb}: ${counted(ids.length, 'device', 'devices')}`
   const content = section(
     'results',
     'Results',

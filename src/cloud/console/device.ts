@@ -1,4 +1,4 @@
-import { accountInWords, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
+import { accountInWords, counted, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { type Html, html } from '../../html/html.ts'
 import type { z } from 'zod'
 import { type labelChange, labelsIn, labelsText } from '../../protocol/edge/labels.ts'
@@ -124,7 +124,7 @@ function stateRows({ now }: View, state: Awaited<ReturnType<typeof reportedState
     ['Enrolled', timeOf(state.enrolledAt, now)],
     ['Last sync', timeOf(state.lastSyncAt, now)],
     ['Live updates', presence === null ? 'unknown' : presence.online ? 'connected' : 'not connected'],
-    ['Backlog', `${state.backlog} entries, as of its last sync`],
+    ['Backlog', `${counted(state.backlog, 'entry', 'entries')}, as of its last sync`],
     [
       'Clock',
       clock === null ? 'unknown' : `${CLOCK_TEXT[clock.comparison]}, off by ${roughly(Math.abs(clock.offsetMs))}`,

@@ -1,4 +1,4 @@
-import { tokensInWords } from '../../core/accounts/in-words.ts'
+import { counted, tokensInWords } from '../../core/accounts/in-words.ts'
 import { type Piece, html } from '../../html/html.ts'
 import type { LineItem } from '../../core/rules/policy.ts'
 import { INSTANT_MAX } from '../../protocol/wire.ts'
@@ -44,7 +44,7 @@ export function lineItemsPage(view: View): Promise<Page> {
     const isMore = policy.lineItems.length > offset + ROWS_SHOWN
     return section(
       'list',
-      `${policy.lineItems.length === 1 ? '1 line item' : `${policy.lineItems.length} line items`}, at revision ${policy.revision}`,
+      `${counted(policy.lineItems.length, 'line item', 'line items')}, at revision ${policy.revision}`,
       html`${tableOf('Line items', columns, rows)}
       ${canEdit ? html`<p><a href="${editHref('')}">New line item</a></p>` : ''}
       ${pagesByOffset(view, '/line-items', { isMore })}`,

@@ -1,4 +1,4 @@
-import { roughly, tokensInWords } from '../../core/accounts/in-words.ts'
+import { counted, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import { type Html, html } from '../../html/html.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -109,7 +109,7 @@ export async function usagePage(view: View, { records: looked, rest }: NewestSte
       'Records',
       html`<p>
           ${fitting.length} of ${whose} fit: ${tokensInWords(total)} tokens,
-          ${refusals === 1 ? '1 refusal' : `${refusals} refusals`}.
+          ${counted(refusals, 'refusal', 'refusals')}.
           <a href="${hrefOf(view, '/usage.csv', { from, to })}" download
             >Export all records${isRange ? ' of this time' : ''} as CSV</a
           >

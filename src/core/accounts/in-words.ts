@@ -13,6 +13,10 @@ const HUNDREDTH = wholeTokens(1) / 100n
 
 const SIZE_UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB']
 
+export function counted(count: number, one: string, many: string): string {
+  return `${count} ${count === 1 ? one : many}`
+}
+
 /** In the largest unit with a value of at least two, rounded down. */
 export function roughly(ms: number): string {
   const [unit, size] = TIME_UNITS.find(([, each]) => ms >= 2 * each) ?? TIME_UNITS[3]

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { actionAccount, limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
-import { accountInWords, roughly, sizeInWords, tokensInWords } from '../../../src/core/accounts/in-words.ts'
+import { accountInWords, counted, roughly, sizeInWords, tokensInWords } from '../../../src/core/accounts/in-words.ts'
 
 const [SECOND, MINUTE, HOUR, DAY] = [1_000, 60_000, 3_600_000, 86_400_000]
 
@@ -59,4 +59,8 @@ describe('in words', () => {
   ])('the account %s is %s', (account, expected) => {
     expect(accountInWords(account)).toBe(expected)
   })
+})
+
+it('a count has the singular for one only', () => {
+  expect([0, 1, 2].map((count) => counted(count, 'entry', 'entries'))).toEqual(['0 entries', '1 entry', '2 entries'])
 })
