@@ -10,6 +10,7 @@ import { type Pool, openPool } from '../../../src/cloud/storage/postgres/pool.ts
 import { type PostgresStore, openPostgresStore } from '../../../src/cloud/storage/postgres/store.ts'
 import { deviceAccountReader } from '../../../src/cloud/storage/sql/edge-accounts.ts'
 import { deviceReader } from '../../../src/cloud/storage/sql/edge-devices.ts'
+import { entryReader } from '../../../src/cloud/storage/sql/edge-segments.ts'
 import { shortageReader } from '../../../src/cloud/storage/sql/edge-shortages.ts'
 import { FleetFigures } from '../../../src/cloud/storage/sql/fleet-figures.ts'
 import { ALONE, type Sql } from '../../../src/cloud/storage/sql/sql.ts'
@@ -65,7 +66,7 @@ describe('with old statistics of PostgreSQL', () => {
     await schema[Symbol.asyncDispose]()
   })
 
-  /** Rows of devices and shortages that were read, and the result. */
+  /** Rows of devices, shortages and deliveries that were read, and the result. */
   const reading = <T>(work: (sql: Sql) => Promise<T>): Promise<{ readonly rows: number; readonly result: T }> =>
     inTransaction('READ', async (db) => {
       const common = { lockRows: false, rules: ALONE, fleet: new FleetFigures(), ahead: null, shrink: null }
@@ -101,6 +102,20 @@ describe('with old statistics of PostgreSQL', () => {
     expect(rows).toBeLessThan(10)
   })
 
+  it('looks up entries without the earlier and the later deliveries', async () => {
+    await runSql(
+      schema.url,
+      `INSERT INTO deliveries (seq, device_id, epoch, segment, branch, first_entry, last_entry, records, from_time, to_time,
+         write_time, body) SELECT n, 'd1', 1, n, 0, 10 * n, 10 * n + 4, 1, 0, 0, 0, '' FROM generate_series(1, 3000) AS n`,
+    )
+    for (const n of [5, 15_007, 30_010]) {
+      const inChain = await reading((sql) => entryReader(sql).hashInChain('d1', 1, n))
+      expect([inChain.result, inChain.rows < 10]).toEqual([undefined, true])
+      const billed = await reading((sql) => entryReader(sql).hashes('d1', 1, n, n))
+      expect([billed.result.has(''), billed.rows < 300]).toEqual([false, true])
+    }
+  })
+
   it('finds it with a plan for an empty table, once the statistics are renewed', async () => {
     const noted = { since: Number(NOW) - 1, until: Number(NOW) }
     const lowest = () => reading((sql) => shortageReader(sql).recallsFrom('d1', 1, noted, 10))
@@ -123,6 +138,6 @@ describe('with old statistics of PostgreSQL', () => {
 async function rowsRead(db: Sql['db']): Promise<number> {
   const { rows } = await expression<{ read: string }>`
     SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) AS read FROM pg_stat_xact_user_tables
-    WHERE relname IN ('devices', 'shortages')`.execute(db)
+    WHERE relname IN ('devices', 'shortages') OR relname LIKE 'deliveries%'`.execute(db)
   return Number(rows[0]?.read)
 }

@@ -79,7 +79,9 @@ async function createPartition(
   const like = 'INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING STORAGE'
   await client.query(`CREATE TABLE ${name} (LIKE ${table} ${like})`)
   if (table === 'deliveries') {
-    await client.query(`CREATE UNIQUE INDEX ${name}_by_entry ON ${name} (device_id, epoch, last_entry, (branch * seq))`)
+    await client.query(
+      `CREATE UNIQUE INDEX ${name}_by_entry ON ${name} (device_id, epoch, first_entry, (branch * seq))`,
+    )
   }
   await client.query(`ALTER TABLE ${table} ATTACH PARTITION ${name} FOR VALUES FROM (${from}) TO (${to})`)
 }

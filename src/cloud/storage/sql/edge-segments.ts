@@ -1,4 +1,5 @@
 import { sql as expression } from 'kysely'
+import { SEGMENT_ENTRIES_MAX } from '../../../protocol/edge/sync.ts'
 import type { Evidence, LastSegment, LedgerEntry, MergedSegment } from '../device-records.ts'
 import { entriesOf } from './packed-delivery.ts'
 import { packDocument, unpackDocument } from './packed-document.ts'
@@ -140,10 +141,9 @@ export function entryReader({ db }: Sql) {
   const deliveries = (deviceId: string, epoch: number) =>
     db
       .selectFrom('deliveries')
-      .select(['device_id', 'epoch', 'branch', 'first_entry', 'body'])
+      .select(['device_id', 'epoch', 'branch', 'first_entry', 'last_entry', 'body'])
       .where('device_id', '=', deviceId)
       .where('epoch', '=', BigInt(epoch))
-      .orderBy('last_entry')
   const archived = (deviceId: string, epoch: number, first: number, last: number) =>
     db
       .selectFrom('archived_entries')
@@ -157,8 +157,9 @@ export function entryReader({ db }: Sql) {
     async hashes(deviceId: string, epoch: number, first: number, last: number): Promise<KnownHashes> {
       // Deliveries first: what is archived in between is found twice, not missed.
       const rows = await deliveries(deviceId, epoch)
-        .where('last_entry', '>=', BigInt(first))
+        .where('first_entry', '>', BigInt(first - SEGMENT_ENTRIES_MAX))
         .where('first_entry', '<=', BigInt(last))
+        .where('last_entry', '>=', BigInt(first))
         .execute()
       const whole = new Set(rows.flatMap((row) => entriesOf(row).map(({ hash }) => hash)))
       const kept = await archived(deviceId, epoch, first, last).execute()
@@ -168,17 +169,18 @@ export function entryReader({ db }: Sql) {
     /** Undefined: the merged chain has no such entry. Of an archived entry, the beginning of its hash. */
     async hashInChain(deviceId: string, epoch: number, n: number): Promise<string | undefined> {
       const row = await deliveries(deviceId, epoch)
-        .where('last_entry', '>=', BigInt(n))
         .where('first_entry', '<=', BigInt(n))
         .where(expression<boolean>`branch = 0`)
+        .orderBy('first_entry', 'desc')
+        .limit(1)
         .executeTakeFirst()
-      if (row !== undefined) return entriesOf(row).find((entry) => entry.n === n)?.hash
+      if (row !== undefined && row.last_entry >= BigInt(n)) return entriesOf(row).find((entry) => entry.n === n)?.hash
       const kept = await archived(deviceId, epoch, n, n).where('branch', '=', 0n).executeTakeFirst()
       return kept === undefined ? undefined : shortHashesOf(kept.hashes)[n - Number(kept.first_entry)]
     },
     /** Those that are not archived, by number; entries of the chain first. An entry of a branch that joined the chain comes once. */
     async of(deviceId: string, epoch: number): Promise<readonly (LedgerEntry & { readonly branch: boolean })[]> {
-      const rows = await deliveries(deviceId, epoch).execute()
+      const rows = await deliveries(deviceId, epoch).orderBy('first_entry').execute()
       const found = new Map<string, LedgerEntry & { readonly branch: boolean }>()
       for (const row of rows.toSorted((a, b) => Number(a.branch - b.branch))) {
         for (const entry of entriesOf(row)) {

@@ -1,6 +1,7 @@
 /** Events that are not usage. The transaction of the usage records writes them: they share its sequence of row numbers. */
 import type { RawBuilder } from 'kysely'
 import type { EventType } from '../../../protocol/edge/events.ts'
+import { SEGMENT_ENTRIES_MAX } from '../../../protocol/edge/sync.ts'
 import { type EventFilter, type EventRecord, type NumberedEvent, USAGE_ROW_POSITIONS } from '../records.ts'
 import { inserter } from './row-numbers.ts'
 import { eventSinkTransaction } from './event-sinks.ts'
@@ -37,8 +38,9 @@ export function eventReader({ db }: Sql) {
         .select('seq')
         .where('device_id', '=', deviceId)
         .where('epoch', '=', epoch)
-        .where('last_entry', '>=', entry)
+        .where('first_entry', '>', entry - BigInt(SEGMENT_ENTRIES_MAX))
         .where('first_entry', '<=', entry)
+        .where('last_entry', '>=', entry)
         .execute()
       return rows.map(({ seq }) => seq)
     },

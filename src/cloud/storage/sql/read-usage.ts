@@ -184,7 +184,7 @@ export function usageReader(sql: Sql) {
         .where('device_id', '=', deviceId)
         .where('branch', '=', 1n)
         .orderBy('epoch', 'desc')
-        .orderBy('last_entry', 'desc')
+        .orderBy('first_entry', 'desc')
         .limit(deliveries)
         .execute()
       return rows.flatMap(usageOf)

@@ -4,6 +4,7 @@
  * to `s * USAGE_ROW_POSITIONS`, in order.
  */
 import { type RawBuilder, sql as statement } from 'kysely'
+import { SEGMENT_ENTRIES_MAX } from '../../../protocol/edge/sync.ts'
 import type { Delivery } from '../device-records.ts'
 import { type EventRecord, USAGE_ROW_POSITIONS, type UsageRecord } from '../records.ts'
 import { insertEvent } from './events.ts'
@@ -121,14 +122,16 @@ async function insertDeliveries(sql: Sql, deliveries: readonly Delivery[]): Prom
 
 function rowOfDelivery(delivery: Delivery): Omit<Row<'deliveries'>, 'seq'> {
   const { sums, entries } = delivery
-  if (BigInt(sums.records) > USAGE_ROW_POSITIONS) throw new Error('invariant: a segment is bounded')
+  const [first, last] = [entries[0]?.n ?? 0, entries.at(-1)?.n ?? 0]
+  const isBounded = BigInt(sums.records) <= USAGE_ROW_POSITIONS && last - first < SEGMENT_ENTRIES_MAX
+  if (!isBounded) throw new Error('invariant: a segment is bounded')
   return {
     device_id: delivery.deviceId,
     epoch: BigInt(delivery.epoch),
     segment: BigInt(delivery.segment),
     branch: toFlag(delivery.branch),
-    first_entry: BigInt(entries[0]?.n ?? 0),
-    last_entry: BigInt(entries.at(-1)?.n ?? 0),
+    first_entry: BigInt(first),
+    last_entry: BigInt(last),
     instance_id: sums.instanceId,
     records: BigInt(sums.records),
     from_time: BigInt(sums.from),

@@ -179,7 +179,7 @@ ALTER TABLE deliveries ALTER COLUMN body SET STORAGE EXTERNAL;
 CREATE TABLE deliveries_rest PARTITION OF deliveries DEFAULT;
 
 -- Each partition has this index: unique in the chain, not among branches.
-CREATE UNIQUE INDEX deliveries_rest_by_entry ON deliveries_rest (device_id, epoch, last_entry, (branch * seq));
+CREATE UNIQUE INDEX deliveries_rest_by_entry ON deliveries_rest (device_id, epoch, first_entry, (branch * seq));
 CREATE INDEX deliveries_by_instance ON deliveries (instance_id, seq);
 
 -- What tells whether an entry was billed, of deliveries that were archived.

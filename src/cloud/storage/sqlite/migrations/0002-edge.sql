@@ -171,7 +171,7 @@ CREATE TABLE deliveries (
 ) STRICT;
 
 -- Unique in the chain, not among branches.
-CREATE UNIQUE INDEX deliveries_by_entry ON deliveries (device_id, epoch, last_entry, (branch * seq));
+CREATE UNIQUE INDEX deliveries_by_entry ON deliveries (device_id, epoch, first_entry, (branch * seq));
 CREATE INDEX deliveries_by_instance ON deliveries (instance_id, seq);
 
 -- What tells whether an entry was billed, of deliveries that were archived.
