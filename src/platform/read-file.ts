@@ -26,12 +26,19 @@ export function readSmallText(path: string): string {
 
 /** Reads to the end. A pipe is read until its writers close it. */
 export function readBounded(file: number, bytesMax: number): Buffer {
-  const chunks: Buffer[] = []
+  const full: Buffer[] = []
+  let chunk = Buffer.allocUnsafe(CHUNK_BYTES)
+  let used = 0
   for (let total = 0; total <= bytesMax;) {
-    const chunk = Buffer.allocUnsafe(CHUNK_BYTES)
-    const length = readSync(file, chunk)
-    if (length === 0) return Buffer.concat(chunks, total)
-    chunks.push(chunk.subarray(0, length))
+    // A pipe can give a few bytes at a time.
+    if (used === CHUNK_BYTES) {
+      full.push(chunk)
+      chunk = Buffer.allocUnsafe(CHUNK_BYTES)
+      used = 0
+    }
+    const length = readSync(file, chunk, { offset: used })
+    if (length === 0) return Buffer.concat([...full, chunk.subarray(0, used)])
+    used += length
     total += length
   }
   throw new Error(`it is larger than ${bytesMax / 1024 / 1024} MiB`)
