@@ -136,14 +136,28 @@ export interface KnownHashes {
   has(hash: string): boolean
 }
 
+const DELIVERY = ['device_id', 'epoch', 'branch', 'first_entry', 'last_entry', 'body'] as const
+
+/** Deliveries with an entry of this range, of all writers. How many entries a segment can have bounds the search. */
+export function deliveriesWith(
+  db: Sql['db'],
+  [deviceId, epoch]: readonly [deviceId: string, epoch: bigint],
+  first: bigint,
+  last: bigint,
+) {
+  return db
+    .selectFrom('deliveries')
+    .where('device_id', '=', deviceId)
+    .where('epoch', '=', epoch)
+    .where('first_entry', '>', first - BigInt(SEGMENT_ENTRIES_MAX))
+    .where('first_entry', '<=', last)
+    .where('last_entry', '>=', first)
+}
+
 /** Entries are stored with the usage records that they make: see usage.ts. */
 export function entryReader({ db }: Sql) {
   const deliveries = (deviceId: string, epoch: number) =>
-    db
-      .selectFrom('deliveries')
-      .select(['device_id', 'epoch', 'branch', 'first_entry', 'last_entry', 'body'])
-      .where('device_id', '=', deviceId)
-      .where('epoch', '=', BigInt(epoch))
+    db.selectFrom('deliveries').select(DELIVERY).where('device_id', '=', deviceId).where('epoch', '=', BigInt(epoch))
   const archived = (deviceId: string, epoch: number, first: number, last: number) =>
     db
       .selectFrom('archived_entries')
@@ -156,11 +170,8 @@ export function entryReader({ db }: Sql) {
     /** Which entries with these numbers were billed, of all writers. */
     async hashes(deviceId: string, epoch: number, first: number, last: number): Promise<KnownHashes> {
       // Deliveries first: what is archived in between is found twice, not missed.
-      const rows = await deliveries(deviceId, epoch)
-        .where('first_entry', '>', BigInt(first - SEGMENT_ENTRIES_MAX))
-        .where('first_entry', '<=', BigInt(last))
-        .where('last_entry', '>=', BigInt(first))
-        .execute()
+      const found = deliveriesWith(db, [deviceId, BigInt(epoch)], BigInt(first), BigInt(last))
+      const rows = await found.select(DELIVERY).execute()
       const whole = new Set(rows.flatMap((row) => entriesOf(row).map(({ hash }) => hash)))
       const kept = await archived(deviceId, epoch, first, last).execute()
       const short = new Set(kept.flatMap(({ hashes }) => shortHashesOf(hashes)))

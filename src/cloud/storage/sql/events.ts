@@ -1,8 +1,8 @@
 /** Events that are not usage. The transaction of the usage records writes them: they share its sequence of row numbers. */
 import type { RawBuilder } from 'kysely'
 import type { EventType } from '../../../protocol/edge/events.ts'
-import { SEGMENT_ENTRIES_MAX } from '../../../protocol/edge/sync.ts'
 import { type EventFilter, type EventRecord, type NumberedEvent, USAGE_ROW_POSITIONS } from '../records.ts'
+import { deliveriesWith } from './edge-segments.ts'
 import { inserter } from './row-numbers.ts'
 import { eventSinkTransaction } from './event-sinks.ts'
 import type { Sql } from './sql.ts'
@@ -33,15 +33,7 @@ export function eventReader({ db }: Sql) {
     },
     /** Numbers of the deliveries that can have a usage record of the entry. */
     async deliveriesOf(deviceId: string, epoch: bigint, entry: bigint): Promise<readonly bigint[]> {
-      const rows = await db
-        .selectFrom('deliveries')
-        .select('seq')
-        .where('device_id', '=', deviceId)
-        .where('epoch', '=', epoch)
-        .where('first_entry', '>', entry - BigInt(SEGMENT_ENTRIES_MAX))
-        .where('first_entry', '<=', entry)
-        .where('last_entry', '>=', entry)
-        .execute()
+      const rows = await deliveriesWith(db, [deviceId, epoch], entry, entry).select('seq').execute()
       return rows.map(({ seq }) => seq)
     },
     async get(id: string): Promise<NumberedEvent | undefined> {
