@@ -495,7 +495,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await twin.pool(LINE)).toMatchObject({ capTarget: 100n, capInForce: 100n, grantedOut: 100n })
       })
 
-      it('must return what the cloud has charged itself above a lowered cap', async () => {
+      it('must return tokens that the charges of the cloud need under a lowered cap', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 500n)])
         await twin.chargeDirectly(LINE, 300n)
@@ -505,7 +505,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await device.sync()).toMatchObject({ releases: [] })
       })
 
-      it('must return everything of an account of which more was spent than a lowered cap allows', async () => {
+      it('must return all tokens of an account if more were spent than a lowered cap allows', async () => {
         const [rich, poor] = [await TestDevice.join(twin), await TestDevice.join(twin)]
         await rich.sync([topUpRequest(LINE, 500n)])
         await poor.sync([topUpRequest(LINE, 50n)])

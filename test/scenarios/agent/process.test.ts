@@ -51,7 +51,7 @@ async function ended(child: ChildProcess): Promise<unknown> {
   return exitCode ?? signal
 }
 
-/** Counts up in sessions of its own until it is stopped, and repeats what had no answer; sums up what was charged. */
+/** Counts up in its sessions until it is stopped, and repeats what had no answer; sums up what was charged. */
 class Worker {
   readonly #application: Application
   readonly #session = randomUUID()

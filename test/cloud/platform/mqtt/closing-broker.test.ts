@@ -7,7 +7,7 @@ const CONNACK = Buffer.from([0x20, 3, 0, 0, 0])
 const SUBSCRIBE = 0x82
 
 interface Opened {
-  readonly said: readonly string[]
+  readonly logged: readonly string[]
   readonly attempts: () => number
   readonly close: () => Promise<void>
 }
@@ -20,9 +20,9 @@ async function open(scheme: string, answer: (socket: Socket, packet: Buffer) => 
   })
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   const { port } = server.address() as { port: number }
-  const said: string[] = []
+  const logged: string[] = []
   const say = ({ code }: { readonly code?: unknown }, message: string): void =>
-    void said.push(`${typeof code === 'string' ? code : 'INFO'}: ${message.replaceAll(String(port), 'PORT')}`)
+    void logged.push(`${typeof code === 'string' ? code : 'INFO'}: ${message.replaceAll(String(port), 'PORT')}`)
   const broker = new ExternalBroker({
     ...{ url: `${scheme}://127.0.0.1:${port}`, username: 'twin', password: 's3cret', ca: null, clientId: 'twin' },
     ...{ onConnect: () => undefined, onPresence: () => undefined, fraction: () => 0, log: { info: say, warn: say } },
@@ -31,39 +31,39 @@ async function open(scheme: string, answer: (socket: Socket, packet: Buffer) => 
     await broker.close()
     server.close()
   }
-  return { said, attempts: () => attempts, close }
+  return { logged, attempts: () => attempts, close }
 }
 
 test.each([
   ['after CONNECT', (socket: Socket) => void socket.end()],
   ['after CONNACK', (socket: Socket) => void socket.end(CONNACK)],
 ])('a broker that closes %s is reported once, and tried again', async (_, answer) => {
-  const { said, attempts, close } = await open('mqtt', answer)
+  const { logged, attempts, close } = await open('mqtt', answer)
   await expect.poll(attempts, { timeout: 10_000 }).toBeGreaterThan(3)
   await close()
-  expect(said).toEqual([
+  expect(logged).toEqual([
     'BROKER_UNREACHABLE: The broker mqtt://127.0.0.1:PORT cannot be reached: the broker closed the connection without a reason; the port may be one for TLS, as in mqtts://127.0.0.1:PORT.',
   ])
 })
 
 test('a proxy that answers a WebSocket with 502 is reported', async () => {
-  const { said, close } = await open(
+  const { logged, close } = await open(
     'ws',
     (socket) => void socket.end('HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n'),
   )
   await expect
-    .poll(() => said)
+    .poll(() => logged)
     .toEqual([expect.stringMatching(/^BROKER_UNREACHABLE: .*: Unexpected server response: 502\.$/)])
   await close()
 })
 
 test('a broker that denies the subscription is reported, and its connection kept', async () => {
-  const { said, attempts, close } = await open('mqtt', (socket, packet) => {
+  const { logged, attempts, close } = await open('mqtt', (socket, packet) => {
     if (packet[0] === SUBSCRIBE) socket.write(Buffer.from([0x90, 4, packet[2]!, packet[3]!, 0, 0x87]))
     else if (packet[0] === 0x10) socket.write(CONNACK)
   })
   await expect
-    .poll(() => said)
+    .poll(() => logged)
     .toEqual(['INFO: connected to the push broker', expect.stringMatching(/^BROKER_REFUSED: .* denies the topics /)])
   expect(attempts()).toBe(1)
   await close()
