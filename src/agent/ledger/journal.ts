@@ -283,6 +283,7 @@ export interface JournalOperations {
   limit(accounts: readonly AccountId[]): void
   saveIdentity(identity: Identity): void
   savePolicy(policy: Omit<StoredPolicy, 'confirmedAt'>, keys: Pick<Identity, 'trustedKeys' | 'formerKeys'> | null): void
+  /** Also fails while entries would be refused: so an idle agent learns when it can record again. */
   saveClock(stamp: ClockStamp): void
   /** Newest first. */
   recent(limit: number): readonly EntryBodyWire[]
@@ -315,8 +316,8 @@ export interface Journal extends Remote<JournalOperations> {
   /** The newest entry with this correlation id; null: none kept. Entries may be recorded during the search. */
   find(correlationId: string): Promise<RecordedEntry | null>
   /**
-   * The error that prevents recording; null while entries are accepted. Every refused write raises it. Only entries
-   * clear it that could not use reserved disk space: other writes need less.
+   * The error that prevents recording; null while entries are accepted. Every refused write raises it. Only writes
+   * clear it that could not use reserved disk space: entries, and the clock of an idle agent.
    */
   condition(): HealthCondition | null
   close(): Promise<void>

@@ -16,7 +16,6 @@ import { BEGIN } from '../sync/fake-time.ts'
 class Fixture {
   sinceBoot = 0
   writes = 0
-  condition: ReturnType<ReadinessDeps['journal']['condition']> = null
   write: () => Promise<void> = async () => undefined
   readonly #timers: { readonly ms: number; readonly call: () => void }[] = []
   readonly probe: ReadinessProbe
@@ -42,7 +41,6 @@ class Fixture {
           this.writes += 1
           return this.write()
         },
-        condition: () => this.condition,
       },
       timers: {
         after: (ms, call) => {
@@ -90,12 +88,6 @@ describe('readiness', () => {
       ready: false,
       checks: [{ ok: true }, { ok: false, code: 'NOT_RECORDED', message: 'the disk is full' }],
     })
-  })
-
-  it('fails with a journal that has room for the clock and for no entry', async () => {
-    const fixture = await Fixture.make()
-    fixture.condition = { subject: 'ledger', code: 'NOT_RECORDED', message: 'full', since: 1, details: {} }
-    expect((await fixture.probe.check()).checks[1]).toMatchObject({ ok: false, message: 'full' })
   })
 
   it('fails with a journal that does not answer in time', async () => {

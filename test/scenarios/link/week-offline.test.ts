@@ -16,7 +16,7 @@ function probeOf(device: TestDevice): ReadinessProbe {
     policies: activePolicies,
     link,
     clock,
-    journal: { saveClock: async () => undefined, condition: () => null },
+    journal: { saveClock: async () => undefined },
     timers: time,
   })
 }

@@ -88,9 +88,8 @@ export class JournalHandler {
     const store = (this.#store ??= this.#opened(now))
     store.now = now
     const run = (): unknown => Reflect.apply(store[method], store, args)
-    if (method === 'append' && !call.args[0].answered) return this.#appendUnanswered(store, run)
-    // Nothing depends on it: it never uses the reserved disk space.
-    if (method === 'saveClock') return run()
+    if (method === 'append' && !call.args[0].answered) return this.#withoutDiskReserve(store, run)
+    if (method === 'saveClock') return this.#withoutDiskReserve(store, () => (run(), store.file.refuseDiskReserve()))
     if (method === 'read') store.file.hasDiskReserve = this.#deps.diskReserve.fill()
     const result = this.#withDiskReserve(store, run)
     if (method === 'acknowledge') store.file.hasDiskReserve = this.#deps.diskReserve.fill()
@@ -109,16 +108,17 @@ export class JournalHandler {
     }
   }
 
-  /** Refuses entries while the reserved disk space is missing, after trying to reserve it again. */
-  #appendUnanswered(store: JournalStore, append: () => unknown): unknown {
+  /** Refuses the work while the reserved disk space is missing, after trying to reserve it again. */
+  #withoutDiskReserve(store: JournalStore, work: () => unknown): unknown {
     try {
-      return withDiskSpace(store, append)
+      return withDiskSpace(store, work)
     } catch (error) {
       if (store.file.hasDiskReserve || !this.#deps.diskReserve.fill(store.file)) throw error
       store.file.hasDiskReserve = true
-      return append()
+      return work()
     }
   }
+
 
   #withDiskReserve(store: JournalStore, run: () => unknown): unknown {
     try {

@@ -175,8 +175,8 @@ class JournalClient {
         reject(this.#failure(answer.error))
         return
       }
-      // This entry could not use reserved disk space.
-      if (call.method === 'append' && !call.args[0].answered) this.#clear()
+      // These two could not use reserved disk space.
+      if (call.method === 'saveClock' || (call.method === 'append' && !call.args[0].answered)) this.#clear()
       resolve(answer.value)
     })
   }

@@ -256,6 +256,7 @@ describe('a full ledger', () => {
       }
     }
     expect(await fill()).toBeGreaterThan(100)
+    await expect(journal.saveClock(STAMP)).rejects.toMatchObject(FULL)
     expect(await journal.read()).toMatchObject({ lastEntry: recorded })
     expect((await journal.read()).accounts.get(A)?.used).toBe(BigInt(recorded))
     await expect(journal.append([big(recorded + 1)], STAMP)).rejects.toMatchObject(FULL)
@@ -267,6 +268,9 @@ describe('a full ledger', () => {
         delivered += (payloadOf(document) as Segment).entries.bodies.length
         await journal.acknowledge(seq, null, null)
       }
+      expect(journal.condition()).not.toBeNull()
+      await journal.saveClock(STAMP)
+      expect(journal.condition()).toBeNull()
       expect(await fill()).toBeGreaterThan(50)
       expect((await journal.read()).accounts.get(A)?.used).toBe(BigInt(recorded))
     }
@@ -295,7 +299,10 @@ describe('a disk that is full', () => {
     const { seq } = await journal.seal(SEAL)
     await journal.acknowledge(seq, null, null)
     await expect(append()).rejects.toMatchObject(FULL)
+    await expect(journal.saveClock(STAMP)).rejects.toMatchObject(FULL)
     rmSync(diskReserve, { recursive: true })
+    await journal.saveClock(STAMP)
+    expect(journal.condition()).toBeNull()
     await append()
     expect(statSync(diskReserve).size).toBe(32 * PAGE_BYTES)
     expect((await journal.read()).accounts.get(A)?.used).toBe(1n)

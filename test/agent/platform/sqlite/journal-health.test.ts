@@ -35,7 +35,7 @@ async function journalOnFailingDisk() {
   return { journal, disk, logged, broken }
 }
 
-it('reports since when it takes no entries, until it takes one again', async () => {
+it('reports since when it takes no entries, until it takes one again or saves the clock', async () => {
   const { journal, disk, logged, broken } = await journalOnFailingDisk()
   await journal.append([entry(1, [])], STAMP)
   expect(journal.condition()).toBeNull()
@@ -51,7 +51,6 @@ it('reports since when it takes no entries, until it takes one again', async () 
     details: { path: 'journal.db' },
   })
   disk.error = null
-  await journal.saveClock(STAMP)
   await journal.fence()
   expect(journal.condition()).not.toBeNull()
   await journal.attach(2)
@@ -59,7 +58,13 @@ it('reports since when it takes no entries, until it takes one again', async () 
   expect(journal.condition()).not.toBeNull()
   await journal.append([entry(2, [])], STAMP)
   expect(journal.condition()).toBeNull()
-  expect(logged).toEqual(['the ledger takes no entries', 'the ledger takes entries again'])
+  disk.error = FULL
+  await expect(journal.append([entry(3, [])], STAMP)).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+  disk.error = null
+  await journal.saveClock(STAMP)
+  expect(journal.condition()).toBeNull()
+  const both = ['the ledger takes no entries', 'the ledger takes entries again']
+  expect(logged).toEqual([...both, ...both])
   expect(broken).toEqual([])
 })
 
