@@ -6,8 +6,7 @@ import { hkdfSync, randomUUID } from 'node:crypto'
 import { join } from 'node:path'
 import type { FastifyInstance } from 'fastify'
 import { type Logger, pino } from 'pino'
-import { CodedError } from '../protocol/errors.ts'
-import { unwritableReason } from '../protocol/file-reasons.ts'
+import { unwritableState } from '../protocol/file-reasons.ts'
 import { isLoopback } from '../protocol/sign-in.ts'
 import { listenFailure } from '../protocol/listen-failure.ts'
 import { LiveSettings } from '../settings/reload.ts'
@@ -245,9 +244,7 @@ function claimDirectory(settings: CloudSettings, started: AsyncDisposableStack):
   try {
     makeDurableDirectory(path)
   } catch (cause) {
-    throw new CodedError('STATE_UNWRITABLE', `${path} cannot be created or opened: ${unwritableReason(cause)}.`, {
-      cause,
-    })
+    throw unwritableState(cause, path, `${path} cannot be created or opened`)
   }
   requireOwnDirectory(path)
   if (!isShared(settings)) started.defer(claimStore(join(path, 'twin.lock')))

@@ -444,7 +444,7 @@ export const ERRORS = catalogue({
   STATE_UNWRITABLE: {
     meaning: 'The state directory cannot be created or written.',
     remedy:
-      'Free space if the disk is full. Mount the file system for writing if it is read-only. Raise LimitNOFILE if too many files are open. Otherwise, give the service user a directory that it owns.',
+      'Free space (`df`) or inodes (`df -i`) if the disk is full. Mount the file system for writing if it is read-only. Otherwise, give the service user a directory that it owns.',
     http: 500,
     exit: 73,
     retry: 'no',

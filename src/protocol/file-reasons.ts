@@ -8,14 +8,19 @@ export function unreadableReason(error: unknown): string {
 /** The error for a failure of the process or the disk, which no change of the file mends. Null: another failure. */
 export function systemFailure(error: unknown, path: string): CodedError | null {
   const { code } = error as { readonly code?: unknown }
-  // SQLite reports no reason. Its callers open a copy that they have just made.
-  if (code === 'EMFILE' || code === 'ENFILE' || code === 'SQLITE_CANTOPEN') {
+  if (code === 'EMFILE' || code === 'ENFILE') {
     return new CodedError('OPEN_FILES_USED_UP', `${path} cannot be opened: ${code}.`, { cause: error })
   }
   if (code === 'EIO' || (typeof code === 'string' && code.startsWith('SQLITE_IOERR'))) {
-    return new CodedError('DISK_FAILED', `${path} cannot be read: ${code}.`, { cause: error })
+    return new CodedError('DISK_FAILED', `${path} cannot be read or written: ${code}.`, { cause: error })
   }
   return null
+}
+
+/** The error for a state file that cannot be made or changed. @param failure the start of the message */
+export function unwritableState(error: unknown, path: string, failure: string): CodedError {
+  const message = `${failure}: ${unwritableReason(error)}.`
+  return systemFailure(error, path) ?? new CodedError('STATE_UNWRITABLE', message, { cause: error })
 }
 
 export function isNotUtf8(error: unknown): boolean {
@@ -51,7 +56,7 @@ const REASONS: Readonly<Record<string, string>> = {
   EACCES: 'this user may not write there',
   EPERM: 'this user may not write there',
   EROFS: 'the file system is read-only',
-  ENOSPC: 'the disk is full',
+  ENOSPC: 'the disk is full (no space or no inodes)',
   SQLITE_FULL: 'the disk is full',
   EDQUOT: 'the quota of this user is used up',
   [NOT_UTF8]: 'it is not valid UTF-8',

@@ -4,9 +4,11 @@ import { mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { type TestContext, afterEach, beforeEach, expect, test } from 'vitest'
+import { openDatabase } from '../../src/agent/platform/sqlite/open-database.ts'
 import { readSmallText } from '../../src/platform/read-file.ts'
 import { readSettingFile } from '../../src/platform/read-setting-file.ts'
 import { systemFailure } from '../../src/protocol/file-reasons.ts'
+import { smallDisk } from '../support/mounts.ts'
 import { programForTest } from '../support/program.ts'
 
 const bin = new URL('../../bin/tallygate.js', import.meta.url).pathname
@@ -67,13 +69,15 @@ test('a command refuses a key that has no end', () => {
   expect(stderr).toContain('tallygate: KEY_UNUSABLE: Cannot read /dev/zero: it is larger than 256 MiB.')
 })
 
-/** What the call throws in a process that cannot open another file. */
-function withoutDescriptors(context: TestContext, imports: string, before: string, call: string): string {
+/** What the call throws in a process that can open only that many more files. */
+function withoutDescriptors(context: TestContext, imports: string, before: string, call: string, left = 0): string {
   const script = `
-    import { openSync } from 'node:fs'
+    import { closeSync, openSync } from 'node:fs'
     ${imports}
     ${before}
-    try { for (;;) openSync('/dev/null') } catch {}
+    const opened = []
+    try { for (;;) opened.push(openSync('/dev/null')) } catch {}
+    for (const file of opened.slice(0, ${left})) closeSync(file)
     try { ${call} } catch (error) { process.stdout.write(error.code + ': ' + error.message) }`
   const node = [process.execPath, '--input-type=module', '-e', script]
   return execFileSync(programForTest(context, 'prlimit'), ['--nofile=64', ...node], { encoding: 'utf8', cwd: root })
@@ -90,14 +94,32 @@ test('a key is not blamed if no file can be opened', (context) => {
   expect(opened('agent/platform/key-file/key-file.ts', 'await openKeyFile({ path, create: false })')).toBe(refusal)
 })
 
-test('a ledger is not called damaged if no file can be opened', (context) => {
+test.for([0, 1])('a ledger is not called damaged if %i files can be opened', (left, context) => {
   const path = join(directory, 'journal.db')
   const imports = `
     import { openDatabase } from './src/agent/platform/sqlite/open-database.ts'
     import { readLedgerCopy } from './src/agent/platform/sqlite/read-ledger.ts'`
   const before = `const path = ${JSON.stringify(path)}; openDatabase(path).close()`
-  expect(withoutDescriptors(context, imports, before, 'await readLedgerCopy(path, path)')).toBe(
-    `OPEN_FILES_USED_UP: ${path} cannot be opened: SQLITE_CANTOPEN.`,
+  const thrown = (call: string) => withoutDescriptors(context, imports, before, call, left)
+  const refusal = `OPEN_FILES_USED_UP: ${path} cannot be opened: EMFILE.`
+  expect(thrown('openDatabase(path)')).toBe(refusal)
+  if (left === 0) expect(thrown('await readLedgerCopy(path, path)')).toBe(refusal)
+})
+
+test('a ledger is not salvaged if the program of SQLite cannot be opened', (context) => {
+  const path = join(directory, 'journal.db')
+  openDatabase(path).close()
+  const imports = `import { openOrSalvage } from './src/agent/platform/sqlite/salvage-journal.ts'`
+  const call = `openOrSalvage({ path: ${JSON.stringify(path)}, later: [], left: null }, 0)`
+  expect(withoutDescriptors(context, imports, '', call)).toBe(`OPEN_FILES_USED_UP: ${path} cannot be opened: EMFILE.`)
+})
+
+test('a database file that cannot be opened for want of inodes has that reason', ({ skip }) => {
+  const disk = smallDisk(skip, '8m,nr_inodes=2')
+  const path = join(disk, 'journal.db')
+  writeFileSync(path, '')
+  expect(() => openDatabase(path)).toThrow(
+    expect.objectContaining({ code: 'STATE_UNWRITABLE', message: `${path}: the disk has no inodes left` }),
   )
 })
 

@@ -34,7 +34,9 @@ test('a file that cannot be read or written has a reason in plain words, without
     'its symbolic links lead in a circle',
     'its name is too long',
   ])
-  expect(reason(() => writeFileSync('/dev/full', 'x'), unwritableReason)).toBe('the disk is full')
+  expect(reason(() => writeFileSync('/dev/full', 'x'), unwritableReason)).toBe(
+    'the disk is full (no space or no inodes)',
+  )
   expect(reason(() => readdirSync(at('file')), unreadableReason)).toBe('a part of its path is not a directory')
   expect(unreadableReason(Object.assign(new Error('EIO: i/o error, read'), { code: 'EIO' }))).toBe('EIO')
 })

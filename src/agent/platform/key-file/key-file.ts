@@ -4,7 +4,7 @@ import { link, open, rename, stat, unlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { importPKCS8 } from 'jose'
 import { CodedError } from '../../../protocol/errors.ts'
-import { systemFailure, unreadableReason, unwritableReason } from '../../../protocol/file-reasons.ts'
+import { systemFailure, unreadableReason, unwritableState } from '../../../protocol/file-reasons.ts'
 import { readSmallText } from '../../../platform/read-file.ts'
 import { publicJwk, thumbprint } from '../../../protocol/signing.ts'
 import type { DeviceKey, DeviceKeys } from '../../keys/device-key.ts'
@@ -111,11 +111,7 @@ async function changed(path: string, change: () => Promise<void>): Promise<void>
     await change()
     await syncDirectory(dirname(path))
   } catch (cause) {
-    throw new CodedError(
-      'STATE_UNWRITABLE',
-      `The key file ${path} cannot be renamed or removed: ${unwritableReason(cause)}.`,
-      { cause },
-    )
+    throw unwritableState(cause, path, `The key file ${path} cannot be renamed or removed`)
   }
 }
 
@@ -152,9 +148,7 @@ async function write(path: string): Promise<void> {
     await unlink(temporary).catch(ignoreMissing)
     // Another process created the key first: use that one.
     if (errnoOf(cause) === 'EEXIST') return
-    throw new CodedError('STATE_UNWRITABLE', `The key file ${path} cannot be written: ${unwritableReason(cause)}.`, {
-      cause,
-    })
+    throw unwritableState(cause, path, `The key file ${path} cannot be written`)
   }
 }
 

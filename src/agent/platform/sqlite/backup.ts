@@ -19,7 +19,8 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import Database from 'better-sqlite3'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
-import { systemFailure, unwritableReason } from '../../../protocol/file-reasons.ts'
+import { unwritableReason } from '../../../protocol/file-reasons.ts'
+import { databaseFailure } from '../../../platform/database-failure.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
 import type { LedgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import { flushDirectoryOf, openDatabase, refusalOf } from './open-database.ts'
@@ -292,7 +293,7 @@ function requireIntegrity(path: string, name: string): void {
     const result = database.pragma('integrity_check(1)', { simple: true })
     if (result !== 'ok') throw corrupt(`the integrity check reports: ${String(result)}`)
   } catch (error) {
-    throw error instanceof CodedError ? error : (systemFailure(error, name) ?? corrupt(messageOf(error), error))
+    throw error instanceof CodedError ? error : (databaseFailure(error, path) ?? corrupt(messageOf(error), error))
   } finally {
     database?.close()
   }

@@ -1,6 +1,7 @@
 /** One call at a time, in order. A failure that may have left a partial write ends the process. */
 import Database from 'better-sqlite3'
 import { CodedError, type ErrorCode, messageOf } from '../../../protocol/errors.ts'
+import { systemFailure } from '../../../protocol/file-reasons.ts'
 import type { JournalAnswer, JournalCall } from './journal-calls.ts'
 import type { JournalStore } from './journal-store.ts'
 import type { DiskReserve } from './disk-reserve.ts'
@@ -89,7 +90,12 @@ export class JournalHandler {
     store.now = now
     const run = (): unknown => Reflect.apply(store[method], store, args)
     if (method === 'append' && !call.args[0].answered) return this.#withoutDiskReserve(store, run)
-    if (method === 'saveClock') return this.#withoutDiskReserve(store, () => (run(), store.file.refuseDiskReserve()))
+    if (method === 'saveClock') {
+      return this.#withoutDiskReserve(store, () => {
+        run()
+        store.file.refuseDiskReserve()
+      })
+    }
     if (method === 'read') store.file.hasDiskReserve = this.#deps.diskReserve.fill()
     const result = this.#withDiskReserve(store, run)
     if (method === 'acknowledge') store.file.hasDiskReserve = this.#deps.diskReserve.fill()
@@ -118,7 +124,6 @@ export class JournalHandler {
       return work()
     }
   }
-
 
   #withDiskReserve(store: JournalStore, run: () => unknown): unknown {
     try {
@@ -155,7 +160,9 @@ function isSurelyUndone(error: unknown): boolean {
  * and salvages it only if the damage is real.
  */
 function errorOf(error: unknown, path: string, wasChecked: boolean): Error {
-  if (!(error instanceof Database.SqliteError)) return error instanceof Error ? error : new Error(messageOf(error))
+  if (!(error instanceof Database.SqliteError)) {
+    return systemFailure(error, path) ?? (error instanceof Error ? error : new Error(messageOf(error)))
+  }
   const coded = (code: ErrorCode): CodedError =>
     new CodedError(code, `${path}: ${error.message}`, { cause: error, details: { path, sqlite: error.code } })
   if (isSurelyUndone(error)) return coded('NOT_RECORDED')

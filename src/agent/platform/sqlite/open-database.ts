@@ -2,11 +2,12 @@
 import { closeSync, existsSync, openSync, readFileSync, readdirSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 import Database from 'better-sqlite3'
+import { databaseFailure } from '../../../platform/database-failure.ts'
 import { denialOf } from '../../../platform/denial-of.ts'
 import { makeDirectories } from '../../../platform/make-directories.ts'
 import { flush } from '../../../platform/flush.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
-import { unwritableReason } from '../../../protocol/file-reasons.ts'
+import { unwritableState } from '../../../protocol/file-reasons.ts'
 
 /** "TgJ1", in the file header. */
 export const APPLICATION_ID = 0x54674a31
@@ -43,8 +44,10 @@ export function openDatabase(path: string): Database.Database {
     flushDirectoryOf(path)
     return database
   } catch (error) {
+    // Before the close, which gives back file descriptors.
+    const refusal = refusalOf(error, path)
     database?.close()
-    throw refusalOf(error, path)
+    throw refusal
   }
 }
 
@@ -69,7 +72,7 @@ function createFile(path: string): void {
     closeSync(openSync(path, 'ax', 0o600))
     flushDirectoryOf(path)
   } catch (cause) {
-    throw new CodedError('STATE_UNWRITABLE', `${path} cannot be created: ${unwritableReason(cause)}.`, { cause })
+    throw unwritableState(cause, path, `${path} cannot be created`)
   }
 }
 
@@ -157,10 +160,10 @@ export function refusalOf(error: unknown, path: string): unknown {
   }
   if (code === 'SQLITE_NOTADB' || code.startsWith('SQLITE_CORRUPT')) return corrupt(path, messageOf(error), error)
   const denial = denialOf(path)
-  // An error of the file system, or a limit of the process, is no sign of a damaged file.
-  if (denial === null && !UNWRITABLE.test(code) && syscall === undefined) return error
-  const refusal = code === 'EIO' ? 'DISK_FAILED' : 'STATE_UNWRITABLE'
-  return new CodedError(refusal, `${path}: ${denial ?? messageOf(error)}`, {
+  const failure = denial === null ? databaseFailure(error, path) : null
+  // An error of the file system is no sign of a damaged file.
+  if (failure !== null || (denial === null && !UNWRITABLE.test(code) && syscall === undefined)) return failure ?? error
+  return new CodedError('STATE_UNWRITABLE', `${path}: ${denial ?? messageOf(error)}`, {
     cause: error,
     details: { path },
   })

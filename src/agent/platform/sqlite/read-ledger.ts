@@ -2,7 +2,7 @@
 import Database from 'better-sqlite3'
 import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
 import { CodedError, firstProblem, messageOf } from '../../../protocol/errors.ts'
-import { systemFailure } from '../../../protocol/file-reasons.ts'
+import { databaseFailure } from '../../../platform/database-failure.ts'
 import { type LedgerBundle, ledgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import type { Identity, RecordedEntry } from '../../ledger/journal.ts'
 import { entriesBefore, entriesBetween } from './entry-blocks.ts'
@@ -44,7 +44,7 @@ async function readCopy<T>(copy: string, path: string, read: (database: Database
     return read(database)
   } catch (error) {
     if (error instanceof CodedError || isFull(error)) throw error
-    throw systemFailure(error, path) ?? corrupt(messageOf(error), error)
+    throw databaseFailure(error, copy) ?? corrupt(messageOf(error), error)
   } finally {
     database?.close()
   }

@@ -119,7 +119,9 @@ function isDamage(error: unknown, path: string): boolean {
     if (error.code === 'DATABASE_CORRUPT') return true
     return error.code === 'STATE_UNWRITABLE' && attempt(() => lstatSync(path).isDirectory()) === true
   }
-  if (!(error instanceof Database.SqliteError)) return true
+  // Otherwise, SQLite itself could not be loaded.
+  if (!(error instanceof Database.SqliteError))
+    return (error as { readonly code?: unknown }).code !== 'ERR_DLOPEN_FAILED'
   return /^SQLITE_(CORRUPT|NOTADB|ERROR|CONSTRAINT|MISMATCH|SCHEMA)/.test(error.code)
 }
 

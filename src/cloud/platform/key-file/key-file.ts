@@ -3,7 +3,7 @@ import { type KeyObject, createPrivateKey, generateKeyPairSync } from 'node:cryp
 import { renameSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { CodedError } from '../../../protocol/errors.ts'
-import { systemFailure, unreadableReason, unwritableReason } from '../../../protocol/file-reasons.ts'
+import { systemFailure, unreadableReason, unwritableState } from '../../../protocol/file-reasons.ts'
 import { flush } from '../../../platform/flush.ts'
 import { readSmallText } from '../../../platform/read-file.ts'
 
@@ -53,7 +53,7 @@ function make(path: string, kind: KeyKind): KeyObject {
     renameSync(temporary, path)
     flush(dirname(path))
   } catch (cause) {
-    throw new CodedError('STATE_UNWRITABLE', `Cannot write ${path}: ${unwritableReason(cause)}.`, { cause })
+    throw unwritableState(cause, path, `Cannot write ${path}`)
   }
   return privateKey
 }

@@ -5,7 +5,7 @@ import { dirname, join } from 'node:path'
 import { z } from 'zod'
 import { INTRODUCTIONS_MAX } from '../../../protocol/edge/signing-keys.ts'
 import { CodedError } from '../../../protocol/errors.ts'
-import { unwritableReason } from '../../../protocol/file-reasons.ts'
+import { unwritableState } from '../../../protocol/file-reasons.ts'
 import { type PublicJwk, publicJwk, signDocument, thumbprint } from '../../../protocol/signing.ts'
 import type { Keyring, TrustedKey } from '../../devices/keyring.ts'
 import { absenceOf } from '../../../platform/denial-of.ts'
@@ -135,6 +135,6 @@ function unlessWritable(path: string, work: () => void): void {
   try {
     work()
   } catch (cause) {
-    throw new CodedError('STATE_UNWRITABLE', `Cannot write ${path}: ${unwritableReason(cause)}.`, { cause })
+    throw unwritableState(cause, path, `Cannot write ${path}`)
   }
 }

@@ -15,7 +15,7 @@ import { dirname } from 'node:path'
 import { promisify } from 'node:util'
 import { crc32 } from 'node:zlib'
 import { CodedError } from '../../../protocol/errors.ts'
-import { unwritableReason } from '../../../protocol/file-reasons.ts'
+import { unwritableState } from '../../../protocol/file-reasons.ts'
 import { type MarkFile, SLOT_TEXT_MAX } from '../../sync/recovery/mark-file.ts'
 import { flush } from '../../../platform/flush.ts'
 import { readBootId } from './time.ts'
@@ -89,7 +89,7 @@ function openToWrite(path: string): number {
   try {
     return openSync(path, 'r+')
   } catch (cause) {
-    throw new CodedError('STATE_UNWRITABLE', `${path} cannot be opened: ${unwritableReason(cause)}.`, { cause })
+    throw unwritableState(cause, path, `${path} cannot be opened`)
   }
 }
 

@@ -1,6 +1,7 @@
 /** Opens a database with durable commits and migrates it. Settings are read back at each open: a mismatch is an error. */
 import { closeSync, existsSync, openSync } from 'node:fs'
 import Sqlite from 'better-sqlite3'
+import { databaseFailure } from '../../../platform/database-failure.ts'
 import { denialOf } from '../../../platform/denial-of.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type Migration, readMigrations } from '../sql/migrations.ts'
@@ -158,11 +159,10 @@ export function coded(error: unknown, path: string): unknown {
   }
   const denial = denialOf(path)
   if (denial !== null) return new CodedError('STATE_UNWRITABLE', `${path}: ${denial}`, { cause: error })
+  const failure = databaseFailure(error, path)
+  if (failure !== null) return failure
   if (code.startsWith('SQLITE_CANTOPEN') || code.startsWith('SQLITE_READONLY') || code === 'SQLITE_PERM') {
     return new CodedError('STATE_UNWRITABLE', `${path}: ${error.message}`, { cause: error })
-  }
-  if (code.startsWith('SQLITE_IOERR')) {
-    return new CodedError('DISK_FAILED', `${path}: ${error.message}`, { cause: error })
   }
   return error
 }

@@ -174,7 +174,7 @@ describe('the database file', () => {
   })
 
   it.each([
-    ['for which no file descriptor is left', 'EMFILE', 'open', 'STATE_UNWRITABLE'],
+    ['for which no file descriptor is left', 'EMFILE', 'open', 'OPEN_FILES_USED_UP'],
     ['whose migrations are being replaced', 'ENOENT', 'scandir', 'STATE_UNWRITABLE'],
     ['whose log could not be flushed', 'EIO', 'fsync', 'DISK_FAILED'],
   ])('%s is refused, not salvaged', (_what, of, syscall, code) => {

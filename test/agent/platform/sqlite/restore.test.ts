@@ -69,7 +69,7 @@ describe('a backup that takes the place of a ledger', () => {
     const disk = smallDisk(skip, '1m')
     fillDisk(disk)
     const full = join(disk, 'backup.db')
-    const message = `Cannot write ${full}: the disk is full.`
+    const message = `Cannot write ${full}: the disk is full (no space or no inodes).`
     await expect(backUpLedger(path, full)).rejects.toMatchObject({ code: 'OUTPUT_UNWRITABLE', message })
   })
 

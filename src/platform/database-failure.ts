@@ -1,0 +1,19 @@
+import { closeSync, openSync, statfsSync } from 'node:fs'
+import { dirname } from 'node:path'
+import { CodedError } from '../protocol/errors.ts'
+import { systemFailure } from '../protocol/file-reasons.ts'
+
+/** {@link systemFailure} of a database file that exists. SQLite reports no reason if it, or its program, cannot be opened. */
+export function databaseFailure(error: unknown, path: string): CodedError | null {
+  const { code } = error as { readonly code?: unknown }
+  if (typeof code !== 'string' || !/^(SQLITE_CANTOPEN|ERR_DLOPEN_FAILED)/.test(code)) return systemFailure(error, path)
+  try {
+    const directory = dirname(path)
+    closeSync(openSync(directory, 'r'))
+    const { files, ffree } = statfsSync(directory)
+    if (files === 0 || ffree > 0) return null
+    return new CodedError('STATE_UNWRITABLE', `${path}: the disk has no inodes left`, { cause: error })
+  } catch (cause) {
+    return systemFailure(cause, path)
+  }
+}
