@@ -6,6 +6,11 @@ export function isReadOnly(directory: string): boolean {
   return codeOf(directory, constants.W_OK) === 'EROFS'
 }
 
+/** The file or its directory, if it is immutable (`chattr +i`), also for root; null: neither. */
+export function immutableAt(path: string): string | null {
+  return [path, dirname(path)].find((each) => codeOf(each, constants.W_OK) === 'EPERM') ?? null
+}
+
 /** The reason that a path leads to no file for this user, as the end of a sentence; null: it leads to one. */
 export function absenceOf(path: string): string | null {
   try {
@@ -19,6 +24,8 @@ export function absenceOf(path: string): string | null {
 /** Why this user cannot use a database file; null: for another reason. SQLite reports an I/O error or a missing file. */
 export function denialOf(path: string): string | null {
   if (isReadOnly(dirname(path))) return 'the file system is read-only'
+  const immutable = immutableAt(path)
+  if (immutable !== null) return `${immutable} is immutable; run chattr -i on it`
   const first = existsSync(path) ? path : dirname(path)
   if (isAllowed(first)) return null
   return `the user with the id ${process.geteuid?.() ?? 0} may not read and write ${first}`

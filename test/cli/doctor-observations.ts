@@ -44,6 +44,7 @@ export function healthy(changes: Partial<Observations> = {}): Observations {
     inodesFree: 900_000,
     inodesTotal: 1_000_000,
     readOnly: false,
+    immutable: null,
   }
   return {
     now: NOW,

@@ -1,9 +1,9 @@
-import { execFileSync } from 'node:child_process'
+import { execFileSync, spawnSync } from 'node:child_process'
 import { chmodSync, copyFileSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, onTestFinished, test } from 'vitest'
-import { absenceOf } from '../../src/platform/denial-of.ts'
+import { absenceOf, denialOf } from '../../src/platform/denial-of.ts'
 
 const USER = 65_534
 
@@ -51,4 +51,20 @@ test.skipIf(process.getuid?.() !== 0)('a file in a directory of another user can
   } finally {
     process.seteuid?.(0)
   }
+})
+
+test.for(['', 'twin.db'])('an immutable database or directory is named, also to root (%j)', (name, { skip }) => {
+  const directory = mkdtempSync(join(tmpdir(), 'tallygate-denial-'))
+  const path = join(directory, 'twin.db')
+  writeFileSync(path, '')
+  const place = join(directory, name)
+  const allow = (): void => void spawnSync('chattr', ['-i', place])
+  onTestFinished(() => {
+    allow()
+    rmSync(directory, { recursive: true })
+  })
+  if (spawnSync('chattr', ['+i', place]).status !== 0) skip('this user or file system cannot make a file immutable')
+  expect(denialOf(path)).toBe(`${place} is immutable; run chattr -i on it`)
+  allow()
+  expect(denialOf(path)).toBeNull()
 })

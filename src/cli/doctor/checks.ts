@@ -284,6 +284,9 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
         'Mount it for writing. If the kernel made it read-only (dmesg), check the disk first.',
       )
     }
+    if (fileSystem.immutable !== null) {
+      return fail(`${fileSystem.immutable} is immutable, so the agent cannot start`, 'Run chattr -i on it.')
+    }
     if (VOLATILE.has(fileSystem.type)) {
       return fail(
         `${directory.path} is on ${fileSystem.type}, which loses recorded charges at a restart`,

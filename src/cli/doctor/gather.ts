@@ -25,7 +25,7 @@ import { parseJson } from '../../protocol/parse-json.ts'
 import { loadSettings } from '../../settings/load.ts'
 import { namedOptions } from '../../settings/option.ts'
 import { readLastBackup } from '../../platform/last-backup.ts'
-import { isReadOnly } from '../../platform/denial-of.ts'
+import { immutableAt, isReadOnly } from '../../platform/denial-of.ts'
 import type { Outgoing } from '../../platform/outgoing.ts'
 import { softwareVersion } from '../../platform/software-version.ts'
 import type { Io } from '../io.ts'
@@ -231,6 +231,7 @@ async function fileSystemOf(directory: string): Promise<FileSystemObservation | 
     inodesFree: ffree,
     inodesTotal: files,
     readOnly: isReadOnly(path),
+    immutable: immutableAt(join(path, 'journal.db')),
   }
 }
 

@@ -30,6 +30,8 @@ export interface FileSystemObservation {
   readonly inodesFree: number
   readonly inodesTotal: number
   readonly readOnly: boolean
+  /** The state directory or the ledger, if it is immutable. */
+  readonly immutable: string | null
 }
 
 export interface EndpointObservation {
