@@ -379,9 +379,10 @@ describe('a request for a connection', () => {
     failures: number,
     hosts = 'a,b',
     failure: () => Error = () => new NotPrimary('the server is a standby', standby),
+    limits = LIMITS,
   ): Promise<string> => {
     let attempts = 0
-    return new Hosts(databaseAddress(`postgres://${hosts}/db`), LIMITS).connect(async () => {
+    return new Hosts(databaseAddress(`postgres://${hosts}/db`), limits).connect(async () => {
       attempts += 1
       if (attempts <= failures) throw failure()
       return 'the primary'
@@ -396,6 +397,12 @@ describe('a request for a connection', () => {
     expect(await connect(3, 'a,b', refused)).toBe('the primary')
     const cause = { message: '20 connections led to 1 of 2 hosts: connect ECONNREFUSED' }
     await expect(connect(Infinity, 'a,b', refused)).rejects.toMatchObject({ cause })
+  })
+
+  it('ends in the time that its hosts may take, when two names lead to one server that fails slowly', async () => {
+    const cause = { message: '1 connections led to 1 of 2 hosts: connect ECONNREFUSED' }
+    const limits = { ...LIMITS, connectTimeoutMs: 0 }
+    await expect(connect(Infinity, 'a,b', refused, limits)).rejects.toMatchObject({ cause })
   })
 
   it('ends when the address names one standby twice', async () => {

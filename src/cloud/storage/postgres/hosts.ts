@@ -67,9 +67,12 @@ const ATTEMPTS_MAX = 20
 /** Connects to the host that worked last, else to the others in turn. */
 export class Hosts {
   readonly #options: readonly pg.ClientConfig[]
+  /** Of one request, ms: time to try each host once. */
+  readonly #timeoutMs: number
   #index = 0
 
   constructor({ connectionStrings }: DatabaseAddress, { connectTimeoutMs }: Limits) {
+    this.#timeoutMs = connectTimeoutMs * connectionStrings.length
     this.#options = connectionStrings.map((connectionString) => ({
       connectionString,
       application_name: 'tallygate',
@@ -102,6 +105,7 @@ export class Hosts {
    */
   async connect<T>(open: () => Promise<T>): Promise<T> {
     const causes = new Map<unknown, unknown>()
+    const end = performance.now() + this.#timeoutMs
     for (let attempts = 1; ; attempts += 1) {
       const index = this.#index
       try {
@@ -117,7 +121,7 @@ export class Hosts {
             cause: causes.size === 1 ? cause : new AggregateError(causes.values()),
           })
         }
-        if (attempts === ATTEMPTS_MAX) {
+        if (attempts === ATTEMPTS_MAX || performance.now() >= end) {
           const text = `${attempts} connections led to ${causes.size} of ${this.#options.length} hosts: ${messageOf(cause)}`
           throw new NotConnected('no connection', { cause: new Error(text, { cause }) })
         }
