@@ -1,4 +1,4 @@
-import { statSync } from 'node:fs'
+import { type Stats, statSync } from 'node:fs'
 
 /**
  * Lets root work in a directory of another user with only that user's rights, until the result is disposed: the user may
@@ -6,10 +6,9 @@ import { statSync } from 'node:fs'
  */
 export function actAsOwnerOf(directory: string): Disposable {
   const nothing = { [Symbol.dispose]: () => undefined }
-  // Other users may not be able to look at the directory: the work then reports the reason.
   if (process.geteuid?.() !== 0) return nothing
-  const owner = statSync(directory, { throwIfNoEntry: false })
-  if (owner === undefined || owner.uid === 0) return nothing
+  const owner = foundAt(directory)
+  if (owner === null || owner.uid === 0) return nothing
   const [group, groups] = [process.getegid?.() ?? 0, process.getgroups?.() ?? []]
   const giveBack = (): void => {
     process.seteuid?.(0)
@@ -26,4 +25,13 @@ export function actAsOwnerOf(directory: string): Disposable {
     throw error
   }
   return { [Symbol.dispose]: giveBack }
+}
+
+/** Null: there is none, or it cannot be looked at. The work in it then reports the reason. */
+function foundAt(directory: string): Stats | null {
+  try {
+    return statSync(directory)
+  } catch {
+    return null
+  }
 }

@@ -233,6 +233,12 @@ describe.skipIf(process.getuid?.() !== 0)('root', () => {
     expect([process.getegid?.(), process.getgroups?.()]).toEqual(own)
   })
 
+  it('leaves the refusal of a directory that cannot be looked at to the work in it', async () => {
+    const path = join(temporaryDirectory(), 'x'.repeat(300))
+    const { err } = await tallygate(['cloud', 'rotate-signing-key', '--store-path', path])
+    expect(err).toMatch(/^tallygate: KEY_UNUSABLE: The key file .* cannot be accessed \(ENAMETOOLONG\)/)
+  })
+
   it('leaves other users their rights, also in a directory that they may not look at', () => {
     const hidden = join(temporaryDirectory(), 'hidden')
     process.seteuid?.(USER)
