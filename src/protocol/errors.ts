@@ -1116,6 +1116,13 @@ export function messageOf(error: unknown): string {
 /** Error body, unless the interface defines another shape. */
 export const errorBody = z.object({ message: z.string(), code: z.string() })
 
+/** @param root what the value is, for the message. @throws CodedError BAD_REQUEST */
+export function parseInput<T>(schema: z.ZodType<T>, value: unknown, root = 'body'): T {
+  const parsed = schema.safeParse(value)
+  if (parsed.success) return parsed.data
+  throw new CodedError('BAD_REQUEST', firstProblem(parsed.error, root))
+}
+
 /** The first problem that zod found, as `path: what is wrong`, without the offending value. */
 export function firstProblem(error: z.ZodError, root = 'body'): string {
   const issue = error.issues[0]

@@ -19,7 +19,7 @@
  */
 import type { Warning } from '../../core/rules/decision.ts'
 import type { Session } from '../../core/sessions/session.ts'
-import { CodedError, firstProblem } from '../../protocol/errors.ts'
+import { parseInput } from '../../protocol/errors.ts'
 import { flat } from '../../protocol/json-text.ts'
 import {
   type ReadAccessRequest,
@@ -36,7 +36,13 @@ import type { IdempotencyRecord, PendingEntry } from '../ledger/journal.ts'
 import type { Ledger } from '../ledger/ledger.ts'
 import type { CallerQuota } from './callers/callers.ts'
 import { type AccessEntry, accessEntryText, decisionInputsText } from './entry-text.ts'
-import { type Claim, type IdempotencyCache, type NumberedRequest, recordOf } from './idempotency-cache.ts'
+import {
+  type Claim,
+  type IdempotencyCache,
+  type IdempotencyKey,
+  type NumberedRequest,
+  recordOf,
+} from './idempotency-cache.ts'
 import { adviceAfter } from './offers.ts'
 import {
   type Attempt,
@@ -56,8 +62,8 @@ export interface AccessCall {
   /** The same object comes again with the next equal body. */
   readonly isKept?: boolean
   /** Null: the application sends no idempotency key. */
-  readonly idempotencyKey: { readonly session: string; readonly n: number } | null
-  readonly quota?: CallerQuota
+  readonly idempotencyKey: IdempotencyKey | null
+  readonly quota?: CallerQuota | undefined
 }
 
 export type MetaData = AccessEntry['metaData']
@@ -312,8 +318,6 @@ export class RequestBodies {
 }
 
 function parsedRequest(version: ApiVersion, given: unknown): ReadAccessRequest {
-  const parsed = accessRequestBody[version].safeParse(given)
-  if (!parsed.success) throw new CodedError('BAD_REQUEST', firstProblem(parsed.error))
-  const { requestedItems } = parsed.data
-  return { request: requestOf(parsed.data), metaData: requestedItems.map(({ metaData }) => metaData) }
+  const parsed = parseInput(accessRequestBody[version], given)
+  return { request: requestOf(parsed), metaData: parsed.requestedItems.map(({ metaData }) => metaData) }
 }

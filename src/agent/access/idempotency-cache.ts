@@ -2,9 +2,13 @@
 import { CodedError } from '../../protocol/errors.ts'
 import type { IdempotencyRecord } from '../ledger/journal.ts'
 
-export interface NumberedRequest {
+export interface IdempotencyKey {
+  /** The caller and the name of its application session. */
   readonly session: string
   readonly n: number
+}
+
+export interface NumberedRequest extends IdempotencyKey {
   readonly requestHash: string
 }
 

@@ -68,7 +68,7 @@ export interface OpenSessionRequest {
   readonly owner: string | null
   readonly bound: boolean
   readonly idempotencyKey: NumberedRequest | null
-  readonly quota?: CallerQuota
+  readonly quota?: CallerQuota | undefined
 }
 
 export interface SessionAccessRequest {
@@ -79,7 +79,7 @@ export interface SessionAccessRequest {
   readonly rollbackOnDeny: boolean
   readonly belongs: Belongs
   readonly idempotencyKey: NumberedRequest | null
-  readonly quota?: CallerQuota
+  readonly quota?: CallerQuota | undefined
 }
 
 export type SessionAnswer = AccessAnswer | NotOperable

@@ -8,7 +8,7 @@ import type { ServerResponse } from 'node:http'
 import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyRequest, RouteOptions } from 'fastify'
 import type { z } from 'zod'
-import { CodedError, firstProblem } from '../../protocol/errors.ts'
+import { CodedError, parseInput } from '../../protocol/errors.ts'
 import { REFUSALS, readJsonBody } from '../../protocol/service/refusals.ts'
 import { instanceHeader } from '../../protocol/service/sessions.ts'
 import { VERSION_HEADER, idempotencyHeader, idempotencyKeyText } from '../../protocol/wire.ts'
@@ -206,7 +206,7 @@ async function readHead(
   deps: CheckDeps,
 ): Promise<Head> {
   const principal = await authorize(operation, role, request, deps)
-  const params = operation.params === undefined ? {} : parse(operation.params, request.params, 'path')
+  const params = operation.params === undefined ? {} : parseInput(operation.params, request.params, 'path')
   const header = operation.readsInstanceHeader
     ? read(request.headers[instanceHeader], instanceId, instanceHeader)
     : null
@@ -217,7 +217,7 @@ async function readHead(
     }
     if ('instances' in principal) requireInstanceOf(principal, inPath)
   }
-  const query = parse(operation.query, request.query, 'query')
+  const query = parseInput(operation.query, request.query, 'query')
   const parts = { params, query, header: header === null ? {} : { instanceId: header } }
   const isNamed =
     principal.kind !== 'ADMINISTRATOR' ||
@@ -247,7 +247,7 @@ async function authorize(
   }
   if (principals.includes('INTRODUCED_DEVICE')) {
     const token = bearerToken(request.headers.authorization)
-    await requireNamed(deps.store, token, parse(inDevice, request.params, 'path').deviceId)
+    await requireNamed(deps.store, token, parseInput(inDevice, request.params, 'path').deviceId)
     return { kind: 'INTRODUCED_DEVICE', token }
   }
   const { authorization } = request.headers
@@ -297,7 +297,7 @@ async function readBody(
 ): Promise<{ readonly body: unknown; readonly idempotencyKey: string | null }> {
   const limited = principal.kind === 'ADMINISTRATOR' ? principal : null
   const isNamedHere = limited !== null && (await requireScope(store, limited, limits.named, { body: request.body }))
-  const body = operation.body === undefined ? undefined : parse(at(version, operation.body), request.body, 'body')
+  const body = operation.body === undefined ? undefined : parseInput(at(version, operation.body), request.body)
   if (limited !== null && !isNamed && !isNamedHere) requireUnlimited(limited)
   const idempotencyKey =
     operation.idempotent === undefined
@@ -306,16 +306,9 @@ async function readBody(
   return { body, idempotencyKey }
 }
 
-/** @throws CodedError BAD_REQUEST */
-function parse<T>(schema: z.ZodType<T>, value: unknown, root: string): T {
-  const parsed = schema.safeParse(value)
-  if (parsed.success) return parsed.data
-  throw new CodedError('BAD_REQUEST', firstProblem(parsed.error, root))
-}
-
 /** Null for an absent header. @throws CodedError BAD_REQUEST */
 function read(value: string | string[] | undefined, schema: z.ZodType<string>, name: string): string | null {
-  return value === undefined ? null : parse(schema, value, name)
+  return value === undefined ? null : parseInput(schema, value, name)
 }
 
 /** Null: not compressed. @throws CodedError MEDIA_TYPE_NOT_SUPPORTED for a compression that the operation does not take */

@@ -2,6 +2,7 @@
  * Authorizes callers of the socket, by the identity that the kernel reports. `use`: access requests and own sessions.
  * Root and the agent's user have every role because they own its state.
  */
+import { counted } from '../../../core/accounts/in-words.ts'
 import { type Micro, wholeTokens } from '../../../core/pricing/amount.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type Names, type CallerSelector, invalid, parseCallerSelector } from './caller-selector.ts'
@@ -89,20 +90,20 @@ export class Callers {
     })
   }
 
-  /** By the first limit that names the caller; null: unlimited. */
-  quotaOf(caller: Caller | Pick<Caller, 'uid' | 'gids'>): CallerQuota | null {
+  /** By the first limit that names the caller; undefined: unlimited. */
+  quotaOf(caller: Caller | Pick<Caller, 'uid' | 'gids'>): CallerQuota | undefined {
     const { limits } = this.#rules
     const index = limits.findIndex(({ who }) => who(caller))
     const limit = limits[index]
-    if (limit === undefined) return null
+    if (limit === undefined) return undefined
     const name = callerName(caller)
     return new LimitedCaller({ key: `${name} ${index}`, name }, limit, this.#budgets)
   }
 
   /** Of a session's owner that has made no request in it since the start: its groups are unknown. */
-  quotaOfOwner(owner: string | null): CallerQuota | null {
+  quotaOfOwner(owner: string | null): CallerQuota | undefined {
     const [, uid] = /^uid:(\d+)$/.exec(owner ?? '') ?? []
-    return uid === undefined ? null : this.quotaOf({ uid: Number(uid), gids: [] })
+    return uid === undefined ? undefined : this.quotaOf({ uid: Number(uid), gids: [] })
   }
 }
 
@@ -189,7 +190,10 @@ class LimitedCaller implements CallerQuota {
   open(live: number): void {
     const { sessions } = this.#limit
     if (sessions !== null && live >= sessions) {
-      throw new CodedError('SESSIONS_LIMITED', `${this.#name} may have ${counted(sessions, 'open session')}`)
+      throw new CodedError(
+        'SESSIONS_LIMITED',
+        `${this.#name} may have ${counted(sessions, 'open session', 'open sessions')}`,
+      )
     }
     this.#pace()
   }
@@ -198,7 +202,10 @@ class LimitedCaller implements CallerQuota {
     const { requestsPerSecond } = this.#limit
     if (requestsPerSecond === null) return
     if (this.#budgets.use(this.key, this.#limit).requests?.take(1n, this.#budgets.sinceBoot()) !== false) return
-    throw new CodedError('CALLER_LIMITED', `${this.#name} may make ${counted(requestsPerSecond, 'request')} per second`)
+    throw new CodedError(
+      'CALLER_LIMITED',
+      `${this.#name} may make ${counted(requestsPerSecond, 'request', 'requests')} per second`,
+    )
   }
 
   spend(tokens: Micro): void {
@@ -208,9 +215,13 @@ class LimitedCaller implements CallerQuota {
     const now = this.#budgets.sinceBoot()
     if (bucket === null || bucket.take(tokens, now)) return
     const details = { retryAfterMs: bucket.waitFor(tokens, now) }
-    throw new CodedError('CALLER_LIMITED', `${this.#name} may spend ${counted(tokensPerHour, 'token')} per hour`, {
-      details,
-    })
+    throw new CodedError(
+      'CALLER_LIMITED',
+      `${this.#name} may spend ${counted(tokensPerHour, 'token', 'tokens')} per hour`,
+      {
+        details,
+      },
+    )
   }
 
   unspend(tokens: Micro): void {
@@ -329,8 +340,4 @@ function parseLimit(text: string, names: Names): Limit {
 function badLimit(text: string): CodedError {
   const example = 'user:hmi = 500 tokens/h, 20 requests/s, 8 connections, 10 sessions, as machine:press-4'
   return invalid('callers.limits', `${JSON.stringify(text.trim())} does not read like "${example}"`)
-}
-
-function counted(count: number, noun: string): string {
-  return `${count} ${noun}${count === 1 ? '' : 's'}`
 }

@@ -2,7 +2,7 @@
 import { isUtf8 } from 'node:buffer'
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { crc32 } from 'node:zlib'
-import { CodedError, firstProblem } from '../../../protocol/errors.ts'
+import { CodedError, parseInput } from '../../../protocol/errors.ts'
 import { AGENT_DECISIONS_PATH } from '../../../protocol/local/decision.ts'
 import { AGENT_LOG_PATH } from '../../../protocol/local/log.ts'
 import { LOCAL_HEADERS } from '../../../protocol/local/headers.ts'
@@ -19,7 +19,7 @@ import {
 import { idempotencyHeader, idempotencyKeyText } from '../../../protocol/wire.ts'
 import { sha256 } from '../../../protocol/signing.ts'
 import type { ApiVersion } from '../../../protocol/service/status.ts'
-import { applicationSession } from '../../access/idempotency-cache.ts'
+import { type IdempotencyKey, applicationSession } from '../../access/idempotency-cache.ts'
 
 /** Access requests use the service's own paths, so applications change only their base URL. */
 export type Route =
@@ -261,25 +261,18 @@ export class KnownBodies {
   }
 }
 
-export interface IdempotencyKey {
-  /** The caller and the name of its application session. */
-  readonly session: string
-  readonly n: number
-}
-
 const REQUEST_NUMBER = /^[1-9]\d{0,14}$/
 
 /** The service's own header: each key is an application session with one request. */
 function ofKey(key: string | readonly string[], isNumbered: boolean, owner: string | null): IdempotencyKey {
-  const parsed = idempotencyKeyText.safeParse(key)
-  if (!parsed.success) throw new CodedError('BAD_REQUEST', firstProblem(parsed.error, idempotencyHeader))
+  const text = parseInput(idempotencyKeyText, key, idempotencyHeader)
   if (isNumbered) {
     throw new CodedError(
       'BAD_REQUEST',
       `give either ${idempotencyHeader} or x-tallygate-session and x-tallygate-request`,
     )
   }
-  return { session: applicationSession(owner, `${idempotencyHeader}:${sha256(parsed.data)}`), n: 1 }
+  return { session: applicationSession(owner, `${idempotencyHeader}:${sha256(text)}`), n: 1 }
 }
 
 /**

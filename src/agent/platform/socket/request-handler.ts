@@ -31,7 +31,7 @@ export interface RequestHandlerDeps {
   readonly offers?: () => OffersWire
   /** For technicians. Omitted: these paths return NOT_FOUND. */
   readonly inspection?: {
-    readonly decision: (correlationId: string) => Promise<KeptDecision | null>
+    readonly decision: FindDecision
     readonly log: () => string
     /** Remembers a refusal that has no ledger entry; returns its correlation id. */
     readonly refused: (error: CodedError, request: string, caller: string | null) => string
@@ -62,10 +62,10 @@ export type Phase = 'SERVING' | 'HANDING_OVER' | 'STOPPING'
 
 interface Admission {
   readonly owner: string | null
-  readonly quota: CallerQuota | null
+  readonly quota: CallerQuota | undefined
 }
 
-const UNIDENTIFIED: Admission = { owner: null, quota: null }
+const UNIDENTIFIED: Admission = { owner: null, quota: undefined }
 
 export class RequestHandler {
   readonly #deps: RequestHandlerDeps
@@ -84,7 +84,7 @@ export class RequestHandler {
     const caller = this.#callerAt(connection)
     // Its requests are refused with the reason.
     if (caller === null || caller instanceof CodedError) return true
-    const quota = this.#deps.callers?.rules.quotaOf(caller) ?? null
+    const quota = this.#deps.callers?.rules.quotaOf(caller)
     const name = quota?.key ?? callerName(caller)
     const open = this.#connected.get(name) ?? 0
     const max = quota?.connectionsMax ?? null
@@ -142,17 +142,9 @@ export class RequestHandler {
       if (socket.destroyed) call()
       else socket.once('close', call)
     }
-    const { owner, quota } = admitted
-    const administers = this.#administers(socket)
     const sessionRequest = {
-      target,
-      url,
-      headers,
-      body,
-      owner,
-      administers,
-      ...(quota === null ? {} : { quota }),
-      onDisconnect,
+      ...{ target, url, headers, body, ...admitted },
+      ...{ administers: this.#administers(socket), onDisconnect },
     }
     if (this.#isFull(refuse)) return
     this.#wait(answerSession(sessions, sessionRequest), answer, refuse)
@@ -168,15 +160,21 @@ export class RequestHandler {
         answer(offers === undefined ? NOWHERE : this.#read(connection, 'use', () => JSON.stringify(offers())))
         break
       }
-      case 'decision':
-        this.#decision(target.correlationId, connection, answer)
+      case 'decision': {
+        const { inspection } = this.#deps
+        const search = inspection && (() => searchDecision(inspection.decision, target.correlationId))
+        this.#answerLater(connection, 'observe', search, answer)
         break
+      }
       case 'log':
         answer(this.#read(connection, 'observe', () => this.#deps.inspection?.log() ?? '', 'application/x-ndjson'))
         break
-      case 'rotate-key':
-        this.#rotateKey(connection, answer)
+      case 'rotate-key': {
+        const { rotateKey } = this.#deps
+        const rotate = rotateKey && (async () => plain(JSON.stringify(await rotateKey())))
+        this.#answerLater(connection, 'administer', rotate, answer)
         break
+      }
       case 'live':
         answer(plain('{"live":true}'))
         break
@@ -261,54 +259,46 @@ export class RequestHandler {
     }
   }
 
-  #decision(correlationId: string, connection: Socket, answer: Answer): void {
-    const { inspection } = this.#deps
-    const admitted = this.#admit(connection, 'observe')
-    if (inspection === undefined || admitted instanceof CodedError) {
+  /** @param work undefined: the agent does not offer it */
+  #answerLater(connection: Socket, role: CallerRole, work: (() => Promise<Reply>) | undefined, answer: Answer): void {
+    const admitted = this.#admit(connection, role)
+    if (work === undefined || admitted instanceof CodedError) {
       answer(admitted instanceof CodedError ? refused(admitted) : NOWHERE)
       return
     }
     const refuse = (error: unknown): void => answer(this.#failure(error))
     if (this.#isFull(refuse)) return
-    const search = async (): Promise<Reply> => {
-      const kept = await inspection.decision(correlationId)
-      if (kept !== null) return plain(JSON.stringify(kept))
-      return refused(new CodedError('DECISION_UNKNOWN', `this device has no record of decision ${correlationId}`))
-    }
-    this.#wait(search(), answer, refuse)
-  }
-
-  #rotateKey(connection: Socket, answer: Answer): void {
-    const { rotateKey } = this.#deps
-    const admitted = this.#admit(connection, 'administer')
-    if (rotateKey === undefined || admitted instanceof CodedError) {
-      answer(admitted instanceof CodedError ? refused(admitted) : NOWHERE)
-      return
-    }
-    const refuse = (error: unknown): void => answer(this.#failure(error))
-    if (this.#isFull(refuse)) return
-    this.#wait(rotateKey(), (status) => answer(plain(JSON.stringify(status))), refuse)
+    this.#wait(work(), answer, refuse)
   }
 
   /** A refusal without a ledger entry: stores it under a correlation id that the response carries. */
   #refusal(error: unknown, request: string, connection: Socket): Reply {
-    const reply = this.#failure(error)
+    const coded = this.#coded(error)
     const { inspection } = this.#deps
-    if (inspection === undefined) return reply
+    if (inspection === undefined) return refused(coded)
     const caller = this.#callers.get(connection)
-    const coded =
-      error instanceof CodedError
-        ? error
-        : new CodedError('INTERNAL', 'the agent failed to handle the request; see its log')
     const name = caller === undefined || caller instanceof CodedError ? null : callerName(caller)
-    return traced(reply, inspection.refused(coded, request, name))
+    return traced(refused(coded), inspection.refused(coded, request, name))
   }
 
   #failure(error: unknown): Reply {
-    if (error instanceof CodedError) return refused(error)
-    this.#deps.onFault(error)
-    return refused(new CodedError('INTERNAL', 'the agent failed to handle the request; see its log', { cause: error }))
+    return refused(this.#coded(error))
   }
+
+  /** Reports an unexpected error; the client receives INTERNAL. */
+  #coded(error: unknown): CodedError {
+    if (error instanceof CodedError) return error
+    this.#deps.onFault(error)
+    return new CodedError('INTERNAL', 'the agent failed to handle the request; see its log', { cause: error })
+  }
+}
+
+type FindDecision = (correlationId: string) => Promise<KeptDecision | null>
+
+async function searchDecision(find: FindDecision, correlationId: string): Promise<Reply> {
+  const kept = await find(correlationId)
+  if (kept !== null) return plain(JSON.stringify(kept))
+  return refused(new CodedError('DECISION_UNKNOWN', `this device has no record of decision ${correlationId}`))
 }
 
 function allowing(reply: Reply, allowed: readonly string[] | undefined): Reply {
@@ -325,8 +315,7 @@ function callOf(
     const named = instanceHeaderOf(headers)
     if (named !== null && named !== instanceId) throw new CodedError('INSTANCE_NOT_IN_TOKEN', REFUSALS.instanceOfPath)
     const idempotencyKey = idempotencyKeyOf(headers, owner)
-    const call = { apiVersion, instanceId, text, body: value, isKept, idempotencyKey }
-    return quota === null ? call : { ...call, quota }
+    return { apiVersion, instanceId, text, body: value, isKept, idempotencyKey, quota }
   } catch (error) {
     if (error instanceof CodedError) return error
     throw error

@@ -1,8 +1,7 @@
 /** Session requests on the socket, with the service's paths, bodies and responses. */
 import type { IncomingHttpHeaders } from 'node:http'
-import { z } from 'zod'
 import type { Session } from '../../../core/sessions/session.ts'
-import { CodedError, firstProblem } from '../../../protocol/errors.ts'
+import { CodedError, parseInput } from '../../../protocol/errors.ts'
 import { REFUSALS } from '../../../protocol/service/refusals.ts'
 import { requestOf, sessionAccessRequestBody } from '../../../protocol/service/access-request.ts'
 import {
@@ -38,7 +37,7 @@ export interface SessionRequest {
   readonly body: JsonBody | CodedError | null
   readonly owner: string | null
   readonly administers: boolean
-  readonly quota?: CallerQuota
+  readonly quota?: CallerQuota | undefined
   /** Calls back when the request's connection closes, immediately if it is closed already. */
   readonly onDisconnect: (call: () => void) => void
 }
@@ -52,24 +51,19 @@ export async function answerSession(service: SessionService, request: SessionReq
   const belongs = belongsTo(request)
   switch (target.operation) {
     case 'open': {
-      const { instanceId } = parse(sessionBody, bodyOf(request)?.value, 'body')
+      const { instanceId } = parseInput(sessionBody, bodyOf(request)?.value)
       requireInstance(request, instanceId)
       const bound = isBound(headers)
       const idempotencyKey = hashed(request)
-      const answer = await service.open({
-        instanceId,
-        owner: request.owner,
-        bound,
-        idempotencyKey,
-        ...quotaOf(request),
-      })
+      const { owner, quota } = request
+      const answer = await service.open({ instanceId, owner, bound, idempotencyKey, quota })
       if (!answer.operable) return replyTo(target, answer)
       const { sessionId } = JSON.parse(answer.body) as { readonly sessionId: string }
       if (bound) request.onDisconnect(() => service.connectionClosed(sessionId))
       return beating(replyTo(target, answer), service.heartbeatMs(sessionId))
     }
     case 'list': {
-      const query = parse(sessionsQuery, queryOf(request.url), 'query')
+      const query = parseInput(sessionsQuery, queryOf(request.url), 'query')
       if (query.instanceId !== undefined) requireInstance(request, query.instanceId)
       const instanceId = query.instanceId ?? instanceHeaderOf(headers)
       const isShown = (kept: KeptSession): boolean =>
@@ -81,7 +75,7 @@ export async function answerSession(service: SessionService, request: SessionReq
     case 'request': {
       const { apiVersion, sessionId } = target
       const requested = afterAccess(service, request, belongs, () =>
-        parse(sessionAccessRequestBody[apiVersion], bodyOf(request)?.value, 'body'),
+        parseInput(sessionAccessRequestBody[apiVersion], bodyOf(request)?.value),
       )
       const call = {
         apiVersion,
@@ -91,7 +85,7 @@ export async function answerSession(service: SessionService, request: SessionReq
         rollbackOnDeny: requested.rollbackOnDeny,
         belongs,
         idempotencyKey: hashed(request),
-        ...quotaOf(request),
+        quota: request.quota,
       }
       return beating(replyTo(target, await service.request(call)), service.heartbeatMs(sessionId))
     }
@@ -145,10 +139,6 @@ function queryOf(url: string): Readonly<Record<string, string | readonly string[
   )
 }
 
-function quotaOf({ quota }: SessionRequest): { readonly quota?: CallerQuota } {
-  return quota === undefined ? {} : { quota }
-}
-
 function replyTo({ apiVersion }: SessionTarget, answer: SessionAnswer, version = apiVersion): Reply {
   if (answer.operable) return answered({ ...answer, durability: 'durable' })
   const { status, body } = notOperable(version, answer.session)
@@ -184,7 +174,7 @@ export function instanceHeaderOf(
   headers: Readonly<Record<string, string | readonly string[] | undefined>>,
 ): string | null {
   const value = headers[instanceHeader]
-  return value === undefined ? null : parse(uuid.toLowerCase(), value, instanceHeader)
+  return value === undefined ? null : parseInput(uuid.toLowerCase(), value, instanceHeader)
 }
 
 function isBound(headers: IncomingHttpHeaders): boolean {
@@ -203,10 +193,4 @@ function hashed(request: SessionRequest) {
     ...idempotencyKey,
     requestHash: sha256(`${apiVersion}\n${operation}\n${sessionId}\n${bodyOf(request)?.text ?? ''}`),
   }
-}
-
-function parse<T>(schema: z.ZodType<T>, value: unknown, root: string): T {
-  const parsed = schema.safeParse(value)
-  if (parsed.success) return parsed.data
-  throw new CodedError('BAD_REQUEST', firstProblem(parsed.error, root))
 }

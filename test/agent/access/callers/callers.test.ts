@@ -134,7 +134,7 @@ describe('what a caller is held to', () => {
     quota.unspend(10_000_000n)
     rules.quotaOfOwner('uid:1000')?.charged(15_000_000n)
     expect(() => quota.spend(1n)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
-    expect(rules.quotaOfOwner(null)).toBeNull()
+    expect(rules.quotaOfOwner(null)).toBeUndefined()
   })
 
   it('is one budget for what is asked for and for what is charged without', () => {
@@ -228,8 +228,8 @@ describe('what a caller is held to', () => {
   })
 
   it('is nothing where no entry names the caller', () => {
-    expect(callers({}).quotaOf(anna)).toBeNull()
-    expect(callers({ limits: 'uid:5 = 1 requests/s' }).quotaOf(anna)).toBeNull()
+    expect(callers({}).quotaOf(anna)).toBeUndefined()
+    expect(callers({ limits: 'uid:5 = 1 requests/s' }).quotaOf(anna)).toBeUndefined()
   })
 
   it.each([
