@@ -1,6 +1,6 @@
-import fc from '../../support/fast-check.ts'
+import fc from '../../../support/fast-check.ts'
 import { expect, it } from 'vitest'
-import { packDocument, unpackDocument } from '../../../src/cloud/storage/sql/packed-document.ts'
+import { packDocument, unpackDocument } from '../../../../src/cloud/storage/sql/packed-document.ts'
 
 const part = fc.uint8Array().map((bytes) => Buffer.from(bytes).toString('base64url'))
 

@@ -2,7 +2,7 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { DAY, HOUR, MINUTE, type Twin, itemsOf, openTwin, pick, text } from '../harness.ts'
-import { EdgeClient } from './edge-client.ts'
+import { EdgeClient } from '../devices/edge-client.ts'
 import { topUpRequest } from '../sync/test-device.ts'
 
 let twin: Twin

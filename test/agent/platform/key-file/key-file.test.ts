@@ -4,8 +4,8 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { importJWK } from 'jose'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
-import { type KeyFilesOptions, openKeyFile, openKeyFiles } from '../../../src/agent/platform/key-file/key-file.ts'
-import { openDocument, signDocument, thumbprint } from '../../../src/protocol/signing.ts'
+import { type KeyFilesOptions, openKeyFile, openKeyFiles } from '../../../../src/agent/platform/key-file/key-file.ts'
+import { openDocument, signDocument, thumbprint } from '../../../../src/protocol/signing.ts'
 
 let folder = ''
 beforeEach(async () => (folder = await mkdtemp(join(tmpdir(), 'tallygate-key-'))))

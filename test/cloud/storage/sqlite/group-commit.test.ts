@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import Sqlite from 'better-sqlite3'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { GroupCommit } from '../../../src/cloud/storage/sqlite/group-commit.ts'
+import { GroupCommit } from '../../../../src/cloud/storage/sqlite/group-commit.ts'
 
 let folder: string
 let database: Sqlite.Database

@@ -4,10 +4,10 @@ import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { EventsRejected } from '../../../src/cloud/events/sink.ts'
-import type { OutgoingEvent } from '../../../src/cloud/events/outgoing-event.ts'
-import { WebhookSink, parseSecrets } from '../../../src/cloud/platform/events/webhook.ts'
-import { WebhookReceiver } from '../../support/webhook-receiver.ts'
+import { EventsRejected } from '../../../../src/cloud/events/sink.ts'
+import type { OutgoingEvent } from '../../../../src/cloud/events/outgoing-event.ts'
+import { WebhookSink, parseSecrets } from '../../../../src/cloud/platform/events/webhook.ts'
+import { WebhookReceiver } from '../../../support/webhook-receiver.ts'
 
 const NOW = 1_790_000_000_500
 const events: readonly OutgoingEvent[] = [7n, 9n].map((position) => ({
