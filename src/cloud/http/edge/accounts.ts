@@ -20,6 +20,16 @@ export type AdministerAccounts = CloudReserves & { readonly store: Store }
 
 const inLineItem = inInstance.extend({ lineItemId: z.string().min(1).max(256) })
 
+const instance = {
+  principals: ADMINISTRATORS,
+  params: inInstance,
+  tag: 'Administration',
+  errors: ['NOT_FOUND'],
+} as const
+const lineItem = { ...instance, params: inLineItem } as const
+const policy = { ...lineItem, path: '/instances/:instanceId/line-items/:lineItemId/offline-policy' } as const
+const reserve = { ...lineItem, path: '/instances/:instanceId/line-items/:lineItemId/cloud-reserve' } as const
+
 export function accountOperations(deps: AdministerAccounts): readonly Operation[] {
   return [...offlinePolicyOperations(deps), ...cloudReserveOperations(deps), ...instanceOperations(deps)]
 }
@@ -27,34 +37,26 @@ export function accountOperations(deps: AdministerAccounts): readonly Operation[
 function offlinePolicyOperations(deps: AdministerAccounts): readonly Operation[] {
   return [
     edgeOperation({
+      ...policy,
       method: 'GET',
-      path: '/instances/:instanceId/line-items/:lineItemId/offline-policy',
-      principals: ADMINISTRATORS,
-      params: inLineItem,
       id: 'showOfflinePolicy',
-      tag: 'Administration',
       summary: 'Show the offline policy of a line item',
       answers: { 200: { description: 'The policy, with the exposure of all devices.', body: offlinePolicyState } },
-      errors: ['NOT_FOUND'],
       handle: async ({ params }) => {
         return { status: 200, body: await showOfflinePolicy(deps, params.instanceId, params.lineItemId) }
       },
     }),
     edgeOperation({
+      ...policy,
       method: 'PUT',
-      path: '/instances/:instanceId/line-items/:lineItemId/offline-policy',
-      principals: ADMINISTRATORS,
-      params: inLineItem,
       body: offlinePolicyRequest,
       id: 'setOfflinePolicy',
       role: 'rules',
-      tag: 'Administration',
       summary: 'Set the offline policy of a line item',
       description:
         'The policy applies when a grant is used up and the device cannot reach the cloud. Overspend is billed; it can exceed the pool by up to the exposure.',
       example: { policy: 'essential', overspendCap: '50000000' },
       answers: { 200: { description: 'The policy, with the exposure of all devices.', body: offlinePolicyState } },
-      errors: ['NOT_FOUND'],
       handle: async ({ params, body, principal }) => {
         const acting = { ...deps, store: actingAs(deps.store, principal) }
         const cap = body.policy === 'essential' ? body.overspendCap : 0n
@@ -67,34 +69,26 @@ function offlinePolicyOperations(deps: AdministerAccounts): readonly Operation[]
 function cloudReserveOperations(deps: AdministerAccounts): readonly Operation[] {
   return [
     edgeOperation({
+      ...reserve,
       method: 'GET',
-      path: '/instances/:instanceId/line-items/:lineItemId/cloud-reserve',
-      principals: ADMINISTRATORS,
-      params: inLineItem,
       id: 'showCloudReserve',
-      tag: 'Administration',
       summary: 'Show how many tokens of a line item are reserved for the cloud',
       answers: { 200: { description: 'The reserve.', body: cloudReserveState } },
-      errors: ['NOT_FOUND'],
       handle: async ({ params }) => {
         return { status: 200, body: await showCloudReserve(deps, params.instanceId, params.lineItemId) }
       },
     }),
     edgeOperation({
+      ...reserve,
       method: 'PUT',
-      path: '/instances/:instanceId/line-items/:lineItemId/cloud-reserve',
-      principals: ADMINISTRATORS,
-      params: inLineItem,
       body: cloudReserveRequest,
       id: 'setCloudReserve',
       role: 'rules',
-      tag: 'Administration',
       summary: 'Set how many tokens of a line item are reserved for the cloud',
       description:
         'Devices never receive these tokens, in each period; tokens already on devices are recalled. Charges of the cloud count towards the reserve.',
       example: { tokens: '50000000' },
       answers: { 200: { description: 'The reserve.', body: cloudReserveState } },
-      errors: ['NOT_FOUND'],
       handle: async (call) => {
         const command = { ...call.params, tokens: call.body.tokens }
         return {
@@ -109,42 +103,33 @@ function cloudReserveOperations(deps: AdministerAccounts): readonly Operation[] 
 function instanceOperations(deps: AdministerAccounts): readonly Operation[] {
   return [
     edgeOperation({
+      ...instance,
       method: 'GET',
       path: '/instances/:instanceId/accounts',
-      principals: ADMINISTRATORS,
-      params: inInstance,
       id: 'showAccounts',
-      tag: 'Administration',
       summary: 'Show the accounts of an instance with the balances of each device',
       answers: { 200: { description: 'All accounts.', body: accountLedgerForm } },
-      errors: ['NOT_FOUND'],
       handle: async ({ params }) => ({ status: 200, body: await accountLedger(deps, params.instanceId) }),
     }),
     edgeOperation({
+      ...instance,
       method: 'GET',
       path: '/instances/:instanceId/recovery',
-      principals: ADMINISTRATORS,
-      params: inInstance,
       id: 'showRecovery',
-      tag: 'Administration',
       summary: 'Show the recovery after a restore from a backup',
       answers: { 200: { description: 'Devices that it waits for, and withheld tokens.', body: recoveryState } },
-      errors: ['NOT_FOUND'],
       handle: async ({ params }) => ({ status: 200, body: await showRecovery(deps, params.instanceId) }),
     }),
     edgeOperation({
+      ...instance,
       method: 'POST',
       path: '/instances/:instanceId/recovery/end',
-      principals: ADMINISTRATORS,
-      params: inInstance,
       id: 'endRecovery',
       role: 'operator',
-      tag: 'Administration',
       summary: 'End the recovery: sell withheld tokens, at the risk of selling them twice',
       answers: {
         200: { description: 'The state before the end, with the amounts that may be sold twice.', body: recoveryState },
       },
-      errors: ['NOT_FOUND'],
       handle: async (call) => ({
         status: 200,
         body: await overrideRecovery({ ...deps, store: actingAs(deps.store, call.principal) }, call.params.instanceId),

@@ -40,7 +40,13 @@ const SEGMENTS_AT_ONCE = 64
 const enginesQuery = z.object({ engine: wholeNumber(ENGINE_MAX), oldestEngine: wholeNumber(ENGINE_MAX) })
 const compactJws = z.string().regex(/^[\w-]+\.[\w-]+\.[\w-]+$/)
 
-const signed = { 200: { description: 'Two signed documents.', body: signedAnswer } }
+const own = {
+  method: 'POST',
+  principals: ['DEVICE'],
+  params: inDevice,
+  tag: 'Devices',
+  answers: { 200: { description: 'Two signed documents.', body: signedAnswer } },
+} as const
 
 export function ownDeviceOperations(deps: OwnDevice): readonly Operation[] {
   return [...documentOperations(deps), ...syncOperations(deps), ...keyOperations(deps)]
@@ -99,15 +105,11 @@ function syncOperations(deps: OwnDevice): readonly Operation[] {
   const [turns, longTurns] = [new Turns(SEGMENTS_AT_ONCE), new Turns(LONG_SEGMENTS_AT_ONCE)]
   return [
     edgeOperation({
-      method: 'POST',
+      ...own,
       path: '/devices/:deviceId/attach',
-      principals: ['DEVICE'],
-      params: inDevice,
       body: attachRequest,
       id: 'attach',
-      tag: 'Devices',
       summary: 'Start the next epoch of a device',
-      answers: signed,
       errors: ['NOT_FOUND', 'ATTACH_TOO_OFTEN', 'DEVICE_TERMINATED'],
       handle: async ({ params, body }) => {
         const document = await attach(deps, params.deviceId, body)
@@ -115,18 +117,14 @@ function syncOperations(deps: OwnDevice): readonly Operation[] {
       },
     }),
     edgeOperation({
-      method: 'POST',
+      ...own,
       path: '/devices/:deviceId/sync',
-      principals: ['DEVICE'],
       bodyMax: SYNC_BODY_BYTES_MAX,
       gzip: true,
-      params: inDevice,
       body: syncRequest,
       id: 'sync',
-      tag: 'Devices',
       summary: 'Deliver a segment of the ledger, and get grants',
       description: 'The body can be compressed with Content-Encoding gzip.',
-      answers: signed,
       errors: ['SEGMENT_REJECTED', 'GRANTS_FORGOTTEN', 'SYNC_TOO_OFTEN'],
       enter: ({ deviceId }, response) => gate.enter(deviceId, response),
       handle: async ({ principal: { device }, body: { segment, nonce, proofs }, log }) => {
@@ -152,16 +150,12 @@ function syncOperations(deps: OwnDevice): readonly Operation[] {
 function keyOperations(deps: OwnDevice): readonly Operation[] {
   return [
     edgeOperation({
-      method: 'POST',
+      ...own,
       path: '/devices/:deviceId/keys',
-      principals: ['DEVICE'],
-      params: inDevice,
       body: keyChangeRequest,
       id: 'announceDeviceKey',
-      tag: 'Devices',
       summary: 'Announce the next key of a device',
       description: 'Both keys are then accepted. The first call with the next key invalidates the previous one.',
-      answers: signed,
       errors: ['NOT_FOUND', 'DEVICE_KEY_REFUSED'],
       handle: async ({ params: { deviceId }, body }) => {
         const document = await announceKey(deps, deviceId, body.nonce, body.link)
@@ -169,16 +163,13 @@ function keyOperations(deps: OwnDevice): readonly Operation[] {
       },
     }),
     edgeOperation({
-      method: 'POST',
+      ...own,
       path: '/devices/:deviceId/keys/links',
       principals: ['INTRODUCED_DEVICE'],
-      params: inDevice,
       body: keyLinksRequest,
       id: 'showDeviceKeyLinks',
-      tag: 'Devices',
       summary: 'Prove a device key that the cloud does not know',
       description: 'For a cloud that was restored from a backup. The token is signed with the newest key.',
-      answers: signed,
       errors: ['NOT_FOUND', 'DEVICE_KEY_REFUSED'],
       handle: async ({ params: { deviceId }, principal, body }) => {
         const document = await showLinks(deps, deviceId, principal.token, body)

@@ -23,21 +23,21 @@ const place = {
   areas: ['api', 'floating/api'],
   principals: CLIENTS,
   params: inLineItem,
+  tag: 'Rules of access',
+  errors: ['NOT_FOUND'],
 } as const
 
 export function actionOperations(store: Store, newId: () => string): readonly Operation[] {
   return [
     rulesOperation(store, {
+      ...place,
       id: 'createactions',
       role: 'rules',
-      tag: 'Rules of access',
       summary: 'Add actions to the end of the list of a line item',
       example: [
         { name: 'Design', conditionId: '2a6a8a5e-6a4b-4f6d-8a6e-4d8a3a2b1c0d', action: 'ALLOW', allocation: 1000 },
       ],
       answers: { 200: { description: 'The actions that were added.', body: actionList } },
-      errors: ['NOT_FOUND'],
-      ...place,
       method: 'POST',
       body: createdActionsBody,
       handle: async ({ params, body, now }, acting) => ({
@@ -46,14 +46,12 @@ export function actionOperations(store: Store, newId: () => string): readonly Op
       }),
     }),
     rulesOperation(store, {
+      ...place,
       id: 'putactions',
       role: 'rules',
-      tag: 'Rules of access',
       summary: 'Replace the ordered list of actions of a line item',
       description: 'Omitted actions are removed, together with their usage counts.',
       answers: { 200: { description: 'The actions as saved.', body: actionList } },
-      errors: ['NOT_FOUND'],
-      ...place,
       method: 'PUT',
       body: replacedActionsBody,
       handle: async ({ params, body, now }, acting) => ({
@@ -62,12 +60,10 @@ export function actionOperations(store: Store, newId: () => string): readonly Op
       }),
     }),
     rulesOperation(store, {
+      ...place,
       id: 'getlineitemactions',
-      tag: 'Rules of access',
       summary: 'List the actions of a line item',
       answers: { 200: { description: 'The actions in their order.', body: actionList } },
-      errors: ['NOT_FOUND'],
-      ...place,
       method: 'GET',
       handle: async ({ params: { instanceId, lineItemId } }, acting) => {
         const uses = await acting.read(async (reader) => {
@@ -79,13 +75,11 @@ export function actionOperations(store: Store, newId: () => string): readonly Op
       },
     }),
     rulesOperation(store, {
+      ...place,
       id: 'deleteactions',
       role: 'rules',
-      tag: 'Rules of access',
       summary: 'Delete all actions of a line item',
       answers: { 204: { description: 'All actions are deleted.' } },
-      errors: ['NOT_FOUND'],
-      ...place,
       method: 'DELETE',
       handle: async ({ params, now }, acting) => {
         await removeActions(acting, params, now)
@@ -93,12 +87,10 @@ export function actionOperations(store: Store, newId: () => string): readonly Op
       },
     }),
     rulesOperation(store, {
+      ...place,
       id: 'getallactions',
-      tag: 'Rules of access',
       summary: 'List the actions of all line items of an instance',
       answers: { 200: { description: 'One page.', body: actionPage } },
-      errors: ['NOT_FOUND'],
-      ...place,
       method: 'GET',
       path: '/instances/:instanceId/line-items/actions',
       params: inInstance,

@@ -19,17 +19,17 @@ const place = {
   areas: ['api', 'floating/api'],
   principals: CLIENTS,
   params: inInstance,
+  tag: 'Rules of access',
+  errors: ['NOT_FOUND'],
 } as const
 
 export function conditionOperations(store: Store, newId: () => string): readonly Operation[] {
   return [
     rulesOperation(store, {
+      ...place,
       id: 'getconditions',
-      tag: 'Rules of access',
       summary: 'List the conditions of an instance',
       answers: { 200: { description: 'All conditions.', body: conditionList } },
-      errors: ['NOT_FOUND'],
-      ...place,
       method: 'GET',
       handle: async ({ params }, acting) => {
         const conditions = await acting.read(async (reader) => {
@@ -40,14 +40,12 @@ export function conditionOperations(store: Store, newId: () => string): readonly
       },
     }),
     rulesOperation(store, {
+      ...place,
       id: 'postconditions',
       role: 'rules',
-      tag: 'Rules of access',
       summary: 'Create conditions',
       example: [{ name: 'Engineers', operator: 'IN', property: 'department', values: ['engineering', 'design'] }],
       answers: { 200: { description: 'Only the created conditions.', body: conditionList } },
-      errors: ['NOT_FOUND'],
-      ...place,
       method: 'POST',
       body: conditionsBody,
       handle: async ({ params, body, now }, acting) => ({
@@ -56,13 +54,11 @@ export function conditionOperations(store: Store, newId: () => string): readonly
       }),
     }),
     rulesOperation(store, {
+      ...place,
       id: 'patchconditions',
       role: 'rules',
-      tag: 'Rules of access',
       summary: 'Update conditions by their id, and create those without one',
       answers: { 200: { description: 'Only the created and updated conditions.', body: conditionList } },
-      errors: ['NOT_FOUND'],
-      ...place,
       method: 'PATCH',
       body: conditionsBody,
       handle: async ({ params, body, now }, acting) => ({
@@ -71,13 +67,12 @@ export function conditionOperations(store: Store, newId: () => string): readonly
       }),
     }),
     rulesOperation(store, {
+      ...place,
       id: 'deleteconditions',
       role: 'rules',
-      tag: 'Rules of access',
       summary: 'Delete all conditions of an instance',
       answers: { 204: { description: 'All conditions are deleted.' } },
       errors: ['NOT_FOUND', 'CONFLICT'],
-      ...place,
       method: 'DELETE',
       handle: async ({ params, now }, acting) => {
         await deleteConditions(acting, params.instanceId, now)
@@ -85,13 +80,12 @@ export function conditionOperations(store: Store, newId: () => string): readonly
       },
     }),
     rulesOperation(store, {
+      ...place,
       id: 'deletecondition',
       role: 'rules',
-      tag: 'Rules of access',
       summary: 'Delete one condition',
       answers: { 204: { description: 'The condition is deleted.' } },
       errors: ['NOT_FOUND', 'CONFLICT'],
-      ...place,
       method: 'DELETE',
       path: '/instances/:instanceId/conditions/:conditionId',
       params: z.object({ instanceId, conditionId: uuid.toLowerCase() }),

@@ -22,27 +22,26 @@ const place = {
   areas: ['provisioning/api'],
   principals: ADMINISTRATORS,
   cells: 'CONTROL',
+  tag: 'Configuration',
 } as const
 
 export function configurationOperations(store: Store): readonly Operation[] {
   return [
     serviceOperation({
+      ...place,
       id: 'gettenantconfigurations',
-      tag: 'Configuration',
       summary: 'List the configuration values',
       answers: { 200: { description: 'All values of this API version.', body: configurationValues } },
-      ...place,
       method: 'GET',
       handle: async ({ version }) => ({ status: 200, body: toWire(version, await store.read(showConfiguration)) }),
     }),
     serviceOperation({
+      ...place,
       id: 'patchtenantconfigurations',
       role: 'rules',
-      tag: 'Configuration',
       summary: 'Change configuration values',
       example: [{ name: 'timezone.tolerant', value: 'true' }],
       answers: { 200: { description: 'All values of this API version.', body: configurationValues } },
-      ...place,
       method: 'PATCH',
       body: configurationBody,
       handle: async ({ body, version, principal, now }) => {

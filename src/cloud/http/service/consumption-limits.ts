@@ -21,17 +21,17 @@ const place = {
   versions: ['v1.1'],
   principals: CLIENTS,
   params: inLineItem,
+  tag: 'Consumption limits',
+  errors: ['NOT_FOUND'],
 } as const
 
 export function consumptionLimitOperations(store: Store): readonly Operation[] {
   return [
     rulesOperation(store, {
+      ...place,
       id: 'getconsumptionlimit',
-      tag: 'Consumption limits',
       summary: 'Show the consumption limit of a line item',
       answers: { 200: { description: 'The limit and its next reset.', body: consumptionLimit } },
-      errors: ['NOT_FOUND'],
-      ...place,
       method: 'GET',
       handle: async ({ params, now }, acting) => {
         const terms = await acting.read((reader) => showConsumptionLimit(reader, params, now))
@@ -39,15 +39,13 @@ export function consumptionLimitOperations(store: Store): readonly Operation[] {
       },
     }),
     rulesOperation(store, {
+      ...place,
       id: 'putconsumptionlimit',
       role: 'rules',
-      tag: 'Consumption limits',
       summary: 'Set the consumption limit of a line item',
       description: 'Counts start at zero when a limit is set.',
       example: { limit: 100, frequency: 'MONTHLY', nextReset: 1_772_323_200_000 },
       answers: { 200: { description: 'The limit in force.', body: consumptionLimit } },
-      errors: ['NOT_FOUND'],
-      ...place,
       method: 'PUT',
       body: consumptionLimitBody,
       handle: async ({ params, body, now }, acting) => {
@@ -56,13 +54,11 @@ export function consumptionLimitOperations(store: Store): readonly Operation[] {
       },
     }),
     rulesOperation(store, {
+      ...place,
       id: 'deleteconsumptionlimit',
       role: 'rules',
-      tag: 'Consumption limits',
       summary: 'Remove the consumption limit of a line item',
       answers: { 204: { description: 'The limit is removed.' } },
-      errors: ['NOT_FOUND'],
-      ...place,
       method: 'DELETE',
       handle: async ({ params, now }, acting) => {
         await removeConsumptionLimit(acting, params, now)

@@ -19,7 +19,12 @@ import type { Store } from '../../storage/store.ts'
 import { type Operation, serviceOperation, ADMINISTRATORS } from '../operation.ts'
 import { pageOf } from './page.ts'
 
-const place = { areas: ['api', 'floating/api'], principals: ADMINISTRATORS, cells: 'CONTROL' } as const
+const place = {
+  areas: ['api', 'floating/api'],
+  principals: ADMINISTRATORS,
+  cells: 'CONTROL',
+  tag: 'Authorization keys',
+} as const
 
 interface Kind {
   readonly type: KeyType
@@ -55,15 +60,14 @@ export function keyOperations({ store, keyDelayMs: delayMs, isElsewhere }: KeyOp
   return [
     ...KINDS.flatMap(({ type, path, ids }) => [
       serviceOperation({
+        ...place,
         id: ids.save,
-        tag: 'Authorization keys',
         summary: `Add or replace ${type}s`,
         answers: { 200: { description: 'The keys as saved.', body: publicKeys } },
         errors: changeErrors(type),
         role: 'keys',
         method: 'PUT',
         path,
-        ...place,
         body: keysBodies[type],
         handle: async ({ body, principal, now }) => ({
           status: 200,
@@ -73,15 +77,14 @@ export function keyOperations({ store, keyDelayMs: delayMs, isElsewhere }: KeyOp
         }),
       }),
       serviceOperation({
+        ...place,
         id: ids.remove,
-        tag: 'Authorization keys',
         summary: `Delete a ${type}`,
         answers: { 200: { description: 'It is deleted.', body: keyDeleted } },
         errors: ['NOT_FOUND', ...changeErrors(type)],
         role: 'keys',
         method: 'DELETE',
         path: `${path}/:keyId`,
-        ...place,
         params: z.object({ keyId }),
         handle: async ({ params, principal, now }) => {
           await deleteKey({ store: actingAs(store, principal), delayMs }, type, params.keyId, now)
@@ -90,13 +93,12 @@ export function keyOperations({ store, keyDelayMs: delayMs, isElsewhere }: KeyOp
       }),
     ]),
     serviceOperation({
+      ...place,
       id: 'get-public-keys',
-      tag: 'Authorization keys',
       summary: 'List the public keys',
       answers: { 200: { description: 'One page.', body: publicKeyPage } },
       method: 'GET',
       path: '/public-keys',
-      ...place,
       query: keysQuery,
       handle: async ({ query: { next: from = 0, size = PAGE_SIZE_DEFAULT } }) => {
         const page = await store.read((reader) =>

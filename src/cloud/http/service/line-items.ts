@@ -18,32 +18,30 @@ import { type Answer, type Operation, inInstance, instanceId, CLIENTS, ADMINISTR
 import { rulesOperation } from './rules-operation.ts'
 import { LINE_ITEM_EXAMPLE, problemsExample } from './examples.ts'
 
-const areas = ['provisioning/api'] as const
-
 export const inLineItem = z.object({ instanceId, lineItemId })
+
+const place = { areas: ['provisioning/api'], tag: 'Line items', errors: ['NOT_FOUND'] } as const
+const ofInstance = { ...place, path: '/instances/:instanceId/line-items', params: inInstance } as const
+const ofLineItem = { ...place, path: '/instances/:instanceId/line-items/:lineItemId', params: inLineItem } as const
 
 export function lineItemOperations(store: Store): readonly Operation[] {
   return [
     rulesOperation(store, {
+      ...ofInstance,
       id: 'listlineitems',
-      tag: 'Line items',
       summary: 'List the line items of an instance',
       answers: (version) => ({ 200: { description: 'All line items.', body: z.array(lineItems[version]) } }),
-      errors: ['NOT_FOUND'],
       method: 'GET',
-      path: '/instances/:instanceId/line-items',
-      areas,
       principals: CLIENTS,
-      params: inInstance,
       handle: async ({ params, version, now }, acting) => {
         const uses = await acting.read((reader) => listLineItems(reader, params.instanceId, now))
         return { status: 200, body: uses.map((use) => lineItemToWire(version, use)) }
       },
     }),
     rulesOperation(store, {
+      ...ofInstance,
       id: 'addactivation',
       role: 'rules',
-      tag: 'Line items',
       summary: 'Map a line item to an instance, or replace its details',
       bodyForm: (version) => lineItemBodies[version],
       example: LINE_ITEM_EXAMPLE,
@@ -56,12 +54,8 @@ export function lineItemOperations(store: Store): readonly Operation[] {
           example: problemsExample(version),
         },
       }),
-      errors: ['NOT_FOUND'],
       method: 'PUT',
-      path: '/instances/:instanceId/line-items',
-      areas,
       principals: ADMINISTRATORS,
-      params: inInstance,
       body: z.unknown(),
       handle: async ({ params, body, version, now }, acting) => {
         const parsed = parseLineItem(version, params.instanceId, body)
@@ -72,35 +66,28 @@ export function lineItemOperations(store: Store): readonly Operation[] {
       },
     }),
     rulesOperation(store, {
+      ...ofLineItem,
       id: 'getlineitembyid',
-      tag: 'Line items',
       summary: 'Show a line item',
       answers: (version) => ({
         200: { description: 'The line item.', body: lineItems[version], example: LINE_ITEM_EXAMPLE },
       }),
-      errors: ['NOT_FOUND'],
       method: 'GET',
-      path: '/instances/:instanceId/line-items/:lineItemId',
-      areas,
       principals: CLIENTS,
-      params: inLineItem,
       handle: async ({ params, version, now }, acting) => {
         const use = await acting.read((reader) => showLineItem(reader, params.instanceId, params.lineItemId, now))
         return { status: 200, body: lineItemToWire(version, use) }
       },
     }),
     rulesOperation(store, {
+      ...ofLineItem,
       id: 'deletelineitem',
       role: 'rules',
-      tag: 'Line items',
       summary: 'Delete a line item that is OBSOLETE',
       answers: { 204: { description: 'The line item is deleted.' } },
       errors: ['NOT_FOUND', 'CONFLICT'],
       method: 'DELETE',
-      path: '/instances/:instanceId/line-items/:lineItemId',
-      areas,
       principals: ADMINISTRATORS,
-      params: inLineItem,
       handle: async ({ params, now }, acting) => {
         await deleteLineItem(acting, params.instanceId, params.lineItemId, now)
         return { status: 204 }

@@ -24,16 +24,16 @@ const place = {
   areas: ['provisioning/api'],
   principals: ADMINISTRATORS,
   cells: 'CONTROL',
+  tag: 'Rate tables',
 } as const
 
 export function rateTableOperations(store: Store): readonly Operation[] {
   return [
     serviceOperation({
+      ...place,
       id: 'getratetables',
-      tag: 'Rate tables',
       summary: 'List all rate tables, in effect or not',
       answers: (version) => ({ 200: { description: 'All rate tables.', body: rateTables[version] } }),
-      ...place,
       method: 'GET',
       handle: async ({ version }) => {
         const tables = await store.read((reader) => reader.rateTables.list())
@@ -41,16 +41,15 @@ export function rateTableOperations(store: Store): readonly Operation[] {
       },
     }),
     serviceOperation({
+      ...place,
       id: 'postratetables',
       role: 'rules',
-      tag: 'Rate tables',
       summary: 'Create a rate table',
       example: RATE_TABLE_EXAMPLE,
       answers: {
         201: { description: 'The rate table is saved.', body: rateTableSaved },
         409: { description: 'The series already has this version.', body: rateTableConflict },
       },
-      ...place,
       method: 'POST',
       body: (version) => rateTableBody[version],
       handle: async ({ principal, body, now }) =>
@@ -60,16 +59,15 @@ export function rateTableOperations(store: Store): readonly Operation[] {
         }),
     }),
     serviceOperation({
+      ...place,
       id: 'deleteratetables',
       role: 'rules',
-      tag: 'Rate tables',
       summary: 'Delete a rate table that is not yet in effect',
       answers: {
         204: { description: 'The rate table is deleted.' },
         409: { description: 'The rate table is in effect.', body: rateTableConflict },
       },
       errors: ['NOT_FOUND'],
-      ...place,
       method: 'DELETE',
       query: rateTableQuery,
       handle: async ({ principal, query: { series = '', version }, now }) =>

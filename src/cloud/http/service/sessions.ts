@@ -38,7 +38,7 @@ import { requireInstanceOf } from '../scope.ts'
 import { REQUEST_EXAMPLE, responseExample } from './examples.ts'
 import { metaDataOf } from './access-request.ts'
 
-const place = { areas: ['api', 'floating/api'], principals: CLIENTS } as const
+const place = { areas: ['api', 'floating/api'], principals: CLIENTS, tag: 'Sessions' } as const
 const ofDevices = { ...place, principals: CLIENTS_AND_DEVICES } as const
 
 const inSession = z.object({ sessionId: uuid.toLowerCase() })
@@ -51,13 +51,12 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
   }
   return [
     serviceOperation({
+      ...ofDevices,
       id: 'createsession',
       role: 'operator',
-      tag: 'Sessions',
       summary: 'Create a session',
       answers: { 200: { description: 'The session is IDLE and free of charge.', body: sessionCreated } },
       errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'DEVICE_LOCKED', 'DEVICE_TERMINATED'],
-      ...ofDevices,
       method: 'POST',
       path: '/sessions',
       body: sessionBody,
@@ -77,12 +76,11 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       },
     }),
     serviceOperation({
+      ...place,
       id: 'getallsessionsforinstance',
-      tag: 'Sessions',
       summary: 'List up to 100 live sessions, newest first',
       answers: { 200: { description: 'IDLE and ACTIVE sessions.', body: liveSessions } },
       errors: ['INSTANCE_HEADER_MISSING'],
-      ...place,
       method: 'GET',
       path: '/sessions',
       query: sessionsQuery,
@@ -98,12 +96,11 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       },
     }),
     serviceOperation({
+      ...place,
       id: 'getsession',
-      tag: 'Sessions',
       summary: 'Show a session',
       answers: { 200: { description: 'The session.', body: session } },
       errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING'],
-      ...place,
       method: 'GET',
       path: '/sessions/:sessionId',
       params: inSession,
@@ -117,9 +114,9 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       },
     }),
     serviceOperation({
+      ...place,
       id: 'putsessionaccessrequest',
       role: 'operator',
-      tag: 'Sessions',
       summary: 'Request items in a session, replacing its current items',
       description: 'All items are granted, or none. An empty list releases the current items; the session stays open.',
       example: { ...REQUEST_EXAMPLE, rollbackOnDeny: true },
@@ -135,7 +132,6 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
         },
       }),
       errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'SESSION_NOT_OPERABLE', 'SESSION_ON_DEVICE'],
-      ...place,
       method: 'PUT',
       path: '/sessions/:sessionId',
       params: inSession,
@@ -159,9 +155,9 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       },
     }),
     serviceOperation({
+      ...ofDevices,
       id: 'closesession',
       role: 'operator',
-      tag: 'Sessions',
       summary: 'Close a session',
       description: 'Charges for unused time are refunded.',
       answers: {
@@ -169,7 +165,6 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
         204: { description: 'The session is closed.' },
       },
       errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'SESSION_NOT_OPERABLE', 'SESSION_OF_ANOTHER'],
-      ...ofDevices,
       method: 'DELETE',
       path: '/sessions/:sessionId',
       params: inSession,
@@ -188,9 +183,9 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       },
     }),
     serviceOperation({
+      ...ofDevices,
       id: 'getheartbeat',
       role: 'operator',
-      tag: 'Sessions',
       summary: 'Send a heartbeat',
       description: 'Stop on any response other than 204.',
       answers: (version) => ({
@@ -200,7 +195,6 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
           : {}),
       }),
       errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'SESSION_NOT_OPERABLE', 'SESSION_OF_ANOTHER'],
-      ...ofDevices,
       method: 'GET',
       path: '/sessions/:sessionId/heartbeat',
       params: inSession,
