@@ -2,7 +2,7 @@
 import { CodedError } from '../../protocol/errors.ts'
 import type { Heartbeat } from '../sync/cloud.ts'
 
-export interface Session {
+export interface CloudSessionState {
   /** `KEPT`: from the previous process, not yet checked with the cloud. */
   readonly state: 'CLOSED' | 'KEPT' | 'OPEN' | 'LOCKED'
   /** Null exactly when closed. */
@@ -12,21 +12,21 @@ export interface Session {
   readonly checkedAt: number
 }
 
-export type SessionEvent =
+export type CloudSessionEvent =
   | { readonly kind: 'OPENED'; readonly sessionId: string }
   /** A segment was merged, which counts as a heartbeat. */
   | { readonly kind: 'SYNCED' }
   | { readonly kind: 'CLOSED' }
   | Heartbeat
 
-export const NO_SESSION: Session = { state: 'CLOSED', sessionId: null, aliveAt: 0, checkedAt: 0 }
+export const NO_CLOUD_SESSION: CloudSessionState = { state: 'CLOSED', sessionId: null, aliveAt: 0, checkedAt: 0 }
 
-export function keptSession(sessionId: string): Session {
+export function keptCloudSession(sessionId: string): CloudSessionState {
   return { state: 'KEPT', sessionId, aliveAt: 0, checkedAt: 0 }
 }
 
 /** A health condition to raise, `CLEAR`, or no change. */
-export type SessionNotice = CodedError | 'CLEAR' | undefined
+export type CloudSessionNotice = CodedError | 'CLEAR' | undefined
 
 /**
  * | state              | event  | next   | notice         |
@@ -42,16 +42,16 @@ export type SessionNotice = CodedError | 'CLEAR' | undefined
  *
  * SESSION_ENDED stays visible until a heartbeat of the next session. A KEPT session may have expired meanwhile.
  */
-export function nextSession(
-  session: Session,
-  event: SessionEvent,
+export function nextCloudSession(
+  session: CloudSessionState,
+  event: CloudSessionEvent,
   now: number,
-): { readonly session: Session; readonly notice: SessionNotice } {
+): { readonly session: CloudSessionState; readonly notice: CloudSessionNotice } {
   if (event.kind === 'OPENED') {
     const { sessionId } = event
     return { session: { state: 'OPEN', sessionId, aliveAt: now, checkedAt: now }, notice: undefined }
   }
-  if (event.kind === 'CLOSED') return { session: NO_SESSION, notice: 'CLEAR' }
+  if (event.kind === 'CLOSED') return { session: NO_CLOUD_SESSION, notice: 'CLEAR' }
   const { sessionId } = session
   if (sessionId === null) return { session, notice: undefined }
   switch (event.kind) {
@@ -65,11 +65,11 @@ export function nextSession(
         notice: new CodedError('SESSION_LOCKED', 'The session is locked.', { details: { sessionId } }),
       }
     case 'ENDED': {
-      if (session.state === 'KEPT') return { session: NO_SESSION, notice: undefined }
+      if (session.state === 'KEPT') return { session: NO_CLOUD_SESSION, notice: undefined }
       const { state } = event
       const message = state === 'UNKNOWN' ? 'The cloud does not know the session.' : `The session is ${state}.`
       return {
-        session: NO_SESSION,
+        session: NO_CLOUD_SESSION,
         notice: new CodedError('SESSION_ENDED', message, { details: { sessionId, state } }),
       }
     }

@@ -5,10 +5,10 @@
 import { CodedError } from '../../protocol/errors.ts'
 import type { CloudSession } from '../ledger/journal.ts'
 import { identityOf, type SessionMemory } from '../sync/memory.ts'
-import { nextSession, type SessionEvent } from './cloud-session-state.ts'
+import { nextCloudSession, type CloudSessionEvent } from './cloud-session-state.ts'
 import { call, endsRound, raiseAndLog, type StepContext, type StepResult } from '../sync/step.ts'
 
-export async function openSession(context: StepContext, instanceId: string): Promise<StepResult> {
+export async function openCloudSession(context: StepContext, instanceId: string): Promise<StepResult> {
   const sessionMemory = memoryOf(context, instanceId)
   sessionMemory.tried = true
   const { cloud, health, memory, randomness, signal } = context
@@ -45,7 +45,7 @@ export async function sendHeartbeat(context: StepContext, instanceId: string, se
 }
 
 /** Called at a clean stop; if the cloud does not answer, the session expires there. */
-export async function closeSession(context: StepContext, instanceId: string, sessionId: string): Promise<void> {
+export async function closeCloudSession(context: StepContext, instanceId: string, sessionId: string): Promise<void> {
   const { cloud, memory, signal } = context
   await call(context, () => cloud.closeSession(identityOf(memory), instanceId, sessionId, signal))
   take(context, instanceId, memoryOf(context, instanceId), { kind: 'CLOSED' })
@@ -72,10 +72,10 @@ function take(
   { clock, health, log }: StepContext,
   instanceId: string,
   sessionMemory: SessionMemory,
-  event: SessionEvent,
+  event: CloudSessionEvent,
 ): void {
   const subject = sessionSubject(instanceId)
-  const { session, notice } = nextSession(sessionMemory.session, event, clock.sinceBoot())
+  const { session, notice } = nextCloudSession(sessionMemory.session, event, clock.sinceBoot())
   sessionMemory.session = session
   if (notice === 'CLEAR') health.clear(subject)
   else if (notice !== undefined) raiseAndLog({ health, log }, subject, notice, { instanceId })

@@ -8,7 +8,7 @@ import { type Judgement, newerGrant } from './judge-answer.ts'
 import { type PolicyMemory, identityOf } from './memory.ts'
 import { proofsBeside } from './proofs.ts'
 import { extentOf } from './segment-extent.ts'
-import { nextSession } from '../sessions/cloud-session-state.ts'
+import { nextCloudSession } from '../sessions/cloud-session-state.ts'
 import { raiseAndLog, type StepContext } from './step.ts'
 import { poolBalancesOf } from './top-ups.ts'
 
@@ -131,7 +131,7 @@ async function merged(
   }
   if (answer.replaceKey === identityOf(memory).keyId) memory.key.isRequested = true
   for (const sessionMemory of memory.sessions.values()) {
-    sessionMemory.session = nextSession(sessionMemory.session, { kind: 'SYNCED' }, clock.sinceBoot()).session
+    sessionMemory.session = nextCloudSession(sessionMemory.session, { kind: 'SYNCED' }, clock.sinceBoot()).session
   }
   log.info({ seq: sent.seq, term: grant?.term, granted: grant?.accounts.length ?? 0 }, 'segment merged')
 }

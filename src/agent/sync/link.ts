@@ -8,7 +8,7 @@ import type { Snapshot } from '../ledger/journal.ts'
 import type { PoolBalances, WaitingTopUp } from '../access/local-decisions.ts'
 import type { DeviceTokens } from '../keys/device-token.ts'
 import { Health, type HealthCondition, PUSH, REVOCATION } from './health.ts'
-import { closeSession } from '../sessions/cloud-sessions.ts'
+import { closeCloudSession } from '../sessions/cloud-sessions.ts'
 import { WAITING_REQUESTS_MAX } from './limits.ts'
 import { type LinkMemory, backlogOf, remember } from './memory.ts'
 import type { Timers } from './ports.ts'
@@ -259,7 +259,7 @@ export class Link {
         await runRound(context, new Set())
       }
       for (const [instanceId, { session }] of this.#memory.sessions) {
-        if (session.sessionId !== null) await closeSession(context, instanceId, session.sessionId)
+        if (session.sessionId !== null) await closeCloudSession(context, instanceId, session.sessionId)
       }
     } catch (error) {
       if (error instanceof CodedError) log.info({ code: error.code }, 'the cloud was not notified of the stop')

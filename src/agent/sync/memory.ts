@@ -8,7 +8,7 @@ import type { LinkState } from '../../core/sync/plan.ts'
 import type { Identity, SealedSegment, SegmentPlace, Snapshot } from '../ledger/journal.ts'
 import type { PublicJwk } from '../../protocol/signing.ts'
 import { extentOf } from './segment-extent.ts'
-import { NO_SESSION, type Session, keptSession } from '../sessions/cloud-session-state.ts'
+import { NO_CLOUD_SESSION, type CloudSessionState, keptCloudSession } from '../sessions/cloud-session-state.ts'
 import { Trust } from '../keys/trust.ts'
 
 export interface PolicyMemory {
@@ -28,7 +28,7 @@ export interface PolicyMemory {
 }
 
 export interface SessionMemory {
-  session: Session
+  session: CloudSessionState
   /** The cloud may have changed it; not checked yet. */
   needsCheck: boolean
   tried: boolean
@@ -158,7 +158,7 @@ export async function takeIdentity(memory: LinkMemory, identity: Identity): Prom
       tried: false,
     })
     const sessionId = identity.sessions?.find((session) => session.instanceId === instanceId)?.sessionId ?? null
-    const session = sessionId === null ? NO_SESSION : keptSession(sessionId)
+    const session = sessionId === null ? NO_CLOUD_SESSION : keptCloudSession(sessionId)
     memory.sessions.set(instanceId, { session, needsCheck: sessionId !== null, tried: false })
   }
 }

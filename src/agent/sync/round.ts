@@ -4,7 +4,7 @@ import { CodedError, messageOf } from '../../protocol/errors.ts'
 import { attach } from './attach.ts'
 import { enroll } from './enroll.ts'
 import { fetchPolicy } from '../policy/fetch-policy.ts'
-import { openSession, sendHeartbeat } from '../sessions/cloud-sessions.ts'
+import { openCloudSession, sendHeartbeat } from '../sessions/cloud-sessions.ts'
 import { EARLY_PART, PLANS_PER_ROUND_MAX, ROUND_GAP_MS, SYNC_EVERY_MIN_MS } from './limits.ts'
 import type { LinkMemory } from './memory.ts'
 import type { EnrollmentToken } from './ports.ts'
@@ -138,7 +138,7 @@ async function runStep(context: StepContext, step: Step, offer: EnrollmentToken 
     case 'fetch-policy':
       return fetchPolicy(context, step.instanceId)
     case 'open-session':
-      return openSession(context, step.instanceId)
+      return openCloudSession(context, step.instanceId)
     case 'heartbeat':
       return sendHeartbeat(context, step.instanceId, step.sessionId)
   }

@@ -22,7 +22,7 @@ export interface PolicyState {
   readonly tried: boolean
 }
 
-export interface SessionState {
+export interface LinkSession {
   readonly instanceId: string
   readonly sessionId: string | null
   /** Boot-time reading of the last heartbeat or merged segment, ms. */
@@ -55,7 +55,7 @@ export interface LinkState {
   /** The cloud may have news that this round has not fetched yet. */
   readonly expectsNews: boolean
   readonly policies: readonly PolicyState[]
-  readonly sessions: readonly SessionState[]
+  readonly sessions: readonly LinkSession[]
   readonly connected: boolean
   /** Readings of the boot clock, ms. */
   readonly syncedAt: number | null

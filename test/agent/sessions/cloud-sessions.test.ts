@@ -1,45 +1,45 @@
 import { expect, test } from 'vitest'
 import {
-  keptSession,
-  nextSession,
-  NO_SESSION,
-  type Session,
-  type SessionEvent,
+  keptCloudSession,
+  nextCloudSession,
+  NO_CLOUD_SESSION,
+  type CloudSessionState,
+  type CloudSessionEvent,
 } from '../../../src/agent/sessions/cloud-session-state.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { refusal } from '../sync/fake-cloud.ts'
 import { policyWith } from '../sync/policies.ts'
 import { TestDevice } from '../sync/test-device.ts'
 
-const OPEN: Session = { state: 'OPEN', sessionId: 's', aliveAt: 1, checkedAt: 1 }
-const LOCKED: Session = { ...OPEN, state: 'LOCKED' }
-const KEPT = keptSession('s')
+const OPEN: CloudSessionState = { state: 'OPEN', sessionId: 's', aliveAt: 1, checkedAt: 1 }
+const LOCKED: CloudSessionState = { ...OPEN, state: 'LOCKED' }
+const KEPT = keptCloudSession('s')
 
-test.each<[Session, SessionEvent, Session, string | undefined]>([
-  [NO_SESSION, { kind: 'OPENED', sessionId: 's' }, { ...OPEN, aliveAt: 5, checkedAt: 5 }, undefined],
+test.each<[CloudSessionState, CloudSessionEvent, CloudSessionState, string | undefined]>([
+  [NO_CLOUD_SESSION, { kind: 'OPENED', sessionId: 's' }, { ...OPEN, aliveAt: 5, checkedAt: 5 }, undefined],
   [OPEN, { kind: 'OPENED', sessionId: 't' }, { ...OPEN, sessionId: 't', aliveAt: 5, checkedAt: 5 }, undefined],
   [OPEN, { kind: 'ALIVE' }, { ...OPEN, aliveAt: 5, checkedAt: 5 }, 'CLEAR'],
   [LOCKED, { kind: 'ALIVE' }, { ...OPEN, aliveAt: 5, checkedAt: 5 }, 'CLEAR'],
   [OPEN, { kind: 'LOCKED' }, { ...LOCKED, checkedAt: 5 }, 'SESSION_LOCKED'],
   [LOCKED, { kind: 'LOCKED' }, { ...LOCKED, checkedAt: 5 }, 'SESSION_LOCKED'],
-  [OPEN, { kind: 'ENDED', state: 'TERMINATED' }, NO_SESSION, 'SESSION_ENDED'],
-  [LOCKED, { kind: 'ENDED', state: 'FAILED' }, NO_SESSION, 'SESSION_ENDED'],
+  [OPEN, { kind: 'ENDED', state: 'TERMINATED' }, NO_CLOUD_SESSION, 'SESSION_ENDED'],
+  [LOCKED, { kind: 'ENDED', state: 'FAILED' }, NO_CLOUD_SESSION, 'SESSION_ENDED'],
   [OPEN, { kind: 'SYNCED' }, { ...OPEN, aliveAt: 5 }, undefined],
   [LOCKED, { kind: 'SYNCED' }, { ...LOCKED, aliveAt: 5 }, undefined],
-  [OPEN, { kind: 'CLOSED' }, NO_SESSION, 'CLEAR'],
+  [OPEN, { kind: 'CLOSED' }, NO_CLOUD_SESSION, 'CLEAR'],
   [KEPT, { kind: 'ALIVE' }, { ...OPEN, aliveAt: 5, checkedAt: 5 }, 'CLEAR'],
   [KEPT, { kind: 'LOCKED' }, { ...LOCKED, aliveAt: 0, checkedAt: 5 }, 'SESSION_LOCKED'],
-  [KEPT, { kind: 'ENDED', state: 'TERMINATED' }, NO_SESSION, undefined],
+  [KEPT, { kind: 'ENDED', state: 'TERMINATED' }, NO_CLOUD_SESSION, undefined],
   [KEPT, { kind: 'SYNCED' }, { ...KEPT, aliveAt: 5 }, undefined],
   [KEPT, { kind: 'OPENED', sessionId: 't' }, { ...OPEN, sessionId: 't', aliveAt: 5, checkedAt: 5 }, undefined],
-  [KEPT, { kind: 'CLOSED' }, NO_SESSION, 'CLEAR'],
-  [NO_SESSION, { kind: 'CLOSED' }, NO_SESSION, 'CLEAR'],
-  [NO_SESSION, { kind: 'ALIVE' }, NO_SESSION, undefined],
-  [NO_SESSION, { kind: 'LOCKED' }, NO_SESSION, undefined],
-  [NO_SESSION, { kind: 'ENDED', state: 'TERMINATED' }, NO_SESSION, undefined],
-  [NO_SESSION, { kind: 'SYNCED' }, NO_SESSION, undefined],
+  [KEPT, { kind: 'CLOSED' }, NO_CLOUD_SESSION, 'CLEAR'],
+  [NO_CLOUD_SESSION, { kind: 'CLOSED' }, NO_CLOUD_SESSION, 'CLEAR'],
+  [NO_CLOUD_SESSION, { kind: 'ALIVE' }, NO_CLOUD_SESSION, undefined],
+  [NO_CLOUD_SESSION, { kind: 'LOCKED' }, NO_CLOUD_SESSION, undefined],
+  [NO_CLOUD_SESSION, { kind: 'ENDED', state: 'TERMINATED' }, NO_CLOUD_SESSION, undefined],
+  [NO_CLOUD_SESSION, { kind: 'SYNCED' }, NO_CLOUD_SESSION, undefined],
 ])('a session that is %o and hears %o becomes %o', (before, event, after, notice) => {
-  const next = nextSession(before, event, 5)
+  const next = nextCloudSession(before, event, 5)
   expect(next.session).toEqual(after)
   expect(typeof next.notice === 'object' ? next.notice.code : next.notice).toBe(notice)
 })

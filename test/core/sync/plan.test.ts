@@ -1,9 +1,9 @@
 import fc from '../../support/fast-check.ts'
 import { expect, test } from 'vitest'
-import { type LinkState, plan, type PolicyState, type SessionState } from '../../../src/core/sync/plan.ts'
+import { type LinkState, plan, type PolicyState, type LinkSession } from '../../../src/core/sync/plan.ts'
 
 const policy: PolicyState = { instanceId: 'a', applied: 3, newest: 3, tried: false }
-const session: SessionState = {
+const session: LinkSession = {
   instanceId: 'a',
   sessionId: 's',
   aliveAt: 1_000,
@@ -84,7 +84,7 @@ test('each instance without rules has them fetched once a round, before the segm
   ])
 })
 
-test.each<[string, Partial<SessionState>, boolean]>([
+test.each<[string, Partial<LinkSession>, boolean]>([
   ['was heard of and checked lately', { aliveAt: 1_000, checkedAt: 1_000 }, false],
   ['was silent for almost too long', { aliveAt: 4_000_000 - 599_999, checkedAt: 4_000_000 }, false],
   ['was silent for too long', { aliveAt: 4_000_000 - 600_000, checkedAt: 4_000_000 }, true],
