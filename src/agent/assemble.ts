@@ -6,6 +6,7 @@ import { Callers } from './access/callers/callers.ts'
 import { correlationIds } from './access/correlation-ids.ts'
 import type { Names } from './access/callers/caller-selector.ts'
 import { Clock, type TimeSource } from './runtime/clock.ts'
+import { repeat } from './runtime/repeat.ts'
 import type { WriteBehindDeps } from './ledger/commits.ts'
 import type { Journal, Snapshot } from './ledger/journal.ts'
 import { type Edit, deriveState, openSigned, trustInAnswers } from './ledger/signed-state.ts'
@@ -326,20 +327,14 @@ function reserveOf({ settings, journal, volatileLog, log }: AgentDeps): WriteBeh
 }
 
 function keepClock(journal: Pick<Journal, 'saveClock'>, ledger: Ledger, timers: Timers): () => void {
-  let cancel: () => void = () => undefined
   let lastEntry = ledger.lastEntry()
-  const next = (): void => {
-    cancel = timers.after(CLOCK_EVERY_MS, () => {
-      const isIdle = ledger.lastEntry() === lastEntry
-      lastEntry = ledger.lastEntry()
-      next()
-      if (!isIdle) return
-      // A failing journal reports itself; the next attempt follows.
-      journal.saveClock(ledger.stamp()).catch(() => undefined)
-    })
-  }
-  next()
-  return () => cancel()
+  return repeat(timers, CLOCK_EVERY_MS, () => {
+    const isIdle = ledger.lastEntry() === lastEntry
+    lastEntry = ledger.lastEntry()
+    if (!isIdle) return
+    // A failing journal reports itself; the next attempt follows.
+    journal.saveClock(ledger.stamp()).catch(() => undefined)
+  })
 }
 
 function linkOptions({ sync, grants }: AgentSettings, version: string, engine: Engine): LinkOptions {

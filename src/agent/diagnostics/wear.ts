@@ -1,6 +1,7 @@
 /** Flash storage has limited write endurance: a device that exceeds its budget is reported long before it fails. */
 import { CodedError } from '../../protocol/errors.ts'
 import type { StorageWear } from '../../protocol/local/status.ts'
+import { repeat } from '../runtime/repeat.ts'
 import type { HealthCondition } from '../sync/health.ts'
 import type { Timers } from '../sync/ports.ts'
 
@@ -46,7 +47,7 @@ export class Wear {
     const sample = this.#sample()
     if (sample === null) return
     this.#samples = [sample]
-    this.#next()
+    this.#cancel = repeat(this.#deps.timers, SAMPLE_MS, () => this.#keepSample())
   }
 
   stop(): void {
@@ -91,14 +92,11 @@ export class Wear {
     return this.#condition
   }
 
-  #next(): void {
-    this.#cancel = this.#deps.timers.after(SAMPLE_MS, () => {
-      const sample = this.#sample()
-      if (sample !== null) this.#samples.push(sample)
-      const begin = this.#deps.sinceBoot() - WINDOW_MS
-      while ((this.#samples[1]?.at ?? Infinity) <= begin) this.#samples.shift()
-      this.#next()
-    })
+  #keepSample(): void {
+    const sample = this.#sample()
+    if (sample !== null) this.#samples.push(sample)
+    const begin = this.#deps.sinceBoot() - WINDOW_MS
+    while ((this.#samples[1]?.at ?? Infinity) <= begin) this.#samples.shift()
   }
 
   #sample(): Sample | null {

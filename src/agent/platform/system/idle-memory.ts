@@ -1,5 +1,6 @@
 /** V8 keeps the size of its heap until an allocation needs more, and the C library keeps what was freed. */
 import { getHeapStatistics } from 'node:v8'
+import { repeat } from '../../runtime/repeat.ts'
 import type { Timers } from '../../sync/ports.ts'
 
 /** By then, an agent has usually answered its first requests, ms after the start. */
@@ -25,17 +26,13 @@ export interface IdleMemoryDeps {
 export function releaseWhenIdle({ timers, processorMs, heapBytes, release }: IdleMemoryDeps): () => void {
   let seenMs = processorMs()
   let releasedAt = 0
-  const look = (): void => {
+  return repeat(timers, LOOK_EVERY_MS, () => {
     const before = seenMs
     seenMs = processorMs()
-    if (seenMs - before < IDLE_MS_MAX && heapBytes() - releasedAt >= GROWTH_MIN) {
-      release()
-      releasedAt = heapBytes()
-    }
-    cancel = timers.after(LOOK_EVERY_MS, look)
-  }
-  let cancel = timers.after(LOOK_EVERY_MS, look)
-  return () => cancel()
+    if (seenMs - before >= IDLE_MS_MAX || heapBytes() - releasedAt < GROWTH_MIN) return
+    release()
+    releasedAt = heapBytes()
+  })
 }
 
 /** Gives back memory after the start and, with `--expose-gc`, whenever idle. @param giveBack returns what is not in the heap */
