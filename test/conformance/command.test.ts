@@ -6,14 +6,9 @@ import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { newKeyPair } from '../cloud/harness.ts'
 import { TwinProcess } from '../cloud/twin-process.ts'
+import type { Ran } from '../cli/outside.ts'
 
 const RUN = fileURLToPath(new URL('../../conformance/run.ts', import.meta.url))
-
-interface Ran {
-  readonly code: number
-  readonly out: string
-  readonly err: string
-}
 
 const conformance = (...args: readonly string[]): Promise<Ran> =>
   new Promise((resolve) => {

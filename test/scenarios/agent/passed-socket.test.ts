@@ -10,7 +10,7 @@ import { describe, expect, it, onTestFinished } from 'vitest'
 import { datagramSocket, listeningSocket } from '../../support/unix-sockets.ts'
 import { accessBody, journalIn, temporaryDirectory } from '../../agent/harness.ts'
 import { INSTANCE } from '../../agent/sync/fake-cloud.ts'
-import { Application, Site } from './site.ts'
+import { Site } from './site.ts'
 
 const COMMAND = fileURLToPath(new URL('../../../bin/tallygate.js', import.meta.url))
 const PATH = `/v1.0/instances/${INSTANCE}/access-request`
@@ -39,17 +39,9 @@ function call(socketPath: string): Promise<number | undefined> {
   })
 }
 
-async function offlineDevice(): Promise<Site> {
-  const site = await Site.make(10n ** 15n)
-  const agent = await site.start({ 'grants-starting': '100000000' })
-  await new Application(agent).until(({ accounts, backlog }) => accounts.length > 0 && backlog === 0)
-  await agent.stop()
-  return site
-}
-
 describe('an agent that is passed its socket', () => {
   it('is followed by another one without a call that fails', async () => {
-    const site = await offlineDevice()
+    const site = await Site.offline()
     const path = join(temporaryDirectory(), 'passed.sock')
     const fd = listeningSocket(path)
     let answered = 0
@@ -76,7 +68,7 @@ describe('an agent that is passed its socket', () => {
   }, 90_000)
 
   it('tells its service manager that it is ready, well, and about to end', async () => {
-    const site = await offlineDevice()
+    const site = await Site.offline()
     const path = join(temporaryDirectory(), 'passed.sock')
     const notify = join(temporaryDirectory(), 'notify')
     const received = datagramSocket(notify)

@@ -13,15 +13,6 @@ import { ACCOUNT, Application, code, Site } from './site.ts'
 
 const COMMAND = fileURLToPath(new URL('../../../bin/tallygate.js', import.meta.url))
 
-/** A device with all the tokens that a test may want, and no line to the cloud. */
-async function offlineDevice(): Promise<Site> {
-  const site = await Site.make(10n ** 15n)
-  const agent = await site.start({ 'grants-starting': '100000000' })
-  await new Application(agent).until(({ accounts, backlog }) => accounts.length > 0 && backlog === 0)
-  await agent.stop()
-  return site
-}
-
 /** @param limit shell commands to run before */
 async function startProcess(
   site: Site,
@@ -90,7 +81,7 @@ describe('the process of the agent', () => {
   it.each(['durable', 'write-behind'])(
     'that is killed again and again charges every request of its applications once (%s)',
     async (durability) => {
-      const site = await offlineDevice()
+      const site = await Site.offline()
       let child = await startProcess(site, { durability })
       const workers = Array.from({ length: 8 }, () => new Worker(site))
       const running = workers.map((worker) => worker.run())
@@ -114,7 +105,7 @@ describe('the process of the agent', () => {
   )
 
   it('that is asked to stop finishes what is under way, and leaves nothing behind but its state', async () => {
-    const site = await offlineDevice()
+    const site = await Site.offline()
     const child = await startProcess(site)
     const worker = new Worker(site)
     const running = worker.run()
@@ -133,7 +124,7 @@ describe('the process of the agent', () => {
   }, 60_000)
 
   it('ends with a code of its own when a write fails in doubt, and continues from what is durable', async () => {
-    const site = await offlineDevice()
+    const site = await Site.offline()
     // The kernel refuses to let any file grow beyond this: SQLite meets an error that is no full disk.
     const child = await startProcess(site, { limit: 'ulimit -f 1000' })
     const workers = Array.from({ length: 8 }, () => new Worker(site))

@@ -41,6 +41,15 @@ export class Site {
     return site
   }
 
+  /** A device with more tokens than any test spends, whose agent has stopped. */
+  static async offline(): Promise<Site> {
+    const site = await Site.make(10n ** 15n)
+    const agent = await site.start({ 'grants-starting': '100000000' })
+    await new Application(agent).until(({ accounts, backlog }) => accounts.length > 0 && backlog === 0)
+    await agent.stop()
+    return site
+  }
+
   get stateDirectory(): string {
     return join(this.directory, 'state')
   }
