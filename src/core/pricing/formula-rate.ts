@@ -2,11 +2,24 @@
  * Evaluates a formula for one requested item. Fractions are exact; the rate is rounded once, half to even, at the sixth
  * fractional digit. Evaluation never throws, and its work is bounded by the formula's size.
  */
-import { type Decimal, MICRO_MAX, MICRO_PER_TOKEN, type Ratio, decimalRatio, ratio, roundHalfEven } from './amount.ts'
+import {
+  type Decimal,
+  formatDecimal,
+  MICRO_MAX,
+  MICRO_PER_TOKEN,
+  type Ratio,
+  decimalRatio,
+  ratio,
+  roundHalfEven,
+} from './amount.ts'
 import type { Expression, Operation } from './formula.ts'
 
 /** By lower-case name. */
 export type Variables = ReadonlyMap<string, Decimal>
+
+export function variableTexts(variables: Variables): Readonly<Record<string, string>> {
+  return Object.fromEntries([...variables].map(([name, value]) => [name, formatDecimal(value)]))
+}
 
 export type FormulaFailure =
   | 'FORMULA_VARIABLE_MISSING'

@@ -1,6 +1,6 @@
 /** A session's charge as JSON for the database, with decimals and micro-tokens as text. */
 import { decimal, formatDecimal } from '../pricing/amount.ts'
-import type { Variables } from '../pricing/formula-rate.ts'
+import { type Variables, variableTexts } from '../pricing/formula-rate.ts'
 import type { ReservedItem, IntervalCharge } from './session.ts'
 
 export interface StoredCharge {
@@ -29,7 +29,7 @@ export function storedCharge({ from, until, items }: IntervalCharge): StoredChar
       name: item.name,
       version: item.version,
       count: formatDecimal(item.count),
-      ...(item.variables === undefined ? {} : { variables: textsOf(item.variables) }),
+      ...(item.variables === undefined ? {} : { variables: variableTexts(item.variables) }),
       metaData: item.metaData,
       parts: shares.map(({ lineItemId, accounts, charged, rate }) => ({
         lineItemId,
@@ -61,10 +61,6 @@ export function chargeOf({ from, until, items }: StoredCharge): IntervalCharge {
       })),
     })),
   }
-}
-
-function textsOf(variables: Variables): Readonly<Record<string, string>> {
-  return Object.fromEntries([...variables].map(([name, value]) => [name, formatDecimal(value)]))
 }
 
 function variablesOf(texts: Readonly<Record<string, string>>): Variables {

@@ -1,7 +1,7 @@
 /** JSON of requester and items, as in the answer and in the ledger entry of a decision. */
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import type { AccessRequest, RequestedItem } from '../../core/rules/decision.ts'
-import type { Variables } from '../../core/pricing/formula-rate.ts'
+import { variableTexts } from '../../core/pricing/formula-rate.ts'
 import { quoted } from '../json-text.ts'
 
 export interface RequestedTexts {
@@ -39,8 +39,4 @@ function itemTexts({ name, version, count, variables }: RequestedItem): Requeste
     entry: `${versioned},"count":"${amount}"${more}`,
     answer: `${version === '' ? item : versioned},"count":${amount}`,
   }
-}
-
-function variableTexts(variables: Variables): Record<string, string> {
-  return Object.fromEntries([...variables].map(([name, value]) => [name, formatDecimal(value)]))
 }
