@@ -1,6 +1,6 @@
 /**
- * The composition root: the only file that names concrete adapters. Nothing answers before it can; shutdown runs in
- * reverse.
+ * The composition root. With `compose-cell.ts` and `open-cell.ts`, it selects the concrete adapters. Nothing answers before
+ * it can; shutdown runs in reverse.
  */
 import { hkdfSync, randomUUID } from 'node:crypto'
 import { join } from 'node:path'
