@@ -1,4 +1,5 @@
 /** One-time tokens for a list of devices, one file each. A run can be repeated: it skips devices that have one. */
+import { orNull } from '../platform/or-null.ts'
 import { readSmallText } from '../platform/read-file.ts'
 import { join } from 'node:path'
 import { decodeJwt } from 'jose'
@@ -101,10 +102,6 @@ async function provisionOne(
 
 /** Expiry of the token in a file, POSIX ms; null if there is no token. */
 function usableUntil(file: string): number | null {
-  try {
-    const { exp } = decodeJwt(readSmallText(file).trim())
-    return exp === undefined ? null : exp * 1000
-  } catch {
-    return null
-  }
+  const exp = orNull(() => decodeJwt(readSmallText(file).trim()).exp)
+  return exp === undefined || exp === null ? null : exp * 1000
 }

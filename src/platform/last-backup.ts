@@ -6,13 +6,12 @@ import {
   type LastBackup,
   parseLastBackup,
 } from '../protocol/local/last-backup.ts'
+import { orNull } from './or-null.ts'
 
 export function readLastBackup(directory: string): LastBackup | null {
   const path = join(directory, LAST_BACKUP_FILE)
-  try {
+  return orNull(() => {
     const found = lstatSync(path)
     return found.isFile() && found.size <= LAST_BACKUP_BYTES_MAX ? parseLastBackup(readFileSync(path, 'utf8')) : null
-  } catch {
-    return null
-  }
+  })
 }

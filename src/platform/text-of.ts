@@ -1,9 +1,6 @@
+import { orNull } from './or-null.ts'
 import { readSmallText } from './read-file.ts'
 
 export function textOf(path: string): string | null {
-  try {
-    return readSmallText(path)
-  } catch {
-    return null
-  }
+  return orNull(() => readSmallText(path))
 }

@@ -1,9 +1,14 @@
-import { closeSync, openSync, readSync } from 'node:fs'
+import { closeSync, openSync, readFileSync, readSync } from 'node:fs'
 
 export interface Uptime {
   /** Time since boot including suspend, which Node's monotonic clock excludes, ms. */
   read(): number
   close(): void
+}
+
+/** @throws without /proc */
+export function readBootId(): string {
+  return readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()
 }
 
 /** The file stays open: a process that has used up its file descriptors still reads the time. @throws without /proc */

@@ -1,6 +1,7 @@
 /** Agents on this machine. Only trusted processes name files: this command may run as root, and repairs them. */
 import { readdirSync, readlinkSync, statSync } from 'node:fs'
 import { userOf } from '../../agent/platform/system/names.ts'
+import { orNull } from '../../platform/or-null.ts'
 import { textOf } from '../../platform/text-of.ts'
 
 export interface RunningAgent {
@@ -42,15 +43,6 @@ function startOf(pid: number, uid: number, words: readonly string[]): RunningAge
   const environment = partsOf(`/proc/${pid}/environ`)
   const folder = orNull(() => readlinkSync(`/proc/${pid}/cwd`))
   return environment === null || folder === null ? 'NOT_READABLE' : { environment, words, folder }
-}
-
-/** Null if the process has ended, or this user may not look. */
-function orNull<T>(look: () => T): T | null {
-  try {
-    return look()
-  } catch {
-    return null
-  }
 }
 
 function partsOf(path: string): readonly string[] | null {

@@ -7,7 +7,7 @@ import { unverifiedText } from '../../../protocol/signing.ts'
 import type { Identity, SalvageRecord } from '../../ledger/journal.ts'
 import { APPLICATION_ID, migrationNames } from './open-database.ts'
 import { foldDatabase } from './pending-batches.ts'
-import { attempt } from './read-damaged.ts'
+import { orNull } from '../../../platform/or-null.ts'
 import { withConsistentSnapshot } from './consistent-snapshot.ts'
 
 export interface InspectedDatabase {
@@ -77,20 +77,20 @@ function inspect(copy: string, knownSchema: number): InspectedDatabase {
     const isEmpty = database.pragma('page_count', { simple: true }) === 0
     const foreign = isEmpty ? 'the file is empty' : 'the file is the database of another program'
     // Entries that are pending belong to the state.
-    attempt(() => foldDatabase(database))
-    const text = attempt(() => database.prepare('SELECT document FROM identity').pluck().get() as string | undefined)
+    orNull(() => foldDatabase(database))
+    const text = orNull(() => database.prepare('SELECT document FROM identity').pluck().get() as string | undefined)
     return {
       problem: id === APPLICATION_ID ? null : { code: 'DATABASE_CORRUPT', message: foreign },
       quickCheck,
       schema,
       knownSchema,
-      tables: attempt(() =>
+      tables: orNull(() =>
         database.prepare('SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name').pluck().all().join(';\n'),
       ),
-      identity: attempt(() => (text === undefined || text === null ? null : (JSON.parse(text) as Identity))),
-      state: attempt(() => database.prepare(STATE).get() as Readonly<Record<string, number | string | null>>),
-      policies: attempt(() => policiesOf(database)) ?? [],
-      salvages: attempt(() => salvagesOf(database)) ?? [],
+      identity: orNull(() => (text === undefined || text === null ? null : (JSON.parse(text) as Identity))),
+      state: orNull(() => database.prepare(STATE).get() as Readonly<Record<string, number | string | null>>),
+      policies: orNull(() => policiesOf(database)) ?? [],
+      salvages: orNull(() => salvagesOf(database)) ?? [],
     }
   } finally {
     database.close()

@@ -1,6 +1,7 @@
 /** Reads the proven data of a damaged journal without changing it. */
 import { constants, copyFileSync, existsSync, rmSync, statSync } from 'node:fs'
 import Database from 'better-sqlite3'
+import { orNull } from '../../../platform/or-null.ts'
 import { sessionSnapshot } from '../../../protocol/edge/sessions.ts'
 import { entryHash } from '../../../protocol/signing.ts'
 import type { Identity, IdempotencyRecord, StoredSession } from '../../ledger/journal.ts'
@@ -93,18 +94,18 @@ export function salvaged(path: string, left: BootLog | null = null): Salvage {
 
 /** @param logged entries that an earlier process of this boot answered beyond the ledger */
 export function salvageOf(database: Database.Database, logged: LoggedChain | null = null): Salvage {
-  const identity = attempt(() => {
+  const identity = orNull(() => {
     const text = database.prepare('SELECT document FROM identity').pluck().get() as string
     const found = JSON.parse(text) as Identity
     return typeof found.deviceId === 'string' && Array.isArray(found.trustedKeys) ? found : null
   })
-  const policies = attempt(
+  const policies = orNull(
     () => database.prepare('SELECT instance_id, revision, document, confirmed_at FROM policy').all() as PolicyRow[],
   )
-  const sessions = attempt(
+  const sessions = orNull(
     () => database.prepare('SELECT id, ended, since, document, snapshot FROM session').all() as SessionRow[],
   )
-  const rows = attempt(() => database.prepare('SELECT * FROM undelivered_ranges').all() as UndeliveredRangeRow[]) ?? []
+  const rows = orNull(() => database.prepare('SELECT * FROM undelivered_ranges').all() as UndeliveredRangeRow[]) ?? []
   const chains = rows.map((row): Chain => {
     const heads = [
       [Number(row.last_entry), row.last_head],
@@ -112,7 +113,7 @@ export function salvageOf(database: Database.Database, logged: LoggedChain | nul
     ] as const
     return { row, undelivered: undeliveredOf(row, chained(database, row, heads, logged), row.whole === 1n) }
   })
-  const state = attempt(() => database.prepare('SELECT * FROM state').get() as StateRow)
+  const state = orNull(() => database.prepare('SELECT * FROM state').get() as StateRow)
   if (state !== null) {
     const heads = [
       [Number(state.last_entry), state.entry_head],
@@ -122,7 +123,7 @@ export function salvageOf(database: Database.Database, logged: LoggedChain | nul
     const undelivered = undeliveredOf(state, chained(database, state, heads, logged), false)
     if (undelivered.lastEntry > undelivered.ackedEntry) chains.unshift({ row: state, undelivered })
   }
-  const openReservations = attempt(
+  const openReservations = orNull(
     () => database.prepare('SELECT count(*) FROM account WHERE reserved > used').pluck().get() as number | bigint,
   )
   const undelivered = chains.map((chain) => chain.undelivered)
@@ -201,7 +202,7 @@ function newest<T>(all: readonly T[], keyOf: (each: T) => string): readonly T[] 
 /** Responses to proven or delivered entries. A response to an unreadable entry would have no charge. */
 function storedAnswers(database: Database.Database, chains: readonly Chain[]): readonly SalvagedAnswer[] {
   const rows =
-    attempt(() => database.prepare('SELECT * FROM answer ORDER BY entry_id, slot').all() as EntryAnswerRow[]) ?? []
+    orNull(() => database.prepare('SELECT * FROM answer ORDER BY entry_id, slot').all() as EntryAnswerRow[]) ?? []
   return rows.flatMap((row): SalvagedAnswer[] => {
     const chain = chains.find(
       ({ row: { entry_base: base }, undelivered: { ackedEntry, lastEntry } }) =>
@@ -220,7 +221,7 @@ interface EntryAnswerRow extends AnswerRow {
 /** Both texts parse and belong to the row's session. */
 function isSession(row: SessionRow): boolean {
   return (
-    attempt(() => {
+    orNull(() => {
       const snapshot = sessionSnapshot.parse(JSON.parse(row.snapshot))
       const { session } = keptSession(row)
       return session.id === row.id && snapshot.id === row.id && typeof session.instanceId === 'string'
@@ -283,7 +284,7 @@ function chained(
 
 function readable(database: Database.Database, { entry_base, acked_entry }: ChainRow): readonly string[] {
   const bodies: string[] = []
-  attempt(() => {
+  orNull(() => {
     for (const row of entriesBetween(database, entry_base + acked_entry, ENTRY_ID_MAX)) {
       if (Number(row.n) !== Number(acked_entry) + bodies.length + 1) break
       bodies.push(row.body)
@@ -303,13 +304,4 @@ export function holdsFrames(path: string): boolean {
 
 export function sizeOf(path: string): number | undefined {
   return statSync(path, { throwIfNoEntry: false })?.size
-}
-
-/** Null if the file cannot be read. */
-export function attempt<T>(look: () => T): T | null {
-  try {
-    return look()
-  } catch {
-    return null
-  }
 }

@@ -1,11 +1,12 @@
 import { existsSync, lstatSync, renameSync, statSync, writeFileSync } from 'node:fs'
 import Database from 'better-sqlite3'
+import { orNull } from '../../../platform/or-null.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { entryHash } from '../../../protocol/signing.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
 import { JournalStore } from './journal-store.ts'
 import type { JournalLimits, RunnerOptions } from './journal-calls.ts'
-import { SUFFIXES, type Salvage, attempt, holdsFrames, remove, salvaged, sizeOf } from './read-damaged.ts'
+import { SUFFIXES, type Salvage, holdsFrames, remove, salvaged, sizeOf } from './read-damaged.ts'
 import { insertEntries } from './entry-blocks.ts'
 import { BUSY_MS, flushDirectoryOf, openDatabase, refusalOf } from './open-database.ts'
 
@@ -117,7 +118,7 @@ function isEmpty(path: string): boolean {
 function isDamage(error: unknown, path: string): boolean {
   if (error instanceof CodedError) {
     if (error.code === 'DATABASE_CORRUPT') return true
-    return error.code === 'STATE_UNWRITABLE' && attempt(() => lstatSync(path).isDirectory()) === true
+    return error.code === 'STATE_UNWRITABLE' && orNull(() => lstatSync(path).isDirectory()) === true
   }
   // Otherwise, SQLite itself could not be loaded.
   if (!(error instanceof Database.SqliteError))

@@ -1,6 +1,5 @@
 /** The wall clock, and the time since boot including suspend, which Node's monotonic clock excludes. */
-import { readFileSync } from 'node:fs'
-import { type Uptime, openUptime } from '../../../platform/uptime.ts'
+import { type Uptime, openUptime, readBootId } from '../../../platform/uptime.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { TimeSource } from '../../runtime/clock.ts'
 
@@ -9,10 +8,6 @@ const GOOD_FOR_MS = 1
 
 export interface OpenTimeSource extends TimeSource {
   close(): void
-}
-
-export function readBootId(): string {
-  return readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()
 }
 
 /** @throws CodedError SYSTEM_UNSUPPORTED without /proc */

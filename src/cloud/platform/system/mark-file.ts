@@ -18,7 +18,8 @@ import { CodedError } from '../../../protocol/errors.ts'
 import { unwritableState } from '../../../protocol/file-reasons.ts'
 import { type MarkFile, SLOT_TEXT_MAX } from '../../sync/recovery/mark-file.ts'
 import { flush } from '../../../platform/flush.ts'
-import { readBootId } from './time.ts'
+import { orNull } from '../../../platform/or-null.ts'
+import { readBootId } from '../../../platform/uptime.ts'
 
 const SLOT_BYTES = 512
 
@@ -28,7 +29,7 @@ const NEVER_WRITTEN = Buffer.alloc(SLOT_BYTES)
 const flushData = promisify(fdatasync)
 
 export function openMarkFile(path: string): MarkFile & { close(): void } {
-  const bootId = readBootId()
+  const bootId = orNull(readBootId)
   const open: { file: number | null } = { file: existsSync(path) ? openToWrite(path) : null }
   const failed: { cause?: unknown } = {}
   const opened = (): number => {

@@ -1,26 +1,15 @@
-import { readFileSync } from 'node:fs'
 import { randomUUID } from 'node:crypto'
-import { type Uptime, openUptime } from '../../../platform/uptime.ts'
+import { type Uptime, openUptime, readBootId } from '../../../platform/uptime.ts'
 import type { Clocks } from '../../runtime/clock-guard.ts'
 import type { Timers } from '../../runtime/run-repeatedly.ts'
 
 /** Includes suspend, which Node's monotonic clock excludes. Without /proc: the time since the process started. */
 export function bootClock(): Pick<Clocks, 'sinceBoot' | 'bootId'> {
-  const bootId = readBootId()
   try {
     uptime()
-    if (bootId !== null) return { bootId, sinceBoot: uptime }
+    return { bootId: readBootId(), sinceBoot: uptime }
   } catch {
-    // As without a boot id.
-  }
-  return { bootId: randomUUID(), sinceBoot: () => Math.round(performance.now()) }
-}
-
-export function readBootId(): string | null {
-  try {
-    return readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()
-  } catch {
-    return null
+    return { bootId: randomUUID(), sinceBoot: () => Math.round(performance.now()) }
   }
 }
 
