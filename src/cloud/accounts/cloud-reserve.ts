@@ -37,14 +37,12 @@ export async function setCloudReserve(
   { instanceId, lineItemId, tokens }: CloudReserve,
 ): Promise<CloudReserveStateWire> {
   const at = parts.now()
-  await parts.store.transaction((tx) =>
-    changeRules(tx, instanceId, at, async () => {
-      await requireLineItem(tx, instanceId, lineItemId)
-      await tx.edge.cloudReserves.save({ instanceId, lineItemId, tokens })
-      const detail = { tokens: formatMicro(tokens) }
-      await recordChange(tx, at, { action: 'SET_CLOUD_RESERVE', instanceId, lineItemId, detail })
-    }),
-  )
+  await changeRules(parts.store, instanceId, at, async (tx) => {
+    await requireLineItem(tx, instanceId, lineItemId)
+    await tx.edge.cloudReserves.save({ instanceId, lineItemId, tokens })
+    const detail = { tokens: formatMicro(tokens) }
+    await recordChange(tx, at, { action: 'SET_CLOUD_RESERVE', instanceId, lineItemId, detail })
+  })
   return showCloudReserve(parts, instanceId, lineItemId)
 }
 

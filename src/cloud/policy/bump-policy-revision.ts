@@ -12,17 +12,19 @@ export interface RuleDeps {
   readonly newId: () => string
 }
 
-/** Bumps the revision after an exclusive change. @throws CodedError NOT_FOUND for an unknown instance */
-export async function changeRules<T>(
-  tx: Transaction,
+/** One transaction: an exclusive change, and the next revision. @throws CodedError NOT_FOUND for an unknown instance */
+export function changeRules<T>(
+  store: Pick<Store, 'transaction'>,
   instanceId: string,
   now: number,
-  change: (before: PolicyRevision) => Promise<T>,
+  change: (tx: Transaction, before: PolicyRevision) => Promise<T>,
 ): Promise<T> {
-  const revision = await lockRules(tx, instanceId)
-  const result = await change(revision)
-  await bumpPolicyRevision(tx, revision, now)
-  return result
+  return store.transaction(async (tx) => {
+    const revision = await lockRules(tx, instanceId)
+    const result = await change(tx, revision)
+    await bumpPolicyRevision(tx, revision, now)
+    return result
+  })
 }
 
 /** Locks the rules for a change. @throws CodedError NOT_FOUND for an unknown instance */

@@ -27,16 +27,14 @@ export async function setOfflinePolicy(
   overspendCap: Micro,
 ): Promise<OfflinePolicyStateWire> {
   const at = now()
-  return store.transaction(async (tx) => {
-    await changeRules(tx, instanceId, at, async () => {
-      await requireLineItem(tx, instanceId, lineItemId)
-      const before = (await tx.edge.offlinePolicies.list(instanceId)).find((each) => each.lineItemId === lineItemId)
-      const highest = before?.overspendCapMax ?? 0n
-      const overspendCapMax = overspendCap > highest ? overspendCap : highest
-      await tx.edge.offlinePolicies.save({ instanceId, lineItemId, overspendCap, overspendCapMax })
-      const detail = { overspendCap: formatMicro(overspendCap) }
-      await recordChange(tx, at, { action: 'SET_OFFLINE_POLICY', instanceId, lineItemId, detail })
-    })
+  return changeRules(store, instanceId, at, async (tx) => {
+    await requireLineItem(tx, instanceId, lineItemId)
+    const before = (await tx.edge.offlinePolicies.list(instanceId)).find((each) => each.lineItemId === lineItemId)
+    const highest = before?.overspendCapMax ?? 0n
+    const overspendCapMax = overspendCap > highest ? overspendCap : highest
+    await tx.edge.offlinePolicies.save({ instanceId, lineItemId, overspendCap, overspendCapMax })
+    const detail = { overspendCap: formatMicro(overspendCap) }
+    await recordChange(tx, at, { action: 'SET_OFFLINE_POLICY', instanceId, lineItemId, detail })
     const state = await stateOf(tx, instanceId, lineItemId)
     if (BigInt(state.exposure) > MICRO_MAX)
       throw new CodedError('BAD_REQUEST', 'body.overspendCap: all devices together exceed any pool')

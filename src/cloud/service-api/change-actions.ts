@@ -55,18 +55,16 @@ async function change(
   now: number,
   next: (stored: readonly Action[]) => readonly Action[],
 ): Promise<readonly ActionUse[]> {
-  return store.transaction((tx) =>
-    changeRules(tx, instanceId, now, async () => {
-      const record = await requireLineItem(tx, instanceId, lineItemId)
-      const actions = next(await tx.actions.of(instanceId, lineItemId))
-      await refuseInconsistent(tx, instanceId, actions)
-      await tx.actions.replace(instanceId, lineItemId, actions)
-      await retargetAccounts(tx, record, now)
-      await recordChange(tx, now, { action, instanceId, lineItemId, detail: { actions: idsOf(actions) } })
-      const [shown] = await actionUses(tx, instanceId, [{ lineItemId, actions }])
-      return shown?.actions ?? []
-    }),
-  )
+  return changeRules(store, instanceId, now, async (tx) => {
+    const record = await requireLineItem(tx, instanceId, lineItemId)
+    const actions = next(await tx.actions.of(instanceId, lineItemId))
+    await refuseInconsistent(tx, instanceId, actions)
+    await tx.actions.replace(instanceId, lineItemId, actions)
+    await retargetAccounts(tx, record, now)
+    await recordChange(tx, now, { action, instanceId, lineItemId, detail: { actions: idsOf(actions) } })
+    const [shown] = await actionUses(tx, instanceId, [{ lineItemId, actions }])
+    return shown?.actions ?? []
+  })
 }
 
 async function refuseInconsistent(tx: Transaction, instanceId: string, actions: readonly Action[]): Promise<void> {

@@ -22,14 +22,12 @@ export async function createConditions(
   now: number,
 ): Promise<readonly ConditionNode[]> {
   const created = nodesOf(inputs, () => newId())
-  return store.transaction((tx) =>
-    changeRules(tx, instanceId, now, async () => {
-      await refuseTooMuch(tx, instanceId, created, [])
-      await tx.conditions.save(instanceId, created)
-      await recordChange(tx, now, { action: 'ADD_CONDITIONS', instanceId, detail: { conditions: idsOf(created) } })
-      return created
-    }),
-  )
+  return changeRules(store, instanceId, now, async (tx) => {
+    await refuseTooMuch(tx, instanceId, created, [])
+    await tx.conditions.save(instanceId, created)
+    await recordChange(tx, now, { action: 'ADD_CONDITIONS', instanceId, detail: { conditions: idsOf(created) } })
+    return created
+  })
 }
 
 /**
@@ -62,28 +60,24 @@ export async function patchConditions(
 
 /** @throws CodedError NOT_FOUND, CONFLICT */
 export async function deleteCondition(store: Store, instanceId: string, id: string, now: number): Promise<void> {
-  await store.transaction((tx) =>
-    changeRules(tx, instanceId, now, async () => {
-      if ((await tx.conditions.get(instanceId, id)) === undefined) {
-        throw new CodedError('NOT_FOUND', `There is no condition ${id} on instance ${instanceId}.`)
-      }
-      await remove(tx, instanceId, [id], now)
-    }),
-  )
+  await changeRules(store, instanceId, now, async (tx) => {
+    if ((await tx.conditions.get(instanceId, id)) === undefined) {
+      throw new CodedError('NOT_FOUND', `There is no condition ${id} on instance ${instanceId}.`)
+    }
+    await remove(tx, instanceId, [id], now)
+  })
 }
 
 /** @throws CodedError NOT_FOUND, CONFLICT */
 export async function deleteConditions(store: Store, instanceId: string, now: number): Promise<void> {
-  await store.transaction((tx) =>
-    changeRules(tx, instanceId, now, async () => {
-      await remove(
-        tx,
-        instanceId,
-        (await tx.conditions.list(instanceId)).map(({ id }) => id),
-        now,
-      )
-    }),
-  )
+  await changeRules(store, instanceId, now, async (tx) => {
+    await remove(
+      tx,
+      instanceId,
+      (await tx.conditions.list(instanceId)).map(({ id }) => id),
+      now,
+    )
+  })
 }
 
 async function remove(tx: Transaction, instanceId: string, ids: readonly string[], now: number): Promise<void> {

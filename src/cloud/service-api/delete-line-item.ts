@@ -11,22 +11,20 @@ import type { Store } from '../storage/store.ts'
 
 /** @throws CodedError NOT_FOUND, CONFLICT */
 export async function deleteLineItem(store: Store, instanceId: string, id: string, now: number): Promise<void> {
-  await store.transaction((tx) =>
-    changeRules(tx, instanceId, now, async () => {
-      const record = await requireLineItem(tx, instanceId, id)
-      if (record.state !== 'OBSOLETE') {
-        throw new CodedError('CONFLICT', `A line item can be deleted when it is OBSOLETE; this one is ${record.state}.`)
-      }
-      await tx.actions.replace(instanceId, id, [])
-      const limit = await tx.consumptionLimits.get(instanceId, id)
-      if (limit !== undefined) await tx.consumptionLimits.save({ ...limit, limit: null })
-      const offline = (await tx.edge.offlinePolicies.list(instanceId)).find(({ lineItemId }) => lineItemId === id)
-      // Keep the highest cap: devices may still report overspend.
-      if (offline !== undefined) await tx.edge.offlinePolicies.save({ ...offline, overspendCap: 0n })
-      await tx.edge.cloudReserves.save({ instanceId, lineItemId: id, tokens: 0n })
-      await tx.lineItems.update({ ...record, deleted: now, modified: now })
-      await closeAccounts(tx, record)
-      await recordChange(tx, now, { action: 'DELETE_LINE_ITEM', instanceId, lineItemId: id })
-    }),
-  )
+  await changeRules(store, instanceId, now, async (tx) => {
+    const record = await requireLineItem(tx, instanceId, id)
+    if (record.state !== 'OBSOLETE') {
+      throw new CodedError('CONFLICT', `A line item can be deleted when it is OBSOLETE; this one is ${record.state}.`)
+    }
+    await tx.actions.replace(instanceId, id, [])
+    const limit = await tx.consumptionLimits.get(instanceId, id)
+    if (limit !== undefined) await tx.consumptionLimits.save({ ...limit, limit: null })
+    const offline = (await tx.edge.offlinePolicies.list(instanceId)).find(({ lineItemId }) => lineItemId === id)
+    // Keep the highest cap: devices may still report overspend.
+    if (offline !== undefined) await tx.edge.offlinePolicies.save({ ...offline, overspendCap: 0n })
+    await tx.edge.cloudReserves.save({ instanceId, lineItemId: id, tokens: 0n })
+    await tx.lineItems.update({ ...record, deleted: now, modified: now })
+    await closeAccounts(tx, record)
+    await recordChange(tx, now, { action: 'DELETE_LINE_ITEM', instanceId, lineItemId: id })
+  })
 }

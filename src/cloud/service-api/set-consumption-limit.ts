@@ -41,31 +41,29 @@ export async function setConsumptionLimit(
   now: number,
 ): Promise<ConsumptionLimitTerms> {
   if (terms.nextReset <= now) throw new CodedError('BAD_REQUEST', 'body.nextReset: must be in the future')
-  return store.transaction((tx) =>
-    changeRules(tx, instanceId, now, async ({ listedAt }) => {
-      const record = await requireLineItem(tx, instanceId, lineItemId)
-      const stored = await tx.consumptionLimits.get(instanceId, lineItemId)
-      const continues =
-        stored !== undefined &&
-        stored.limit !== null &&
-        stored.frequency === terms.frequency &&
-        nextReset(stored, now) === terms.nextReset
-      await tx.consumptionLimits.save(
-        continues
-          ? { ...stored, limit: terms.limit }
-          : {
-              instanceId,
-              lineItemId,
-              ...terms,
-              first: stored === undefined ? 0 : unlistedLimitPeriod(stored, listedAt),
-            },
-      )
-      await retargetAccounts(tx, record, now)
-      const detail = { ...terms, limit: formatMicro(terms.limit) }
-      await recordChange(tx, now, { action: 'SET_CONSUMPTION_LIMIT', instanceId, lineItemId, detail })
-      return terms
-    }),
-  )
+  return changeRules(store, instanceId, now, async (tx, { listedAt }) => {
+    const record = await requireLineItem(tx, instanceId, lineItemId)
+    const stored = await tx.consumptionLimits.get(instanceId, lineItemId)
+    const continues =
+      stored !== undefined &&
+      stored.limit !== null &&
+      stored.frequency === terms.frequency &&
+      nextReset(stored, now) === terms.nextReset
+    await tx.consumptionLimits.save(
+      continues
+        ? { ...stored, limit: terms.limit }
+        : {
+            instanceId,
+            lineItemId,
+            ...terms,
+            first: stored === undefined ? 0 : unlistedLimitPeriod(stored, listedAt),
+          },
+    )
+    await retargetAccounts(tx, record, now)
+    const detail = { ...terms, limit: formatMicro(terms.limit) }
+    await recordChange(tx, now, { action: 'SET_CONSUMPTION_LIMIT', instanceId, lineItemId, detail })
+    return terms
+  })
 }
 
 /** @throws CodedError NOT_FOUND */
@@ -74,18 +72,16 @@ export async function removeConsumptionLimit(
   { instanceId, lineItemId }: LineItemPlace,
   now: number,
 ): Promise<void> {
-  await store.transaction((tx) =>
-    changeRules(tx, instanceId, now, async () => {
-      const record = await requireLineItem(tx, instanceId, lineItemId)
-      const stored = await tx.consumptionLimits.get(instanceId, lineItemId)
-      if (stored === undefined || stored.limit === null) {
-        throw new CodedError('NOT_FOUND', 'The line item has no consumption limit.')
-      }
-      await tx.consumptionLimits.save({ ...stored, limit: null })
-      await retargetAccounts(tx, record, now)
-      await recordChange(tx, now, { action: 'DELETE_CONSUMPTION_LIMIT', instanceId, lineItemId })
-    }),
-  )
+  await changeRules(store, instanceId, now, async (tx) => {
+    const record = await requireLineItem(tx, instanceId, lineItemId)
+    const stored = await tx.consumptionLimits.get(instanceId, lineItemId)
+    if (stored === undefined || stored.limit === null) {
+      throw new CodedError('NOT_FOUND', 'The line item has no consumption limit.')
+    }
+    await tx.consumptionLimits.save({ ...stored, limit: null })
+    await retargetAccounts(tx, record, now)
+    await recordChange(tx, now, { action: 'DELETE_CONSUMPTION_LIMIT', instanceId, lineItemId })
+  })
 }
 
 function nextReset(record: ConsumptionLimitRecord, now: number): number {

@@ -265,9 +265,7 @@ describe('on PostgreSQL', () => {
     it('raise the revision of the rules one after another', async () => {
       const nodes = [await withAccount(await node(), 1n), await node()]
       const raises = Array.from({ length: 40 }, (_, index) =>
-        nodes[index % 2]!.transaction((tx) =>
-          changeRules(tx, INSTANCE, 1, async () => (await tx.policyRevisions.get(INSTANCE))?.revision),
-        ),
+        changeRules(nodes[index % 2]!, INSTANCE, 1, async (tx) => (await tx.policyRevisions.get(INSTANCE))?.revision),
       )
       const seen = (await Promise.all(raises)).toSorted((a = 0, b = 0) => a - b)
       expect(seen).toEqual(Array.from({ length: 40 }, (_, index) => index + 1))
@@ -284,7 +282,7 @@ describe('on PostgreSQL', () => {
         return [before?.revision, (await tx.policyRevisions.get(INSTANCE))?.revision]
       })
       await holds.promise
-      const changing = nodes[1].transaction((tx) => changeRules(tx, INSTANCE, 1, async () => undefined))
+      const changing = changeRules(nodes[1], INSTANCE, 1, async () => undefined)
       await waiting(1)
       gate.resolve(undefined)
       expect(await deciding).toEqual([1, 1])
@@ -302,7 +300,7 @@ describe('on PostgreSQL', () => {
         return [...before, await tx.policyRevisions.get(INSTANCE)].map((each) => each?.revision)
       })
       await holds.promise
-      const changing = nodes[1].transaction((tx) => changeRules(tx, INSTANCE, 1, async () => undefined))
+      const changing = changeRules(nodes[1], INSTANCE, 1, async () => undefined)
       await waiting(1)
       gate.resolve(undefined)
       expect(await deciding).toEqual([1, 1])
