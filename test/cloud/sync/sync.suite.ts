@@ -1102,8 +1102,8 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect((await twin.pool(LINE)).billedByDevices).toBe(0n)
         const problems = (await evidence(device)).map(({ problem }) => problem)
         expect(problems.toSorted()).toEqual([
-          'Not billed: 1 entries (they cannot be read).',
-          'Not billed: 2 entries (their hash chain is broken).',
+          'Not billed: 1 entry (unreadable).',
+          'Not billed: 2 entries (broken hash chain).',
         ])
         await deliver(whole)
         expect((await twin.pool(LINE)).billedByDevices).toBe(3n)
@@ -1117,7 +1117,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await deliver({ ...device.undeliveredRange(), epoch: 2 })).toMatchObject({ unbilled: 1 })
         expect(await deliver({ ...device.undeliveredRange(), epoch: 9 })).toMatchObject({ unbilled: 1 })
         expect((await twin.pool(LINE)).billedByDevices).toBe(0n)
-        const problem = 'Not billed: 1 entries (they name an epoch that is not before the one that brings them).'
+        const problem = 'Not billed: 1 entry (of an epoch that is not before the one that delivers them).'
         expect(await evidence(device)).toMatchObject([{ problem }, { problem }])
       })
     })

@@ -18,6 +18,7 @@ import {
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import Database from 'better-sqlite3'
+import { counted } from '../../../core/accounts/in-words.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { unwritableReason } from '../../../protocol/file-reasons.ts'
 import { databaseFailure } from '../../../platform/database-failure.ts'
@@ -170,7 +171,7 @@ function salvageOfBackup(copy: string, backup: string): Salvage {
     database.defaultSafeIntegers(true)
     const salvage = salvageOf(database)
     if (salvage.lost === 0) return salvage
-    const missing = salvage.lost === null ? 'its content' : `${salvage.lost} entries`
+    const missing = salvage.lost === null ? 'its content' : counted(salvage.lost, 'entry', 'entries')
     throw new CodedError('DATABASE_CORRUPT', `${backup}: ${missing} cannot be read.`, { details: { path: backup } })
   } finally {
     database.close()

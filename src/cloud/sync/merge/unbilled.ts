@@ -1,5 +1,6 @@
 /** Entries that cannot be billed and are kept as evidence; reported to device and administrator. */
 import type { AccountId } from '../../../core/accounts/account.ts'
+import { counted } from '../../../core/accounts/in-words.ts'
 
 export interface Unbilled {
   readonly entries: number
@@ -21,19 +22,19 @@ export function unbilledOf(
   const { broken = 0, unreadable = 0, misplaced = 0, lost = 0, branch } = counts
   const { unsound = 0, unknown = 0, implausible = 0, accounts = new Set<string>() } = branch ?? {}
   const reasons: readonly (readonly [count: number, why: string])[] = [
-    [broken, 'their hash chain is broken'],
-    [misplaced, 'they name an epoch that is not before the one that brings them'],
-    [lost, 'they are among those that the cloud has lost and has billed by the counters of the device'],
-    [unreadable, 'they cannot be read'],
-    [unsound, 'they do not add up'],
-    [unknown, 'they use accounts that no rules have ever had'],
+    [broken, 'broken hash chain'],
+    [misplaced, 'of an epoch that is not before the one that delivers them'],
+    [lost, 'lost by the cloud, which has billed them by the counters of the device'],
+    [unreadable, 'unreadable'],
+    [unsound, 'amounts that do not add up'],
+    [unknown, 'accounts that no rules have ever had'],
     [implausible, `more than was granted and than copies can have used of ${[...accounts].join(', ')}`],
   ]
   const found = reasons.filter(([count]) => count > 0)
   if (found.length === 0) return null
   return {
     entries: found.reduce((sum, [count]) => sum + count, 0),
-    problem: `Not billed: ${found.map(([count, why]) => `${count} entries (${why})`).join('; ')}.`,
+    problem: `Not billed: ${found.map(([count, why]) => `${counted(count, 'entry', 'entries')} (${why})`).join('; ')}.`,
   }
 }
 

@@ -245,7 +245,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await deliver(device.undeliveredRange(1, 5, true))).toMatchObject({ outcome: 'MERGED', unbilled: 2 })
         expect(await record(device)).toMatchObject({ used: 120n, refunded: 50n, branchUsed: 7n })
         expect((await evidence(device)).map(({ problem }) => problem)).toEqual([
-          'Not billed: 1 entries (they do not add up); 1 entries (they use accounts that no rules have ever had).',
+          'Not billed: 1 entry (amounts that do not add up); 1 entry (accounts that no rules have ever had).',
         ])
         expect(await twin.store.read((reader) => reader.accounts.get([future]))).toEqual(new Map())
       })
@@ -578,7 +578,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 100n, billedByDevices: 30n })
         expect([await linesOf(), await linesOf('ACT-2')]).toEqual([110n, 30n])
       }
-      const problem = `Not billed: 1 entries (more than was granted and than copies can have used of ${LINE}).`
+      const problem = `Not billed: 1 entry (more than was granted and than copies can have used of ${LINE}).`
 
       it('are kept as evidence, said to device and administrator, and take nothing else with them: a fork', async () => {
         const clone = await liar()
@@ -595,7 +595,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
           accepted: true,
           unbilled: {
             entries: 1 + 4,
-            problem: expect.stringMatching(/^Not billed: 1 entries .* Not billed: 4 entries /) as string,
+            problem: expect.stringMatching(/^Not billed: 1 entry .* Not billed: 4 entries /) as string,
           },
         })
         await expectTheRestBilled()
@@ -672,7 +672,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
       const ofInvented = (amount: bigint) => ({ lineItemId: 'ACT-2', accounts: [INVENTED], amount })
       const exists = async (account: string) =>
         (await twin.store.read((reader) => reader.accounts.get([account]))).has(account)
-      const problem = 'Not billed: 1 entries (they use accounts that no rules have ever had).'
+      const problem = 'Not billed: 1 entry (accounts that no rules have ever had).'
 
       /** It has charged 5 of a period that does not exist, and 30 of one that does. */
       async function inventive(): Promise<TestDevice> {
