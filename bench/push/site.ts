@@ -32,9 +32,11 @@ export class Site implements AsyncDisposable {
 
   /** @param directory empty; the caller removes it */
   static async open(directory: string): Promise<Site> {
-    const site = new Site(directory)
+    await using opened = new AsyncDisposableStack()
+    const site = opened.use(new Site(directory))
     await site.startCloud()
     await site.#provision()
+    opened.move()
     return site
   }
 

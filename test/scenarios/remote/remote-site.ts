@@ -11,12 +11,14 @@ import type { AgentStatus } from '../../../src/protocol/local/status.ts'
 import { poll } from './poll.ts'
 
 const COMMAND = fileURLToPath(new URL('../../../bin/tallygate.js', import.meta.url))
+const READY_MS = 30_000
 const run = promisify(execFile)
 
 export class RemoteSite implements AsyncDisposable {
   readonly directory: string
   readonly site: Site
   deviceId = ''
+  #opened = new AsyncDisposableStack()
 
   private constructor(directory: string, site: Site) {
     this.directory = directory
@@ -24,17 +26,22 @@ export class RemoteSite implements AsyncDisposable {
   }
 
   /** With an enrolled device. */
-  static async open(isReady: (status: AgentStatus) => boolean): Promise<RemoteSite> {
+  static async open(
+    isReady: (status: AgentStatus) => boolean,
+    signal = AbortSignal.timeout(READY_MS),
+  ): Promise<RemoteSite> {
+    await using opened = new AsyncDisposableStack()
     const directory = await mkdtemp(join(tmpdir(), 'tallygate-remote-'))
-    const remote = new RemoteSite(directory, await Site.open(directory))
+    opened.defer(() => rm(directory, { recursive: true, force: true }))
+    const remote = new RemoteSite(directory, opened.use(await Site.open(directory)))
     await remote.site.startAgent(await remote.site.enrollmentToken())
-    remote.deviceId = (await remote.until(isReady)).deviceId ?? ''
+    remote.deviceId = (await poll(() => remote.site.status(), isReady, signal)).deviceId ?? ''
+    remote.#opened = opened.move()
     return remote
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.site[Symbol.asyncDispose]()
-    await rm(this.directory, { recursive: true, force: true })
+    await this.#opened.disposeAsync()
   }
 
   until(isSo: (status: AgentStatus) => boolean): Promise<AgentStatus> {
