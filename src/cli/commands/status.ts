@@ -39,11 +39,11 @@ export function command(io: Io): Command {
     .action(async (flags: StatusFlags) => {
       using client = agentClient(flags, io)
       if (flags.watch === true) {
-        await watch(() => look(client, flags, io), flags.every, io)
+        await watch(() => look(client, flags), flags.every, io)
         return
       }
       const { status, health } = await ask(client)
-      writeLines(io.stdout, flags.json === true ? [jsonLine(status)] : describe(status, health, flags, io))
+      writeLines(io.stdout, flags.json === true ? [jsonLine(status)] : describe(status, health, flags))
       if (flags.check === true) io.exitWith(CHECK_EXIT[health.level])
     })
 }
@@ -58,10 +58,10 @@ async function ask(client: HttpClient): Promise<{ readonly status: AgentStatus; 
 }
 
 /** An unreachable agent is shown as a state, not an error. */
-async function look(client: HttpClient, flags: StatusFlags, io: Io): Promise<Seen> {
+async function look(client: HttpClient, flags: StatusFlags): Promise<Seen> {
   try {
     const { status, health } = await ask(client)
-    return { page: describe(status, health, flags, io), lines: [lineOf(status, health)] }
+    return { page: describe(status, health, flags), lines: [lineOf(status, health)] }
   } catch (error) {
     if (!(error instanceof CodedError)) throw error
     const page = [`NO RESPONSE  ${error.message} ${ERRORS[error.code].remedy}`]
@@ -90,8 +90,9 @@ function rulesText(
   return `revision ${applied} of instance ${instanceInWords(instance)}${engines}${news}`
 }
 
-function describe(status: AgentStatus, health: Health, { all }: StatusFlags, io: Io): readonly string[] {
-  const now = io.now()
+function describe(status: AgentStatus, health: Health, { all }: StatusFlags): readonly string[] {
+  // The wall clock may be wrong.
+  const { now } = status.clock
   const isWhole = all === true
   const ago = (instant: number | null): string =>
     instant === null ? 'never' : `${roughly(Math.max(0, now - instant))} ago`
