@@ -1,8 +1,9 @@
 import type { Command } from 'commander'
 import { HttpClient } from '../client/http.ts'
 import { join } from 'node:path'
-import { agentOptions, type AgentSettings } from '../agent/settings.ts'
+import { agentOptions } from '../agent/settings.ts'
 import type { Io } from './io.ts'
+import type { Settings } from '../settings/option.ts'
 import { foundSettings } from './service-settings.ts'
 import { CodedError } from '../protocol/errors.ts'
 import { parseJson } from '../protocol/parse-json.ts'
@@ -20,16 +21,26 @@ export function withSocketFlag(command: Command): Command {
 }
 
 export function agentClient(flags: SocketFlags, io: Io): HttpClient {
-  const path = flags.socket ?? agentSettings(io).socket.path
+  const path = flags.socket ?? agentPlaces(io).socket.path
   return new HttpClient({ address: `unix:${path}`, unreachable: 'AGENT_UNREACHABLE' })
 }
 
-export function agentSettings(io: Io): AgentSettings {
-  return foundSettings(agentOptions, io)
+const { socket, state, writeBehind } = agentOptions.options
+const places = {
+  envPrefix: agentOptions.envPrefix,
+  options: {
+    socket: { path: socket.path },
+    state: { directory: state.directory },
+    writeBehind: { directory: writeBehind.directory },
+  },
+}
+
+export function agentPlaces(io: Io): Settings<typeof places.options> {
+  return foundSettings(places, io, agentOptions)
 }
 
 export function agentDatabase(flag: string | undefined, io: Io): string {
-  return flag ?? join(agentSettings(io).state.directory, 'journal.db')
+  return flag ?? join(agentPlaces(io).state.directory, 'journal.db')
 }
 
 export function withInstanceOption(command: Command): Command {

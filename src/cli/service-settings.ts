@@ -35,8 +35,13 @@ export function settingsOf<T extends OptionTree>(command: Command, table: Option
   return loadSettings(table, { file, flags, env: io.env, readText: io.readText })
 }
 
-export function foundSettings<T extends OptionTree>(table: OptionTable<T>, io: Io): Settings<T> {
-  return loadSettings(table, { file: settingsFile(table, io), flags: {}, env: io.env, readText: io.readText })
+export function foundSettings<T extends OptionTree>(
+  table: OptionTable<T>,
+  { env, readText }: Io,
+  whole?: OptionTable<OptionTree>,
+): Settings<T> {
+  const file = settingsFile(table, { env })
+  return loadSettings(table, { file, flags: {}, env, readText, ...(whole === undefined ? {} : { whole }) })
 }
 
 export function settingsFile(table: OptionTable<OptionTree>, { env }: Pick<Io, 'env'>): string | null {

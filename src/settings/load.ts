@@ -11,13 +11,15 @@ export interface Sources {
   /** By flag name: `{ 'socket-path': '/run/x.sock' }`. */
   readonly flags: Readonly<Record<string, string>>
   readonly readText: (path: string, allowed: 'FILES') => string
+  /** The whole table, if only a part of it is loaded: other settings may be wrong, or not for this user to read. */
+  readonly whole?: OptionTable<OptionTree>
 }
 
 /** @throws CodedError CONFIG_UNREADABLE or CONFIG_INVALID */
 export function loadSettings<T extends OptionTree>(table: OptionTable<T>, sources: Sources): Settings<T> {
   const named = namedOptions(table)
-  const file = sources.file === null ? undefined : readFile(sources.file, named, sources.readText)
-  refuseUnknownVariables(table, named, sources.env)
+  const file = sources.file === null ? undefined : readFile(sources.file, named, sources)
+  refuseUnknownVariables(table, sources.whole === undefined ? named : namedOptions(sources.whole), sources.env)
 
   const settings: Record<string, unknown> = {}
   for (const one of named) {
@@ -83,7 +85,7 @@ function valueOf({ option }: NamedOption, found: Found, readText: Sources['readT
 function readFile(
   path: string,
   named: readonly NamedOption[],
-  readText: Sources['readText'],
+  { readText, whole }: Pick<Sources, 'readText' | 'whole'>,
 ): ReadonlyMap<string, Found> {
   const text = read(path, readText)
   let toml: Record<string, unknown>
@@ -103,7 +105,7 @@ function readFile(
       if (keys.has(key)) found.set(key, { where: `${path}: ${key}`, value, as: 'toml' })
       else if (isAbove && isTable(value)) walk(value, key)
       else if (isAbove) throw invalid(`${path}: ${key} is ${shorten(value)}, but must be a table of settings.`)
-      else throw invalid(`${path}: unknown key ${key}${suggestion(key, keys.keys())}`)
+      else if (whole === undefined) throw invalid(`${path}: unknown key ${key}${suggestion(key, keys.keys())}`)
     }
   }
   walk(toml, '')

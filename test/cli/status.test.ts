@@ -25,6 +25,13 @@ test('it says in words how the agent is', async () => {
   ])
 })
 
+test('its times do not depend on the clock of the machine', async () => {
+  const clock = { now: 1_800_000_600_000, earliest: 1_800_000_600_000, latest: null }
+  await using agent = await fakeService('socket', { [path]: { body: agentStatus({ clock }) } })
+  const { out } = await tallygate(['status', '--socket', agent.address])
+  expect(out).toContain('cloud     connected, last contact 10 minutes ago\n')
+})
+
 test('an expired grant stops the spending', async () => {
   const body = agentStatus({ grant: { term: 4, expiresAt: 1, remainingMs: 0 } })
   await using agent = await fakeService('socket', { [path]: { body } })
@@ -88,12 +95,22 @@ test('without --socket it asks the agent where the agent’s own settings say', 
   expect(wrong.err).toMatch(/^tallygate: CONFIG_INVALID: .*did you mean TALLYGATE_AGENT_SOCKET_PATH\? /)
 })
 
+test('without --socket it needs no other setting: some are wrong until a restart, or secrets of the agent', async () => {
+  await using agent = await fakeService('socket', { [path]: { body: agentStatus() } })
+  const env = { TALLYGATE_AGENT_CONFIG: '/agent.toml', TALLYGATE_AGENT_LOG_LEVEL: 'loud' }
+  const readText = (file: string): string => {
+    if (file === '/agent.toml') return `bogus = 1\n[status]\ntoken_file = "/x"\n[socket]\npath = "${agent.address}"\n`
+    throw Object.assign(new Error(file), { code: 'EACCES' })
+  }
+  expect(await tallygate(['status'], { env, readText })).toMatchObject({ code: 0, err: '' })
+})
+
 test('no agent on the socket is AGENT_UNREACHABLE, exit code 69', async () => {
   const { code, out, err } = await tallygate(['status', '--socket', '/nowhere/agent.sock'])
   expect({ code, out }).toEqual({ code: 69, out: '' })
   expect(err).toBe(
     'tallygate: AGENT_UNREACHABLE: unix:/nowhere/agent.sock: the socket does not exist. ' +
-      'Start it with `sudo systemctl restart tallygate-agent.socket tallygate-agent`, or without systemd with `tallygate agent` as the user of the agent. Name the socket of another agent with --socket.\n',
+      'Start it with `sudo systemctl restart tallygate-agent.socket tallygate-agent`, or without systemd with `tallygate agent` as the user of the agent. If it does not start, `tallygate logs` shows why. Name the socket of another agent with --socket.\n',
   )
 })
 
