@@ -18,6 +18,7 @@ import {
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import Database from 'better-sqlite3'
+import { integrityOf } from '../../../platform/integrity.ts'
 import { counted } from '../../../core/accounts/in-words.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { unwritableReason } from '../../../protocol/file-reasons.ts'
@@ -291,8 +292,8 @@ function requireIntegrity(path: string, name: string): void {
   let database: Database.Database | undefined
   try {
     database = new Database(path, { readonly: true })
-    const result = database.pragma('integrity_check(1)', { simple: true })
-    if (result !== 'ok') throw corrupt(`the integrity check reports: ${String(result)}`)
+    const result = integrityOf(database, 'integrity_check')
+    if (result !== 'ok') throw corrupt(`the integrity check reports: ${result}`)
   } catch (error) {
     throw error instanceof CodedError ? error : (databaseFailure(error, path) ?? corrupt(messageOf(error), error))
   } finally {

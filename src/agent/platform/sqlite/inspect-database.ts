@@ -2,6 +2,7 @@
 import { stat, statfs } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import Database from 'better-sqlite3'
+import { integrityOf } from '../../../platform/integrity.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { unverifiedText } from '../../../protocol/signing.ts'
 import type { Identity, SalvageRecord } from '../../ledger/journal.ts'
@@ -72,7 +73,7 @@ function inspect(copy: string, knownSchema: number): InspectedDatabase {
   try {
     database.pragma('trusted_schema = OFF')
     const id = database.pragma('application_id', { simple: true })
-    const quickCheck = String(database.pragma('quick_check(1)', { simple: true }))
+    const quickCheck = integrityOf(database, 'quick_check')
     const schema = database.pragma('user_version', { simple: true }) as number
     const isEmpty = database.pragma('page_count', { simple: true }) === 0
     const foreign = isEmpty ? 'the file is empty' : 'the file is the database of another program'

@@ -3,6 +3,7 @@ import { closeSync, existsSync, openSync, readFileSync, readdirSync } from 'node
 import { dirname, resolve } from 'node:path'
 import Database from 'better-sqlite3'
 import { databaseFailure } from '../../../platform/database-failure.ts'
+import { integrityOf } from '../../../platform/integrity.ts'
 import { denialOf } from '../../../platform/denial-of.ts'
 import { makeDirectories } from '../../../platform/make-directories.ts'
 import { flush } from '../../../platform/flush.ts'
@@ -37,8 +38,8 @@ export function openDatabase(path: string): Database.Database {
     set(database, 'wal_autocheckpoint', '0', 0n)
     set(database, 'foreign_keys', 'ON', 1n)
     expect(database, 'page_size', BigInt(PAGE_BYTES))
-    const result = database.pragma('quick_check(1)', { simple: true })
-    if (result !== 'ok') throw corrupt(path, `the integrity check reports: ${String(result)}`)
+    const result = integrityOf(database, 'quick_check')
+    if (result !== 'ok') throw corrupt(path, `the integrity check reports: ${result}`)
     migrate(database, path)
     flushLog(database, path)
     flushDirectoryOf(path)

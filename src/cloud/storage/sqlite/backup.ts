@@ -2,6 +2,7 @@
 import { chmodSync, closeSync, openSync, renameSync, rmSync } from 'node:fs'
 import { dirname } from 'node:path'
 import Sqlite from 'better-sqlite3'
+import { integrityOf } from '../../../platform/integrity.ts'
 import { flush } from '../../../platform/flush.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { unwritableReason } from '../../../protocol/file-reasons.ts'
@@ -39,9 +40,8 @@ export function backUpStore(path: string, to: string): void {
 function verify(path: string): void {
   const copy = new Sqlite(path, { readonly: true })
   try {
-    const result = copy.pragma('integrity_check(1)', { simple: true })
-    if (result !== 'ok')
-      throw new CodedError('DATABASE_CORRUPT', `${path}: the integrity check reports: ${String(result)}`)
+    const result = integrityOf(copy, 'integrity_check')
+    if (result !== 'ok') throw new CodedError('DATABASE_CORRUPT', `${path}: the integrity check reports: ${result}`)
     const [wrong] = copy.pragma('foreign_key_check') as readonly unknown[]
     if (wrong !== undefined)
       throw new CodedError('DATABASE_CORRUPT', `${path}: ${JSON.stringify(wrong)} refers to a missing row`)

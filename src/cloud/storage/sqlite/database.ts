@@ -2,6 +2,7 @@
 import { closeSync, existsSync, openSync } from 'node:fs'
 import Sqlite from 'better-sqlite3'
 import { databaseFailure } from '../../../platform/database-failure.ts'
+import { integrityOf } from '../../../platform/integrity.ts'
 import { denialOf } from '../../../platform/denial-of.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type Migration, readMigrations } from '../sql/migrations.ts'
@@ -99,8 +100,8 @@ function own(database: Database, path: string): void {
 }
 
 function verify(database: Database, path: string): void {
-  const answer = database.pragma('quick_check(1)', { simple: true })
-  if (answer !== 'ok') throw new CodedError('DATABASE_CORRUPT', `${path} is damaged: ${String(answer)}`)
+  const found = integrityOf(database, 'quick_check')
+  if (found !== 'ok') throw new CodedError('DATABASE_CORRUPT', `${path} is damaged: ${found}`)
 }
 
 export function migrations(): readonly Migration[] {
