@@ -188,7 +188,7 @@ function problemOf(cause: unknown, way: string, network: string): string {
   if (tls !== null) {
     return `cannot be reached${way}: ${tls}. Check the certificate of the cloud, tls.ca_file and the clock of this device.`
   }
-  return `does not respond${way} (${network}). Check the network${way === '' ? '' : ' and the proxy'}.`
+  return `does not respond${way} (${network}).${way === '' ? '' : ' Check the proxy.'}`
 }
 
 function errnoOf(error: unknown): string {

@@ -59,7 +59,7 @@ const problem = (subject: string, code: string, message: string, remedy: string,
 const away = problem(
   'cloud',
   'CLOUD_UNREACHABLE',
-  'The cloud at cloud.example does not respond (ECONNREFUSED). Check the network.',
+  'The cloud at cloud.example does not respond (ECONNREFUSED).',
   ERRORS.CLOUD_UNREACHABLE.remedy,
   95,
 )
