@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'vitest'
+import { ERRORS } from '../../src/protocol/errors.ts'
 import { AGENT_STATUS_PATH } from '../../src/protocol/local/status.ts'
 import { agentStatus, instanceId } from './agent-status.ts'
 import { fakeService } from './fake-service.ts'
@@ -58,6 +59,18 @@ test('a device that was never enrolled, and what is wrong with it, are shown too
   expect(out).toContain('cloud     not connected, last contact never\n')
   expect(out).toContain('spending  not yet: the device has never attached to the cloud')
   expect(out).toContain('\n! sync: CLOUD_UNREACHABLE: no route (since 2027-01-15T07:43:20.000Z)\n')
+})
+
+test('the remedy of a condition is shown once', async () => {
+  const low = { subject: 'tokens of LW-ANNUAL', code: 'TOKENS_LOW', message: 'Few tokens are left.', since: 0 }
+  const overdue = { subject: 'backup', code: 'BACKUP_OVERDUE', message: 'There is no backup.', since: 0 }
+  const body = agentStatus({ conditions: [low, overdue] })
+  await using agent = await fakeService('socket', { [path]: { body } })
+  const { out } = await tallygate(['status', '--socket', agent.address])
+  expect(out).toContain(`Few tokens are left.\n  -> An administrator adds tokens`)
+  expect(out).toContain(`(since 1970-01-01T00:00:00.000Z)\n! backup: BACKUP_OVERDUE: There is no backup.`)
+  expect(out).toContain(`  remedy: ${ERRORS.BACKUP_OVERDUE.remedy}\n`)
+  expect(out.match(/remedy:/g)).toHaveLength(1)
 })
 
 test('--all adds key, storage and backup, and the balances of actions and requesters', async () => {

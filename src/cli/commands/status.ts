@@ -117,10 +117,14 @@ function describe(status: AgentStatus, health: Health, { all }: StatusFlags): re
   ])
   const isNoted = rows.some(([, , , note]) => note !== '')
   const accounts = columns([['TOKENS OF', 'BALANCE', 'CHARGED', isNoted ? 'NOTE' : ''], ...rows])
-  const conditions = status.conditions.flatMap(({ subject, code, message, since }) => [
-    `! ${subject}: ${code}: ${message} (since ${new Date(since).toISOString()})`,
-    ...(Object.hasOwn(ERRORS, code) ? [`  remedy: ${ERRORS[code as ErrorCode].remedy}`] : []),
-  ])
+  const conditions = status.conditions.flatMap((condition) => {
+    const { subject, code, message, since } = condition
+    const remedy = Object.hasOwn(ERRORS, code) && !isRemedied(condition, status, health)
+    return [
+      `! ${subject}: ${code}: ${message} (since ${new Date(since).toISOString()})`,
+      ...(remedy ? [`  remedy: ${ERRORS[code as ErrorCode].remedy}`] : []),
+    ]
+  })
   return [
     ...healthLines(health),
     '',
@@ -128,6 +132,13 @@ function describe(status: AgentStatus, health: Health, { all }: StatusFlags): re
     ...(shown.length === 0 ? [] : ['', ...accounts]),
     ...(conditions.length === 0 ? [] : ['', ...conditions]),
   ]
+}
+
+/** Whether the first lines are about this condition, and contain its next steps. */
+function isRemedied(condition: AgentStatus['conditions'][number], status: AgentStatus, health: Health): boolean {
+  const isSame = (conditions: AgentStatus['conditions']): boolean =>
+    healthStatusOf({ ...status, conditions }).sentence === health.sentence
+  return isSame([condition]) && !isSame(status.conditions.filter((each) => each !== condition))
 }
 
 function detailsOf(status: AgentStatus, now: number): readonly (readonly string[])[] {
