@@ -54,7 +54,8 @@ async function clear(path: string): Promise<void> {
 
 function answers(path: string): Promise<boolean> {
   return new Promise((resolve, reject) => {
-    const socket = connect(path)
+    // A text alone would be a port if it is a number.
+    const socket = connect({ path })
     socket.once('connect', () => {
       socket.destroy()
       resolve(true)

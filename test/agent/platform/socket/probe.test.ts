@@ -1,5 +1,5 @@
 // Probes of real sockets that answer, hang, refuse or do not exist.
-import { createServer } from 'node:net'
+import { type AddressInfo, createServer } from 'node:net'
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { probeSocket } from '../../../../src/agent/platform/socket/probe.ts'
@@ -29,6 +29,14 @@ describe('a probe', () => {
     const path = join(temporaryDirectory(), 'agent.sock')
     listeningSocket(path)
     expect(await probeSocket(path, 20)).toBe(false)
+  })
+
+  it('takes a number for the name of a file, not for a port', async () => {
+    const server = createServer((socket) => void socket.end('HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n'))
+    onTestFinished(() => void server.close())
+    await new Promise<void>((resolve) => void server.listen(0, '127.0.0.1', resolve))
+    const { port } = server.address() as AddressInfo
+    expect(await probeSocket(String(port), 5_000)).toBe(false)
   })
 
   it('finds an agent that refuses further connections', async () => {
