@@ -57,7 +57,8 @@ it('creates everything that the file names, in one run, and nothing in the next'
   const first = await apply()
   expect(first).toMatchObject({ code: 0, err: '' })
   expect(first.out).toContain('+ rate table 1\n')
-  expect(first.out).toContain('+ line item FIRST-1000 of Workshop\n')
+  expect(first.out).toContain('\n    series: none\n    effectiveFrom: 2026-01-01T00:00:00.000Z\n')
+  expect(first.out).toContain('+ line item FIRST-1000 of Workshop\n    state: DEPLOYED\n    start: any\n    end: any\n')
   expect(first.out).toMatch(/\n8 created, 1 changed, 0 unchanged\.\n$/)
   for (const flags of [['--dry-run'], []]) {
     twin.now += 86_400_000

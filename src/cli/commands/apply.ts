@@ -8,6 +8,7 @@ import { jsonLine, writeLines } from '../lines.ts'
 import { type Planned, isRow, plan, problemsOf } from '../nouns/change.ts'
 import { readDocument } from '../nouns/document.ts'
 import { textOf } from '../nouns/noun.ts'
+import { windowText } from '../nouns/nouns.ts'
 import { type Row, Service, notFound } from '../nouns/service.ts'
 import { type SiteObject, readSite } from '../nouns/site.ts'
 
@@ -192,13 +193,14 @@ function nameOf({ object: { noun, instance }, body }: Step): string {
 }
 
 function linesOf(step: Step): readonly string[] {
-  const { existing, differences } = step
-  return [
-    `${existing === undefined ? '+' : '~'} ${nameOf(step)}`,
-    ...differences.map(({ path, before, after }) =>
-      existing === undefined ? `    ${path}: ${after ?? ''}` : `    ${path}: ${before ?? 'none'} -> ${after ?? 'none'}`,
-    ),
-  ]
+  const { object, existing, differences } = step
+  const times = new Set(object.noun.set.fields.flatMap(({ kind, path }) => (kind === 'time' ? [path] : [])))
+  const shown = differences.map(({ path, before, after }) => {
+    const text = (value: string | null): string =>
+      value === null || value === '' ? 'none' : times.has(path) ? windowText(Number(value)) || 'any' : value
+    return `    ${path}: ${existing === undefined ? '' : `${text(before)} -> `}${text(after)}`
+  })
+  return [`${existing === undefined ? '+' : '~'} ${nameOf(step)}`, ...shown]
 }
 
 function documentOf({ object: { noun, instance }, body, existing, differences }: Step) {

@@ -370,7 +370,8 @@ function overdraftText({ overdraftType, overdraftLimit }: Row): string {
   return overdraftType === 'Unlimited' ? 'unlimited' : tokensText(overdraftLimit)
 }
 
-function windowText(value: unknown): string {
+/** Empty: no limit. */
+export function windowText(value: unknown): string {
   return value === 0 || Number(textOf(value)) >= INSTANT_MAX ? '' : new Date(Number(textOf(value))).toISOString()
 }
 
