@@ -89,8 +89,8 @@ async function commandAll(name: string, path: string, flags: Flags, io: Io): Pro
   if (flags.yes !== true) {
     const shown = devices.slice(0, 10).map((device) => device.name)
     const rest = devices.length > shown.length ? ` and ${devices.length - shown.length} more` : ''
-    const one = devices.length === 1 ? 'it' : `these ${devices.length}`
-    throw new CodedError('USAGE', `Found ${shown.join(', ')}${rest}. Repeat with --yes to ${name} ${one}.`)
+    const run = devices.length === 1 ? name : `${name} for these ${devices.length}`
+    throw new CodedError('USAGE', `Found ${shown.join(', ')}${rest}. Repeat with --yes to run ${run}.`)
   }
   let refused = 0
   let done = 0

@@ -379,7 +379,7 @@ export const ERRORS = catalogue({
   },
   CONFIG_INVALID: {
     meaning: 'A setting is unknown or has an invalid value.',
-    remedy: 'Correct the setting that the message names. docs/reference/configuration.md lists all settings.',
+    remedy: 'Correct the setting that the message names. `tallygate agent --help` and `tallygate cloud --help` list all settings.',
     http: 500,
     exit: 78,
     retry: 'no',

@@ -148,7 +148,7 @@ describe('a command for all devices with a label', () => {
     const { code, err } = await devices(twin.address, 'drain', '--label', 'site=berlin')
     expect([code, err]).toEqual([
       64,
-      expect.stringContaining(`Found gateway, ${device(2).id}, press. Repeat with --yes to drain these 3.`),
+      expect.stringContaining(`Found gateway, ${device(2).id}, press. Repeat with --yes to run drain for these 3.`),
     ])
     expect(twin.asked.every(({ method }) => method === 'GET')).toBe(true)
   })

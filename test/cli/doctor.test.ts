@@ -276,7 +276,7 @@ describe('the checks', () => {
     const evidence = (given: Partial<Observations>) =>
       examine(healthy({ ...noAgent, configuration, ...given })).checks.find(({ name }) => name === 'agent')?.evidence
     expect(evidence({ agents })).toMatch(/ Process 812 runs but does not respond\.$/)
-    expect(evidence({ agents: agents.slice(1) })).toMatch(/ It does not run\.$/)
+    expect(evidence({ agents: agents.slice(1) })).toMatch(/ No agent runs\.$/)
     const only = { ...choice, process: { pid: 812, user: 'root' }, others: [] }
     expect(evidence({ agents, configuration: { ...configuration, choice: only, otherSocket: '/run/a.sock' } })).toMatch(
       /connection refused\. Process 812 listens on \/run\/a\.sock\.$/,

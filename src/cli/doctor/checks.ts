@@ -150,7 +150,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     if (problem !== null)
       return fail(
         `${problem.code}: ${problem.message}`,
-        'Correct the setting; docs/reference/configuration.md lists all settings.',
+        'Correct the setting: `tallygate agent --help` lists all.',
       )
     const named = file === null ? 'no settings file' : `${file} is valid`
     const { process } = choice
@@ -202,7 +202,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     const silent = agents.filter((each) => !isElsewhere(each)).map(({ pid }) => pid)
     if (silent.length === 0)
       return fail(
-        `${agent.message} It does not run.`,
+        `${agent.message} No agent runs.`,
         'Start it (systemctl restart tallygate-agent). tallygate logs shows why it stopped.',
       )
     return fail(
