@@ -1,7 +1,10 @@
-import type Database from 'better-sqlite3'
+/** A connection of SQLite. */
+interface Checked {
+  pragma(source: string, options: { readonly simple: true }): unknown
+}
 
 /** `ok`, or what SQLite finds first, in one line. */
-export function integrityOf(database: Database.Database, check: 'quick_check' | 'integrity_check'): string {
+export function integrityOf(database: Checked, check: 'quick_check' | 'integrity_check'): string {
   const found = String(database.pragma(`${check}(1)`, { simple: true }))
   return found.replace('*** in database main ***\n', '').replaceAll('\n', '; ')
 }

@@ -379,7 +379,8 @@ export const ERRORS = catalogue({
   },
   CONFIG_INVALID: {
     meaning: 'A setting is unknown or has an invalid value.',
-    remedy: 'Correct the setting that the message names. `tallygate agent --help` and `tallygate cloud --help` list all settings.',
+    remedy:
+      'Correct the setting that the message names. `tallygate agent --help` and `tallygate cloud --help` list all settings.',
     http: 500,
     exit: 78,
     retry: 'no',

@@ -219,7 +219,7 @@ function problemStatus({ conditions }: Status): HealthStatus | null {
   const many = conditions.length === 1 ? 'a problem' : `${conditions.length} problems. The first`
   const remedy = Object.hasOwn(ERRORS, first.code) ? [ERRORS[first.code as ErrorCode].remedy] : []
   return attention(
-    `This device is working, with ${many}: ${first.message.replace(/[^.]$/, '$&.')}`,
+    `This device is working, with ${many}: ${first.message.replace(/[^.?]$/, '$&.')}`,
     ...remedy,
     '`tallygate doctor` examines the device',
   )

@@ -62,12 +62,17 @@ export function nextCloudSession(
     case 'LOCKED':
       return {
         session: { ...session, state: 'LOCKED', checkedAt: now },
-        notice: new CodedError('SESSION_LOCKED', 'An administrator has locked the session of this device.', { details: { sessionId } }),
+        notice: new CodedError('SESSION_LOCKED', 'An administrator has locked the session of this device.', {
+          details: { sessionId },
+        }),
       }
     case 'ENDED': {
       if (session.state === 'KEPT') return { session: NO_CLOUD_SESSION, notice: undefined }
       const { state } = event
-      const message = state === 'UNKNOWN' ? 'The cloud does not know the session of this device.' : `The cloud has ended the session of this device: ${state}.`
+      const message =
+        state === 'UNKNOWN'
+          ? 'The cloud does not know the session of this device.'
+          : `The cloud has ended the session of this device: ${state}.`
       return {
         session: NO_CLOUD_SESSION,
         notice: new CodedError('SESSION_ENDED', message, { details: { sessionId, state } }),

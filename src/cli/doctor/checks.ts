@@ -148,10 +148,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
   },
   configuration: ({ configuration: { file, choice, otherSocket, problem }, settings, socket }) => {
     if (problem !== null)
-      return fail(
-        `${problem.code}: ${problem.message}`,
-        'Correct the setting: `tallygate agent --help` lists all.',
-      )
+      return fail(`${problem.code}: ${problem.message}`, 'Correct the setting: `tallygate agent --help` lists all.')
     const named = file === null ? 'no settings file' : `${file} is valid`
     const { process } = choice
     const whose = process === null ? 'the environment' : `the environment and flags of process ${process.pid}`
