@@ -760,7 +760,7 @@ describe('on PostgreSQL', () => {
 
     it('is refused where another program has tables of the same names, and leaves nothing behind', async () => {
       await runSql(schema.url, 'CREATE TABLE usage (text TEXT)')
-      expect(await codeOf(schema.url)).toBe('DATABASE_CORRUPT')
+      expect(await codeOf(schema.url)).toBe('DATABASE_UNSUITABLE')
       const tables = await runSql(schema.url, 'SELECT tablename FROM pg_tables WHERE schemaname = current_schema()')
       expect(tables).toEqual([{ tablename: 'usage' }])
     })

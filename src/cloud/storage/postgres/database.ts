@@ -149,9 +149,8 @@ async function migrate(client: pg.Client, schema: number, shown: string): Promis
     } catch (error) {
       await client.query('ROLLBACK').catch(() => undefined)
       if (error instanceof pg.DatabaseError && error.code === DUPLICATE_TABLE) {
-        throw new CodedError('DATABASE_CORRUPT', `${shown} has tables of another program: ${error.message}.`, {
-          cause: error,
-        })
+        const problem = 'it must be empty, but has tables of another program'
+        throw new CodedError('DATABASE_UNSUITABLE', `${shown}: ${problem}: ${error.message}.`, { cause: error })
       }
       throw error
     }
