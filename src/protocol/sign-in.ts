@@ -39,7 +39,9 @@ const accessRule = z
     roles: z.array(z.enum(ROLES)).min(1).max(ROLES.length),
     instances: z.array(uuid.toLowerCase()).min(1).max(INSTANCES_MAX).optional(),
   })
-  .refine(({ roles, instances }) => instances === undefined || !roles.includes('keys'))
+  .refine(({ roles, instances }) => instances === undefined || !roles.includes('keys'), {
+    error: 'the role keys cannot be limited to instances',
+  })
 export type AccessRule = z.infer<typeof accessRule>
 
 export const accessRules = z.array(accessRule).min(1).max(RULES_MAX)

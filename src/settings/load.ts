@@ -79,7 +79,7 @@ function valueOf({ option }: NamedOption, found: Found, readText: Sources['readT
   const parsed = as === 'toml' ? option.fromToml(value) : option.fromText(String(value), where)
   if (parsed !== undefined) return parsed
   const shown = option.secret ? '' : ` is ${shorten(value)}, but`
-  throw invalid(`${where}${shown} takes ${option.expects}.`)
+  throw invalid(`${option.wrongPart(value, where) ?? `${where}${shown} takes ${option.expects}`}.`)
 }
 
 function readFile(

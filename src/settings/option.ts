@@ -1,5 +1,6 @@
 /** Each setting's TOML key, environment variable, flag, help, documentation and type come from one table entry. */
 import type { z } from 'zod'
+import { firstProblem } from '../protocol/errors.ts'
 import { BYTES, DURATION, type Quantity } from './quantity.ts'
 
 export interface Option<T> {
@@ -19,6 +20,8 @@ export interface Option<T> {
   /** Undefined: invalid. @param source of a secret: see {@link Secret.source} */
   readonly fromText: (text: string, source: string) => T | undefined
   readonly fromToml: (value: unknown) => T | undefined
+  /** Names the part of a structure that is wrong. Null: the value as a whole is. */
+  readonly wrongPart: (value: unknown, where: string) => string | null
 }
 
 export interface OptionTree {
@@ -148,6 +151,11 @@ export function structure<T>(
       show: (value) => JSON.stringify(value),
       fromText: (given) => parse(jsonOf(given)),
       fromToml: parse,
+      wrongPart: (given, where) => {
+        const { error } = schema.safeParse(typeof given === 'string' ? jsonOf(given) : given)
+        const isNamed = error?.issues.some(({ path, code }) => path.length > 0 || code === 'custom') ?? false
+        return error !== undefined && isNamed ? firstProblem(error, where) : null
+      },
     },
   )
 }
@@ -212,6 +220,7 @@ export function secret(spec: {
     reloadable: spec.reloadable === true,
     fromText: (given, source) => (given.trim() === '' ? undefined : new Secret(given.trim(), source)),
     fromToml: () => undefined,
+    wrongPart: () => null,
   }
 }
 
@@ -266,6 +275,8 @@ interface Kind<T> {
   readonly show: (value: T) => string
   readonly fromText: (text: string) => T | undefined
   readonly fromToml: (value: unknown) => T | undefined
+  /** Default: no parts. */
+  readonly wrongPart?: Option<T>['wrongPart']
 }
 
 function option<T, D extends T | null>(
@@ -281,6 +292,7 @@ function option<T, D extends T | null>(
     ...{ help, default: fallback as T | Extract<D, null>, defaultText, secret: false },
     reloadable: reloadable ?? false,
     expects: kind.takes,
+    wrongPart: () => null,
     ...kind,
   }
 }

@@ -59,6 +59,9 @@ test('a structure is TOML in the file and JSON elsewhere, and fits its schema in
   for (const wrong of ['', '{', '{}', '[{"a":"1"}]', '[{"a":1,"b":2}]'])
     expect(option.fromText(wrong, '')).toBeUndefined()
   expect(option.fromToml({})).toBeUndefined()
+  expect(option.wrongPart([{ a: '1' }], 'file: key')).toBe('file: key[0].a: must be a number')
+  expect(option.wrongPart('[{}]', '--key')).toBe('--key[0].a: is missing')
+  for (const whole of [{}, '{}', '{']) expect(option.wrongPart(whole, '--key')).toBeNull()
 })
 
 test('a URL names several hosts only where it may', () => {
