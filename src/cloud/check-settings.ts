@@ -13,15 +13,51 @@ export interface Certificate {
 }
 
 /** @throws CodedError CONFIG_INVALID */
-export function requireConsistent({ http, db, cells, oidc, metrics }: CloudSettings): void {
+export function requireConsistent(settings: CloudSettings): void {
+  const { http, db, cells, oidc, metrics } = settings
   if (!/^(\/[^/\s?#]+)*$/.test(http.prefix)) {
     throw invalid(`http.prefix is ${JSON.stringify(http.prefix)}, but takes a path like "/name".`)
   }
   if (db !== null && cells !== null) {
     throw invalid('db and cells are both set. With cells, name the database of db as the first cell.')
   }
+  requirePublicUrl(http)
+  requireUsed(settings)
   signInIssuer(oidc)
   metricsPlace(metrics)
+}
+
+/** @throws CodedError CONFIG_INVALID */
+function requirePublicUrl({ publicUrl, prefix }: CloudSettings['http']): void {
+  if (publicUrl === null) return
+  const { username, password, search, hash, pathname } = new URL(publicUrl)
+  if (username !== '' || password !== '' || search !== '' || hash !== '') {
+    throw invalid('http.public_url takes a URL without user name, query and fragment.')
+  }
+  if (prefix !== '' && pathname.replace(/\/+$/, '').endsWith(prefix)) {
+    throw invalid(`http.public_url ends with ${prefix}, which the cloud adds. Remove it, or change http.prefix.`)
+  }
+}
+
+/** A setting without effect would leave an administrator in the belief that it protects something. */
+function requireUsed({ db, cells, dbStandby, events, push, edge }: CloudSettings): void {
+  if (dbStandby && db === null && cells === null) {
+    throw invalid('db_standby needs db or cells: SQLite has no standby.')
+  }
+  if (push.url !== null && push.broker !== 'external') {
+    throw invalid(
+      `push.url is set, but push.broker is "${push.broker}". Set push.broker to "external", or remove push.url.`,
+    )
+  }
+  const { natsUrl, natsUsername, natsPassword, natsCredentials } = events
+  if (natsUrl === null && (natsUsername !== null || natsPassword !== null || natsCredentials !== null)) {
+    throw invalid('events.nats_url is missing: credentials for NATS are set.')
+  }
+  if (edge.settleAfter <= edge.syncEvery) {
+    throw invalid(
+      'edge.settle_after must be longer than edge.sync_every: devices that report in time would be settled.',
+    )
+  }
 }
 
 /** Null: usage stays in the database. @throws CodedError CONFIG_INVALID */
@@ -39,11 +75,13 @@ export function signInIssuer({
   issuer,
   clientId,
   access,
+  scopes,
 }: CloudSettings['oidc']): { readonly issuer: string; readonly clientId: string } | null {
   if (issuer === null && clientId === null && access === null) return null
   if (issuer === null || clientId === null || access === null) {
     throw invalid('oidc.issuer, oidc.client_id and oidc.access go together: one is missing.')
   }
+  if (!scopes.split(' ').includes('openid')) throw invalid('oidc.scopes must contain openid.')
   const { protocol, hostname, username, search, hash } = new URL(issuer)
   if (username !== '' || search !== '' || hash !== '') {
     throw invalid('oidc.issuer takes a URL without user name, query and fragment.')

@@ -172,7 +172,12 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     administrationKeyFile,
     ended: shutdown.ended,
     reload: (load) => {
-      live.reload(load)
+      live.reload(() => {
+        const fresh = load()
+        // Also what waits for a restart: the restart would fail.
+        requireUsable(fresh)
+        return fresh
+      })
       void reloadKeys(cells, keys, node)
       metrics.reloaded(live.notice?.code !== 'CONFIG_NOT_RELOADED')
     },

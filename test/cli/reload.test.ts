@@ -249,6 +249,10 @@ describe('the twin on SIGHUP', () => {
     twin.hangUp()
     expect(await twin.line('settings not reloaded')).toMatchObject({ code: 'CONFIG_NOT_RELOADED' })
     expect(await successful()).toBe('0')
+
+    write('http.public_url = "https://cloud.example/dynamicmonetization"')
+    twin.hangUp()
+    expect(await twin.line('settings not reloaded')).toMatchObject({ cause: 'CONFIG_INVALID' })
     expect(await twin.end()).toBe(0)
   })
 

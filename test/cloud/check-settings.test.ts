@@ -1,0 +1,36 @@
+import { expect, it } from 'vitest'
+import { requireConsistent } from '../../src/cloud/check-settings.ts'
+import { cloudOptions } from '../../src/cloud/settings.ts'
+import { loadSettings } from '../../src/settings/load.ts'
+
+const check = (flags: Readonly<Record<string, string>>): void =>
+  requireConsistent(loadSettings(cloudOptions, { file: null, env: {}, flags, readText: () => '' }))
+
+const SIGN_IN = { 'oidc-issuer': 'https://login.example', 'oidc-client-id': 'a' }
+const ACCESS = { 'oidc-access': '[{"value":"a","roles":["read"]}]' }
+
+it('accepts the defaults, and settings that have an effect', () => {
+  check({})
+  check({ 'db-standby': 'true', db: 'postgres://a@b/c' })
+  check({ 'push-broker': 'external', 'push-url': 'mqtt://broker.example' })
+  check({ 'http-public-url': 'https://cloud.example/plant' })
+  check({ ...SIGN_IN, ...ACCESS })
+})
+
+it.each([
+  [{ 'db-standby': 'true' }, 'db_standby needs db or cells'],
+  [{ 'push-url': 'mqtt://broker.example' }, 'Set push.broker to "external"'],
+  [{ 'events-nats-username': 'cloud' }, 'events.nats_url is missing'],
+  [{ 'edge-sync-every': '2h', 'edge-settle-after': '1h' }, 'edge.settle_after must be longer'],
+  [{ 'http-public-url': 'https://cloud.example/dynamicmonetization/' }, 'ends with /dynamicmonetization'],
+  [{ 'http-public-url': 'https://user:secret@cloud.example' }, 'without user name'],
+  [{ 'http-public-url': 'https://cloud.example/?a' }, 'without user name'],
+  [{ ...SIGN_IN, ...ACCESS, 'oidc-scopes': 'profile' }, 'must contain openid'],
+  [{ ...SIGN_IN, 'oidc-access': '[{"value":"a","roles":["admin"]}]' }, 'oidc-access[0].roles[0]: must be one of'],
+  [{ ...SIGN_IN, 'oidc-access': '[]' }, '--oidc-access is "[]", but takes a list'],
+  [{ cells: '[{"name":"a","url":"http://b/c"}]' }, 'cells[0].url: must be a URL that begins with postgres://'],
+  [{ cells: '[{"name":"a","url":"postgres://b/c"},{"name":"a","url":"postgres://b/d"}]' }, 'cells: names a cell twice'],
+])('refuses %o, and says what to change', (flags, message) => {
+  expect(() => check(flags)).toThrow(expect.objectContaining({ code: 'CONFIG_INVALID' }))
+  expect(() => check(flags)).toThrow(message)
+})
