@@ -98,6 +98,12 @@ describe('the health status', () => {
       'refusing',
       /was replaced by another one.* refuses every/,
     ],
+    [
+      'one with a problem that ends with a question',
+      { conditions: condition('settings', 'CONFIG_NOT_RELOADED', 'did you mean status.port?') },
+      'attention',
+      /: did you mean status\.port\?$/,
+    ],
     ['one with a problem', { conditions: condition('sync') }, 'attention', /working, with a problem: it is away\.$/],
     [
       'one with several problems',
