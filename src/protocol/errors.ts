@@ -740,7 +740,7 @@ export const ERRORS = catalogue({
   },
   DISK_FAILED: {
     meaning:
-      'A disk read or write failed and its outcome is unknown, so the process stops. The next start checks its state.',
+      'A disk read or write failed and its outcome is unknown, or another program removed a file in use, so the process stops. The next start checks its state.',
     remedy: 'Let the service manager restart the process. If the error recurs, check the disk and the kernel log.',
     http: 503,
     exit: 74,

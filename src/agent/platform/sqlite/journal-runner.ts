@@ -2,9 +2,9 @@
  * Runs the calls of the journal one by one in this thread. Only flushes run beside it: while one does, the agent decides the
  * next requests. A second thread would take 30 MiB more, for its own heap.
  */
-import { closeSync, fdatasync, fdatasyncSync, openSync } from 'node:fs'
+import { closeSync, fdatasync, fdatasyncSync, fstatSync, openSync, statSync } from 'node:fs'
 import Database from 'better-sqlite3'
-import { messageOf } from '../../../protocol/errors.ts'
+import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { DiskReserve } from './disk-reserve.ts'
 import { Housekeeping } from './housekeeping.ts'
 import type { JournalAnswer, JournalCall, JournalRunner, OnAnswer, RunnerOptions } from './journal-calls.ts'
@@ -93,7 +93,7 @@ class Runner implements JournalRunner {
     } else if (!answer.ok || !handler.takeUnflushed()) {
       this.#answer(onAnswer, answer)
     } else if (call.method === 'append' && call.args[0].isAwaitedByOne && this.#lastFlushMs < FAST_FLUSH_MS) {
-      this.#answer(onAnswer, this.#flushedHere() ?? answer)
+      this.#answer(onAnswer, this.#flushedHere('log') ?? answer)
     } else {
       this.#flush('log', (failure) => this.#answer(onAnswer, failure ?? answer))
     }
@@ -119,10 +119,34 @@ class Runner implements JournalRunner {
 
   /** A step between calls. */
   #tidy(): boolean {
-    if (this.#isBusy) return false
+    if (this.#isBusy || this.#failIfRemoved()) return false
     const isMore = this.#handler.tidy()
     if (this.#handler.isIdleCheckpointDue()) this.#checkpoint()
     return isMore
+  }
+
+  /** Another program has removed a file: what goes into it would end with this process. */
+  #failIfRemoved(): boolean {
+    const removed = (['database', 'log'] as const).find((file) => this.#isRemoved(file))
+    if (removed === undefined) return false
+    // What only the removed log has goes into the database.
+    if (removed === 'log') this.#handler.copyLog()
+    if (removed === 'log') this.#flushedHere('database')
+    this.#keepOpen()
+    const message = `${this.#pathOf(removed)} was removed or replaced by another program while the agent used it.`
+    this.#handler.fail(new CodedError('DISK_FAILED', message))
+    return true
+  }
+
+  #isRemoved(file: keyof Files): boolean {
+    const { dev, ino } = fstatSync(this.#file(file))
+    try {
+      const found = statSync(this.#pathOf(file), { throwIfNoEntry: false })
+      return found?.dev !== dev || found.ino !== ino
+    } catch {
+      // The directory cannot be looked at now.
+      return false
+    }
   }
 
   /** Later calls wait: the log may only begin again once the database is flushed. */
@@ -145,14 +169,14 @@ class Runner implements JournalRunner {
     })
   }
 
-  /** Of the log, in this thread. Null: it is flushed. */
-  #flushedHere(): JournalAnswer | null {
+  /** In this thread. Null: it is flushed. */
+  #flushedHere(file: keyof Files): JournalAnswer | null {
     const begun = performance.now()
     try {
-      this.#flushes.here(this.#file('log'))
+      this.#flushes.here(this.#file(file))
       return null
     } catch (error) {
-      return this.#failed('log', error)
+      return this.#failed(file, error)
     } finally {
       this.#lastFlushMs = performance.now() - begun
     }
@@ -163,11 +187,16 @@ class Runner implements JournalRunner {
     return this.#files[file]
   }
 
+  #pathOf(file: keyof Files): string {
+    return file === 'log' ? `${this.#path}-wal` : this.#path
+  }
+
   /** What the disk contains is unknown, so that all later calls fail, too. */
   #failed(file: keyof Files, cause: unknown): JournalAnswer {
     this.#keepOpen()
-    const path = file === 'log' ? `${this.#path}-wal` : this.#path
-    return this.#handler.fail(new Database.SqliteError(`${path}: ${messageOf(cause)}`, 'SQLITE_IOERR_FSYNC'))
+    return this.#handler.fail(
+      new Database.SqliteError(`${this.#pathOf(file)}: ${messageOf(cause)}`, 'SQLITE_IOERR_FSYNC'),
+    )
   }
 
   /**

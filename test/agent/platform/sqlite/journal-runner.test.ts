@@ -1,6 +1,9 @@
 // When the journal answers: after the flush of what it has committed, and not at all from what a flush may have lost.
+import { copyFileSync, rmSync } from 'node:fs'
+import { join } from 'node:path'
 import { setImmediate as turn } from 'node:timers/promises'
 import { describe, expect, it } from 'vitest'
+import { IDLE_MS } from '../../../../src/agent/platform/sqlite/housekeeping.ts'
 import { type Flushes, runInThisThread } from '../../../../src/agent/platform/sqlite/journal-runner.ts'
 import type { StartRunner } from '../../../../src/agent/platform/sqlite/journal-calls.ts'
 import { messageOf } from '../../../../src/protocol/errors.ts'
@@ -139,5 +142,34 @@ describe('a checkpoint', () => {
     await test.end(new Error('EIO'))
     await expect(two(test.journal, next)).rejects.toThrow('EIO')
     expect(test.broken).toMatchObject([{ code: 'DISK_FAILED' }])
+  })
+})
+
+describe('a file that another program removes', () => {
+  const poll = { interval: 2 * IDLE_MS, timeout: 20_000 }
+
+  it.for(['journal.db', 'journal.db-wal'])('%s ends the journal', async (name) => {
+    const { journal, broken, directory } = await journalWithFlushes()
+    await two(journal, 1)
+    rmSync(join(directory, name))
+    const saved = (): Promise<string> => journal.saveClock(STAMP).then(() => 'saved', messageOf)
+    await expect.poll(saved, poll).toMatch(/was removed or replaced by another program/)
+    expect(broken).toMatchObject([{ code: 'DISK_FAILED', message: expect.stringContaining(`/${name} was`) as string }])
+  })
+
+  it('leaves its entries in the database, if it was the log', async () => {
+    const { journal, broken, directory } = await journalWithFlushes()
+    await two(journal, 1)
+    rmSync(join(directory, 'journal.db-wal'))
+    await two(journal, 3)
+    const isBroken = (): Promise<boolean> =>
+      journal.saveClock(STAMP).then(
+        () => false,
+        () => broken.length === 1,
+      )
+    await expect.poll(isBroken, poll).toBe(true)
+    const copy = temporaryDirectory()
+    copyFileSync(join(directory, 'journal.db'), join(copy, 'journal.db'))
+    expect(await (await journalIn(copy)).read()).toMatchObject({ lastEntry: 4 })
   })
 })
