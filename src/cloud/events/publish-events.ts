@@ -124,6 +124,7 @@ export class EventPublisher {
         const found = await this.#read(claimed.position, claimed.upTo)
         if (found instanceof CodedError) await this.#failed(found.message)
         this.#chunk = found instanceof CodedError ? null : found
+        this.#attempts = 0
       }
     }
     const chunk = this.#chunk

@@ -632,6 +632,31 @@ export function publishEventsSuite(
       if (store !== twin.store) await store.close()
     })
 
+    it('has three attempts for each event, also after another node has set one aside', async () => {
+      const store = await other()
+      const second = publisherOf(store, 'second')
+      await run()
+      sink.check = () => {
+        throw new EventsRejected('no such customer')
+      }
+      const attempt = async (by: EventPublisher): Promise<void> => {
+        await run(by)
+        twin.time += 20_000
+      }
+      await write(1)
+      for (const by of [publisher, publisher]) await attempt(by)
+      twin.time += 60_000
+      for (const by of [second, second, second]) await attempt(by)
+      expect(await state()).toMatchObject({ deadLetters: 1, behind: false })
+      await write(2)
+      twin.time += 60_000
+      for (const by of [publisher, publisher]) await attempt(by)
+      expect(await state()).toMatchObject({ deadLetters: 1 })
+      await attempt(publisher)
+      expect(await state()).toMatchObject({ deadLetters: 2 })
+      if (store !== twin.store) await store.close()
+    })
+
     it('is sent once, whatever nodes write at the same time', async () => {
       const store = await other()
       const stores = [twin.store, store]
