@@ -233,6 +233,18 @@ describe('a database file', () => {
     await store.close()
   })
 
+  it.for(['', '-wal'])('stops a store when another program removes a file (%j)', async (suffix) => {
+    const broken: unknown[] = []
+    const store = openSqliteStore({ path, check: false, onBroken: (error) => broken.push(error) })
+    await store.transaction((tx) => tx.configuration.save(setting))
+    rmSync(`${path}${suffix}`)
+    const message = `${path}: ${path}${suffix} was removed or replaced by another program`
+    const failed = { code: 'DISK_FAILED', message }
+    await expect(store.transaction((tx) => tx.configuration.save(setting))).rejects.toMatchObject(failed)
+    expect(broken).toMatchObject([failed])
+    await store.close()
+  })
+
   it('is not flushed after a checkpoint that failed, even if a later one would succeed', async () => {
     const failed = new Sqlite.SqliteError('disk I/O error', 'SQLITE_IOERR_WRITE')
     const checkpoint = vi.fn().mockImplementationOnce(() => {

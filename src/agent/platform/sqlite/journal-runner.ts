@@ -2,8 +2,9 @@
  * Runs the calls of the journal one by one in this thread. Only flushes run beside it: while one does, the agent decides the
  * next requests. A second thread would take 30 MiB more, for its own heap.
  */
-import { closeSync, fdatasync, fdatasyncSync, fstatSync, openSync, statSync } from 'node:fs'
+import { closeSync, fdatasync, fdatasyncSync, openSync } from 'node:fs'
 import Database from 'better-sqlite3'
+import { FilesInUse } from '../../../platform/files-in-use.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { DiskReserve } from './disk-reserve.ts'
 import { Housekeeping } from './housekeeping.ts'
@@ -44,6 +45,7 @@ class Runner implements JournalRunner {
   readonly #housekeeping: Housekeeping
   readonly #waiting: { readonly call: JournalCall; readonly onAnswer: OnAnswer }[] = []
   #files: Files | null = null
+  #inUse: FilesInUse | null = null
   #isBusy = false
   #lastFlushMs = Infinity
 
@@ -59,6 +61,7 @@ class Runner implements JournalRunner {
         store.file.leaveFlushes()
         // Before the first commit: a file that is opened after a failed write may not learn of it.
         this.#files = { database: openSync(path, 'r'), log: openSync(`${path}-wal`, 'r') }
+        this.#inUse = new FilesInUse([path, `${path}-wal`])
         return store
       },
       diskReserve: new DiskReserve(diskReservePath, limits.diskReservePages * PAGE_BYTES),
@@ -125,28 +128,18 @@ class Runner implements JournalRunner {
     return isMore
   }
 
-  /** Another program has removed a file: what goes into it would end with this process. */
+  /** What only a removed log has goes into the database first. */
   #failIfRemoved(): boolean {
-    const removed = (['database', 'log'] as const).find((file) => this.#isRemoved(file))
-    if (removed === undefined) return false
-    // What only the removed log has goes into the database.
-    if (removed === 'log') this.#handler.copyLog()
-    if (removed === 'log') this.#flushedHere('database')
+    const removed = this.#inUse?.removed() ?? null
+    if (removed === null) return false
+    if (removed === this.#pathOf('log')) {
+      this.#handler.copyLog()
+      this.#flushedHere('database')
+    }
     this.#keepOpen()
-    const message = `${this.#pathOf(removed)} was removed or replaced by another program while the agent used it.`
+    const message = `${removed} was removed or replaced by another program while the agent used it.`
     this.#handler.fail(new CodedError('DISK_FAILED', message))
     return true
-  }
-
-  #isRemoved(file: keyof Files): boolean {
-    const { dev, ino } = fstatSync(this.#file(file))
-    try {
-      const found = statSync(this.#pathOf(file), { throwIfNoEntry: false })
-      return found?.dev !== dev || found.ino !== ino
-    } catch {
-      // The directory cannot be looked at now.
-      return false
-    }
   }
 
   /** Later calls wait: the log may only begin again once the database is flushed. */

@@ -160,6 +160,9 @@ export function coded(error: unknown, path: string): unknown {
   }
   const denial = denialOf(path)
   if (denial !== null) return new CodedError('STATE_UNWRITABLE', `${path}: ${denial}`, { cause: error })
+  if (code.startsWith('SQLITE_IOERR')) {
+    return new CodedError('DISK_FAILED', `${path}: ${error.message}`, { cause: error })
+  }
   const failure = databaseFailure(error, path)
   if (failure !== null) return failure
   if (code.startsWith('SQLITE_CANTOPEN') || code.startsWith('SQLITE_READONLY') || code === 'SQLITE_PERM') {

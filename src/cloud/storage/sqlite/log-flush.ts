@@ -2,6 +2,7 @@
 import { close, fdatasync, openSync } from 'node:fs'
 import { promisify } from 'node:util'
 import Sqlite from 'better-sqlite3'
+import { FilesInUse } from '../../../platform/files-in-use.ts'
 import { messageOf } from '../../../protocol/errors.ts'
 
 /** @param file descriptor */
@@ -11,6 +12,7 @@ export class LogFlush {
   readonly #path: string
   readonly #flushFile: FlushFile
   readonly #file: number
+  readonly #inUse: FilesInUse
   #last: Promise<void> = Promise.resolve()
 
   /**
@@ -22,6 +24,7 @@ export class LogFlush {
     this.#flushFile = flushFile
     // Before the first commit: a file that is opened after a failed write may not learn of it.
     this.#file = openSync(this.#path, 'r+')
+    this.#inUse = new FilesInUse([path, this.#path])
     this.flush().catch(() => undefined)
   }
 
@@ -50,5 +53,8 @@ export class LogFlush {
     } catch (cause) {
       throw new Sqlite.SqliteError(`${this.#path}: ${messageOf(cause)}`, 'SQLITE_IOERR_FSYNC')
     }
+    const removed = this.#inUse.removed()
+    if (removed === null) return
+    throw new Sqlite.SqliteError(`${removed} was removed or replaced by another program`, 'SQLITE_IOERR_FSYNC')
   }
 }

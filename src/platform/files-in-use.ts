@@ -1,0 +1,29 @@
+import { statSync } from 'node:fs'
+
+/** Open files. If another program removes or replaces one, what is written into it ends with this process. */
+export class FilesInUse {
+  readonly #identities: ReadonlyMap<string, string | null>
+
+  constructor(paths: readonly string[]) {
+    this.#identities = new Map(paths.map((path) => [path, identityOf(path)]))
+  }
+
+  /** The first that was removed or replaced; null: none. */
+  removed(): string | null {
+    for (const [path, before] of this.#identities) {
+      const now = identityOf(path)
+      if (now !== null && now !== before) return path
+    }
+    return null
+  }
+}
+
+/** Null: the file cannot be looked at. */
+function identityOf(path: string): string | null {
+  try {
+    const found = statSync(path, { throwIfNoEntry: false })
+    return found === undefined ? 'none' : `${found.dev}:${found.ino}`
+  } catch {
+    return null
+  }
+}
