@@ -28,6 +28,7 @@ import { hasCertificate } from '../platform/has-certificate.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
 import type { Outgoing } from '../platform/outgoing.ts'
 import { requireOwnDirectory } from '../platform/require-own-directory.ts'
+import type { Service } from '../platform/run-service.ts'
 import { Shutdown } from '../platform/shutdown.ts'
 import { softwareVersion } from '../platform/software-version.ts'
 import { lookAtMachine, writtenBytes } from './platform/system/machine.ts'
@@ -72,21 +73,16 @@ export interface Supervisor {
   /** Watchdog timeout, ms; null: none. */
   readonly watchdogMs: number | null
   ready(): void
+  /** Resets the watchdog. @param sentence status text for people */
   well(sentence: string): void
   stopping(): void
 }
 
-export interface Agent {
+export interface Agent extends Service<AgentSettings> {
   readonly socketPath: string
   /** `http://host:port` of the status page; null: off. */
   readonly statusAddress: string | null
   readonly link: Pick<Link, 'wake' | 'status'>
-  /** Resolves after {@link Agent.stop}. Rejects after cleanup if the agent had to end by itself, with a CodedError as reason. */
-  readonly ended: Promise<void>
-  /** On any error, all settings stay unchanged and the status reports it. @param load reads them. @throws CodedError */
-  reload(load: () => AgentSettings): void
-  /** Refuses new requests, records pending ones, signs off from the cloud, and ends. Idempotent. */
-  stop(): Promise<void>
 }
 
 /** Parts that others use, and that exist only when these begin to work. */

@@ -49,6 +49,7 @@ import { readLastBackup } from '../platform/last-backup.ts'
 import { openConnections } from '../platform/open-connections.ts'
 import { readSettingFile } from '../platform/read-setting-file.ts'
 import { requireOwnDirectory } from '../platform/require-own-directory.ts'
+import type { Service } from '../platform/run-service.ts'
 import { Shutdown } from '../platform/shutdown.ts'
 import { softwareVersion } from '../platform/software-version.ts'
 import { systemTimers, bootClock } from './platform/system/time.ts'
@@ -76,24 +77,11 @@ export interface Overrides {
   readonly supervisor?: { ready(): void; stopping(): void }
 }
 
-export interface Cloud {
+export interface Cloud extends Service<CloudSettings> {
   readonly address: string
   readonly metricsAddress: string
   /** Private key of the first administrator, PEM; exists if this cloud created it. */
   readonly administrationKeyFile: string
-  /**
-   * Rejects when the cloud stopped because of a failure, after all resources are released; resolves after {@link
-   * Cloud.stop}.
-   */
-  readonly ended: Promise<void>
-  /**
-   * Applies changed settings that can change at run time, and reloads the certificate. On any error all keep their
-   * values, and log and metrics report it.
-   * @param load reads all sources of the settings again. @throws CodedError
-   */
-  reload(load: () => CloudSettings): void
-  /** Stops accepting requests, finishes those in progress, and stops. Idempotent. */
-  stop(): Promise<void>
 }
 
 const REAP_EVERY_MS = 50

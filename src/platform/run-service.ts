@@ -9,8 +9,11 @@ export interface ServiceProcess<S> {
 }
 
 export interface Service<S> {
+  /** Resolves after {@link Service.stop}. Rejects after cleanup if the service had to end by itself, with the reason. */
   readonly ended: Promise<void>
+  /** On any error, all settings keep their values, and the service reports it. @param load reads them. @throws CodedError */
   reload(load: () => S): void
+  /** Refuses new requests, finishes those in progress, and ends. Idempotent. */
   stop(): Promise<void>
 }
 

@@ -1,10 +1,9 @@
 /** Pending requests for a new device key, until the request is durable or fails. */
+import type { z } from 'zod'
 import type { CodedError } from '../../protocol/errors.ts'
+import type { keyRotation } from '../../protocol/local/rotate-key.ts'
 
-export interface RotationStatus {
-  readonly key: string
-  readonly next: string
-}
+export type RotationStatus = Readonly<z.infer<typeof keyRotation>>
 
 export class RotationRequests {
   #waiting: PromiseWithResolvers<RotationStatus>[] = []

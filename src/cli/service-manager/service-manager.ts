@@ -1,4 +1,5 @@
 /** systemd's protocols: sd_notify(3), sd_listen_fds(3), sd_watchdog_enabled(3). Without systemd, calls are no-ops. */
+import type { Supervisor } from '../../agent/compose.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { listeningPath, sendDatagram } from './unix-calls.ts'
 
@@ -10,13 +11,8 @@ export interface PassedSocket {
   readonly path: string
 }
 
-export interface ServiceManager {
-  readonly watchdogMs: number | null
+export interface ServiceManager extends Supervisor {
   readonly passedSocket: PassedSocket | null
-  ready(): void
-  /** Resets the watchdog. @param sentence status text for people */
-  well(sentence: string): void
-  stopping(): void
 }
 
 /** The first descriptor after standard input, output and error. */

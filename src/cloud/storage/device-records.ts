@@ -2,6 +2,7 @@
 import type { AccountId } from '../../core/accounts/account.ts'
 import { outstanding } from '../../core/accounts/grant.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
+import type { ClockReading } from '../../core/rules/decision.ts'
 import { type DeviceAccount, type EpochState, NO_DEVICE_ACCOUNT } from '../../core/sync/receive.ts'
 import type { Label, Labels } from '../../protocol/edge/labels.ts'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
@@ -85,11 +86,8 @@ export interface ContactSince {
   readonly overdueBefore: number
 }
 
-/** POSIX ms. `latest` null: unbounded. */
-export interface DeviceClock {
-  readonly now: number
-  readonly earliest: number
-  readonly latest: number | null
+/** POSIX ms. */
+export interface DeviceClock extends ClockReading {
   readonly takenAt: number
 }
 
@@ -203,7 +201,7 @@ export interface Evidence {
   readonly receivedAt: number
 }
 
-/** A billed ledger entry. It is billed once: its hash covers it and all earlier entries. */
+/** Billed once: its hash covers it and all earlier entries. */
 export interface LedgerEntry {
   readonly n: number
   readonly hash: string

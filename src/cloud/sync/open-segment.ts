@@ -15,13 +15,10 @@ import { parseJson } from '../../protocol/parse-json.ts'
 import { type PublicJwk, entryHash, openDocument, sha256 } from '../../protocol/signing.ts'
 import { importPublicKey } from '../devices/device-key.ts'
 import type { GiveWay } from '../runtime/give-way.ts'
-import type { Device } from '../storage/device-records.ts'
+import type { Device, LedgerEntry } from '../storage/device-records.ts'
 import { parseLists } from './parse-lists.ts'
 
-export interface OpenedEntry {
-  readonly n: number
-  readonly hash: string
-  readonly text: string
+export interface OpenedEntry extends LedgerEntry {
   readonly body: EntryBody
 }
 

@@ -8,7 +8,8 @@ import { openPools } from '../policy/rules-in-force.ts'
 import type { MergeContext } from './merge-context.ts'
 import { saveMoves } from './grants/write-settlement.ts'
 
-interface Shown {
+/** All that the proofs show of one account. */
+interface ProvenGrant {
   readonly granted: Micro
   readonly last: { readonly term: number; readonly unlimited: boolean }
   readonly metered: boolean
@@ -19,7 +20,7 @@ export async function takeProofs(
   proofs: readonly Proof[],
 ): Promise<Epoch> {
   const { deps, tx, device, epoch, now } = context
-  const shown = new Map<AccountId, Shown>()
+  const shown = new Map<AccountId, ProvenGrant>()
   const forgotten = proofs.filter((proof) => isForgotten(epoch, proof))
   if (epoch.status === 'CLOSED' || forgotten.length === 0) return epoch
   let { term } = epoch

@@ -1,12 +1,10 @@
 /** Handles the socket's requests, whichever way they arrive. No business rules, and no input can end the process. */
 import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
-import type { z } from 'zod'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { KeptDecision } from '../../../protocol/local/decision.ts'
 import { REFUSALS, allowedMethods } from '../../../protocol/service/refusals.ts'
 import type { OffersWire } from '../../../protocol/local/offers.ts'
-import type { keyRotation } from '../../../protocol/local/rotate-key.ts'
 import type { AgentStatusWire } from '../../../protocol/local/status.ts'
 import type { Access, AccessCall } from '../../access/access.ts'
 import {
@@ -16,6 +14,7 @@ import {
   type Callers,
   callerName,
 } from '../../access/callers/callers.ts'
+import type { RotationStatus } from '../../keys/rotation-requests.ts'
 import { idempotencyKeyOf, type JsonBody, type Route } from './parse-request.ts'
 import { NOWHERE, type Reply, answered, plain, refused, traced } from './reply.ts'
 import { type SessionService, type SessionTarget, answerSession, instanceHeaderOf } from './session-requests.ts'
@@ -36,7 +35,7 @@ export interface RequestHandlerDeps {
     /** Remembers a refusal that has no ledger entry; returns its correlation id. */
     readonly refused: (error: CodedError, request: string, caller: string | null) => string
   }
-  readonly rotateKey?: () => Promise<z.input<typeof keyRotation>>
+  readonly rotateKey?: () => Promise<RotationStatus>
   /** Where the cloud serves the service API. Null: not enrolled yet. */
   readonly cloudAddress?: () => string | null
   /** Omitted: every client has every role, and callers are not identified. */

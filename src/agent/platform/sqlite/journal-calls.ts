@@ -64,9 +64,9 @@ export interface FoundEntry {
 export interface RunnerOptions {
   readonly path: string
   readonly limits: JournalLimits
-  /** Files that exist only once the journal has content. */
+  /** Files that exist only once the journal has content: beside one of them, an empty database is damaged. */
   readonly later: readonly string[]
-  /** Entries that an earlier process answered but did not write to the journal; null: none. */
+  /** Entries that an earlier process answered but did not write to the journal, which they continue; null: none. */
   readonly left: BootLog | null
 }
 

@@ -16,7 +16,6 @@ import {
   type SealedSegment,
   type StoredSession,
 } from '../../ledger/journal.ts'
-import type { BootLog } from '../../ledger/volatile-log.ts'
 import type { HealthCondition } from '../../sync/health.ts'
 import type { LinkLog } from '../../sync/ports.ts'
 import type {
@@ -24,20 +23,15 @@ import type {
   Batch,
   FoundEntry,
   JournalCall,
-  JournalLimits,
   JournalMethods,
   JournalRunner,
+  RunnerOptions,
   StartRunner,
 } from './journal-calls.ts'
 import { runInThisThread } from './journal-runner.ts'
 
-export interface JournalOptions {
-  readonly path: string
-  readonly limits: JournalLimits
-  /** Files that exist only once the journal has content: beside one of them, an empty database is damaged. */
-  readonly later?: readonly string[]
-  /** Volatile log of an earlier process; it continues a damaged journal. */
-  readonly left?: BootLog | null
+export interface JournalOptions
+  extends Pick<RunnerOptions, 'path' | 'limits'>, Partial<Pick<RunnerOptions, 'later' | 'left'>> {
   readonly sign: (payload: string) => Promise<string>
   readonly now: () => number
   readonly log: LinkLog
