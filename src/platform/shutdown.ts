@@ -1,9 +1,6 @@
 /** Ends a service once: when it is stopped, or after a failure. */
 import { CodedError, messageOf } from '../protocol/errors.ts'
-
-export interface ShutdownLog {
-  error(fields: Record<string, unknown>, message: string): void
-}
+import type { Log } from '../protocol/log.ts'
 
 /** Releases everything. After a failure, the state in memory can no longer be trusted: clients must be cut off at once. */
 export type End = (hasFailed: boolean) => Promise<void>
@@ -11,13 +8,13 @@ export type End = (hasFailed: boolean) => Promise<void>
 export class Shutdown {
   /** Resolves after a stop; rejects with a CodedError if the service had to end by itself. */
   readonly ended: Promise<void>
-  readonly #log: ShutdownLog
+  readonly #log: Pick<Log, 'error'>
   readonly #settle = Promise.withResolvers<undefined>()
   #end: End | null = null
   #failure: { readonly error: unknown } | null = null
   #running: Promise<void> | null = null
 
-  constructor(log: ShutdownLog) {
+  constructor(log: Pick<Log, 'error'>) {
     this.#log = log
     this.ended = this.#settle.promise
     // Avoids an unhandled rejection while no caller is attached yet.

@@ -8,6 +8,7 @@ import type { Micro } from '../../core/pricing/amount.ts'
 import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
 import type { ClockStamp, Journal, PendingEntry, Snapshot } from './journal.ts'
 import { type LeftLog, missingFrom } from './volatile-log.ts'
+import type { Log } from '../../protocol/log.ts'
 
 export interface RecoverReservations {
   readonly journal: Pick<Journal, 'appendWriteBehind'>
@@ -18,7 +19,7 @@ export interface RecoverReservations {
   readonly stamp: () => ClockStamp
   readonly newCorrelationId: () => string
   readonly engine: number
-  readonly log: { warn(fields: Record<string, unknown>, message: string): void }
+  readonly log: Pick<Log, 'warn'>
 }
 
 /** Returns whether the journal has changed. */

@@ -40,6 +40,7 @@ import {
   putOffOf,
   restOf,
 } from './session-change.ts'
+import type { Log } from '../../protocol/log.ts'
 
 export interface SessionsDeps {
   readonly ledger: Pick<Ledger, 'requireAttached' | 'lastEntry' | 'epoch' | 'grant' | 'recordTogether'>
@@ -54,7 +55,7 @@ export interface SessionsDeps {
   readonly newId: () => string
   readonly newCorrelationId: () => string
   readonly engine: number
-  readonly log: { warn(fields: Record<string, unknown>, message: string): void }
+  readonly log: Pick<Log, 'warn'>
   /** A broken invariant, or a write with unknown outcome: the process must end. */
   readonly onFatal: (error: unknown) => void
 }

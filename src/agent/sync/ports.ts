@@ -1,4 +1,5 @@
 import type { Journal } from '../ledger/journal.ts'
+import type { Log } from '../../protocol/log.ts'
 
 export type LinkJournal = Pick<
   Journal,
@@ -17,11 +18,7 @@ export interface Randomness {
   token(): string
 }
 
-/** A constant message, with the data in fields. */
-export interface LinkLog {
-  info(fields: Record<string, unknown>, message: string): void
-  warn(fields: Record<string, unknown>, message: string): void
-}
+export type LinkLog = Pick<Log, 'info' | 'warn'>
 
 export type EnrollmentToken =
   | { readonly token: string; /** Path of its file, or name of its environment variable. */ readonly source: string }

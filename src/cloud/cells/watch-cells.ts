@@ -4,6 +4,7 @@ import { changeSharedRules } from '../policy/bump-policy-revision.ts'
 import type { Keyring } from '../devices/keyring.ts'
 import { type CellStore, isUnreachable } from './cell-store.ts'
 import { copyShared } from './copy-shared.ts'
+import type { Log } from '../../protocol/log.ts'
 
 export interface WatchedCell {
   readonly name: string
@@ -25,10 +26,7 @@ export interface CellWatchDeps {
   readonly cells: readonly [WatchedCell, ...WatchedCell[]]
   readonly keys: Pick<Keyring, 'signer'>
   readonly now: () => number
-  readonly log: {
-    info(fields: Record<string, unknown>, message: string): void
-    warn(fields: Record<string, unknown>, message: string): void
-  }
+  readonly log: Pick<Log, 'info' | 'warn'>
 }
 
 export class CellWatch {

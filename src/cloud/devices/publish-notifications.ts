@@ -5,6 +5,7 @@ import type { ChangeNotification, OutboxMessage } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
 import type { Timers } from '../runtime/run-repeatedly.ts'
 import { INSTANCES_PER_ROUND, NOTIFICATIONS_PER_ROUND, NOTIFICATION_CLAIM_MS } from './limits.ts'
+import type { Log } from '../../protocol/log.ts'
 
 export interface Broker {
   /** False: notifications wait, and any node may publish them. */
@@ -18,16 +19,12 @@ export interface PushMessage {
   readonly retain: boolean
 }
 
-export interface NotificationLog {
-  warn(fields: Record<string, unknown>, message: string): void
-}
-
 export interface NotificationPublisherOptions {
   readonly store: Pick<Store, 'transaction' | 'read' | 'onOutbox'>
   readonly broker: Broker
   readonly now: () => number
   readonly timers: Timers
-  readonly log: NotificationLog
+  readonly log: Pick<Log, 'warn'>
   readonly lookEveryMs: number
 }
 

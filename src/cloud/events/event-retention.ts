@@ -1,5 +1,6 @@
 /** Deletes old events that are not usage, once every sink has passed them. See docs/explanation/events.md. */
 import type { Store } from '../storage/store.ts'
+import type { Log } from '../../protocol/log.ts'
 
 const ROWS_MAX = 500
 
@@ -9,7 +10,7 @@ export interface EventRetentionDeps {
   readonly trustsClock: () => boolean
   /** Read at each step. 0: forever. */
   readonly terms: () => { readonly retentionMs: number; readonly undeliveredRetentionMs: number }
-  readonly log: { warn(fields: Record<string, unknown>, message: string): void }
+  readonly log: Pick<Log, 'warn'>
 }
 
 export class EventRetention {

@@ -5,6 +5,7 @@ import { DEAD_LETTERS_MAX, type DeadLetter, type SinkLease } from '../storage/re
 import type { Reader, Store } from '../storage/store.ts'
 import { type OutgoingEvent, changeEvent, groupOf, usageEvent } from './outgoing-event.ts'
 import { EventsRejected, SinkUnavailable, type Sink } from './sink.ts'
+import type { Log } from '../../protocol/log.ts'
 
 export interface PublisherDeps {
   readonly store: Pick<Store, 'read' | 'transaction'>
@@ -14,10 +15,7 @@ export interface PublisherDeps {
   readonly nodeId: string
   readonly now: () => number
   readonly fraction: () => number
-  readonly log: {
-    info(fields: Record<string, unknown>, message: string): void
-    warn(fields: Record<string, unknown>, message: string): void
-  }
+  readonly log: Pick<Log, 'info' | 'warn'>
   readonly watcher: EventWatcher
 }
 

@@ -7,6 +7,7 @@ import { recordChange } from '../storage/audit.ts'
 import type { Actor } from '../storage/audit-records.ts'
 import type { ClockRecord } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
+import type { Log } from '../../protocol/log.ts'
 
 export interface Clocks {
   readonly now: () => number
@@ -39,15 +40,10 @@ export const CLOCK_LOOK_EVERY_MS = 60_000
 
 const RECORD_FRESH_MS = 3 * CLOCK_LOOK_EVERY_MS
 
-export interface ClockLog {
-  warn(fields: Record<string, unknown>, message: string): void
-  info(fields: Record<string, unknown>, message: string): void
-}
-
 export interface ClockGuardOptions {
   readonly store: Pick<Store, 'transaction'>
   readonly clocks: Clocks
-  readonly log: ClockLog
+  readonly log: Pick<Log, 'info' | 'warn'>
   /** When an inactive device is settled, ms; a gap in the record must be far shorter. */
   readonly settleAfterMs: () => number
 }

@@ -1,4 +1,5 @@
 /** Periodic work. Rounds share no state: a failed round is logged, and the next one starts from the store. */
+import type { Log } from '../../protocol/log.ts'
 
 export interface Timers {
   every(ms: number, call: () => void | Promise<void>): () => void
@@ -6,7 +7,7 @@ export interface Timers {
 
 export interface RepeatedJobDeps {
   readonly timers: Timers
-  readonly log: { error(fields: Record<string, unknown>, message: string): void }
+  readonly log: Pick<Log, 'error'>
 }
 
 export interface RepeatedJob {

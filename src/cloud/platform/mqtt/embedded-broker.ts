@@ -10,6 +10,7 @@ import type { Broker, PushMessage } from '../../devices/publish-notifications.ts
 import { type SignedIn, mayPublish, maySubscribe } from './device-rights.ts'
 import { Rarely } from '../../runtime/rarely.ts'
 import { PacketMeter } from '../../../protocol/mqtt-framing.ts'
+import type { Log } from '../../../protocol/log.ts'
 
 export interface EmbeddedBrokerOptions {
   readonly host: string
@@ -20,7 +21,7 @@ export interface EmbeddedBrokerOptions {
   /** Resolves the device of a token. @throws CodedError for an invalid token */
   readonly signIn: (token: string) => Promise<SignedIn>
   readonly onPresence: (deviceId: string, online: boolean) => void
-  readonly log: { info(fields: Record<string, unknown>, message: string): void }
+  readonly log: Pick<Log, 'info'>
   /** Of devices that are signed in, and of connections that are not: all devices may come back at once. */
   readonly connectionsMax?: number
 }

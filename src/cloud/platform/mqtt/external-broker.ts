@@ -6,6 +6,7 @@ import { brokerClosed, brokerFailure, topicsRefused } from '../../../protocol/br
 import { CodedError, type ErrorCode } from '../../../protocol/errors.ts'
 import { EVERY_PRESENCE } from '../../../protocol/push.ts'
 import type { Broker } from '../../devices/publish-notifications.ts'
+import type { Log } from '../../../protocol/log.ts'
 
 export interface ExternalBrokerOptions {
   readonly url: string
@@ -21,10 +22,7 @@ export interface ExternalBrokerOptions {
   readonly acknowledgeTimeoutMs?: number
   /** Uniform in [0, 1). */
   readonly fraction: () => number
-  readonly log: {
-    info(fields: Record<string, unknown>, message: string): void
-    warn(fields: Record<string, unknown>, message: string): void
-  }
+  readonly log: Pick<Log, 'info' | 'warn'>
 }
 
 /** Base of the random reconnect delay, which doubles up to the cap. A cloud has few nodes, so the cap can be short. */

@@ -12,6 +12,7 @@ import type { CloudSettings } from '../../settings.ts'
 import type { SignedIn } from './device-rights.ts'
 import { openEmbeddedBroker } from './embedded-broker.ts'
 import { ExternalBroker } from './external-broker.ts'
+import type { Log } from '../../../protocol/log.ts'
 
 export interface PushDeps {
   readonly settings: CloudSettings['push']
@@ -23,10 +24,7 @@ export interface PushDeps {
   readonly now: () => number
   readonly newId: () => string
   readonly timers: Timers
-  readonly log: {
-    info(fields: Record<string, unknown>, message: string): void
-    warn(fields: Record<string, unknown>, message: string): void
-  }
+  readonly log: Pick<Log, 'info' | 'warn'>
 }
 
 export interface Push {

@@ -4,15 +4,13 @@
  */
 import pRetry from 'p-retry'
 import { CodedError } from '../../../protocol/errors.ts'
+import type { Log } from '../../../protocol/log.ts'
 
 export interface AwaitDatabase {
   /** Time from the first attempt, ms; 0: one attempt. A pending attempt is not cancelled. */
   readonly waitMs: number
   readonly signal: AbortSignal
-  readonly log: {
-    info(fields: Record<string, unknown>, message: string): void
-    warn(fields: Record<string, unknown>, message: string): void
-  }
+  readonly log: Pick<Log, 'info' | 'warn'>
 }
 
 const FIRST_PAUSE_MS = 250
