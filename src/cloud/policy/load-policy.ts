@@ -127,23 +127,21 @@ export class Policies {
   }
 
   async #load(reader: Reader, revision: PolicyRevision): Promise<LoadedPolicy> {
-    const offline = await reader.edge.offlinePolicies.list(revision.instanceId)
+    const { instanceId, calendarDue, bumpedAt, engine } = revision
+    const offline = await reader.edge.offlinePolicies.list(instanceId)
     const overspendCaps = new Map(offline.map(({ lineItemId, overspendCap }) => [lineItemId, overspendCap]))
     const policy = await assemblePolicy(reader, revision, overspendCaps, this.#options.undecidedClock)
-    const instance = await reader.instances.get(revision.instanceId)
+    const instance = await reader.instances.get(instanceId)
     if (instance === undefined) throw new Error('invariant: a policy has an instance')
-    const recovery = await reader.edge.recoveries.get(revision.instanceId)
-    const reserves = await reader.edge.cloudReserves.list(revision.instanceId)
+    const recovery = await reader.edge.recoveries.get(instanceId)
+    const reserves = await reader.edge.cloudReserves.list(instanceId)
     const reserved = new Set(reserves.map(({ lineItemId }) => lineItemId))
     const accounts = policy.lineItems.flatMap(({ id, periods }) => {
-      const period = reserved.has(id) ? periodAt(periods, revision.bumpedAt) : undefined
-      return period === undefined ? [] : [lineAccount(policy.instanceId, id, period.index)]
+      const period = reserved.has(id) ? periodAt(periods, bumpedAt) : undefined
+      return period === undefined ? [] : [lineAccount(instanceId, id, period.index)]
     })
     return {
-      revision: revision.revision,
-      calendarDue: revision.calendarDue,
-      bumpedAt: revision.bumpedAt,
-      engine: revision.engine,
+      ...{ revision: revision.revision, calendarDue, bumpedAt, engine },
       accountId: instance.accountId,
       instanceName: instance.shortName,
       policy,

@@ -86,15 +86,14 @@ export async function openSegment(
   const { data } = parsed
   if (data.deviceId !== device.id) return not('The segment is of another device.')
 
+  const { epoch, final, clock, backlog, grantTerm, policies, sessions } = data
   const { entries, problem } = await openEntries(data.entries, 'segment.entries', giveWay)
   if (problem !== undefined) return not(problem)
   return {
     opened: true,
     segment: {
       header: { seq: data.seq, hash: sha256(text), previousHash: data.previousHash },
-      epoch: data.epoch,
-      final: data.final,
-      document,
+      ...{ epoch, final, document },
       received: {
         counters: data.counters,
         firstEntry: data.entries.first,
@@ -107,11 +106,7 @@ export async function openSegment(
       undeliveredRange:
         data.undeliveredRange === null ? null : await openUndeliveredRange(data.undeliveredRange, giveWay),
       topUps: { topUpRequests: data.topUpRequests, needs: data.needs },
-      clock: data.clock,
-      backlog: data.backlog,
-      grantTerm: data.grantTerm,
-      policies: data.policies,
-      sessions: data.sessions,
+      ...{ clock, backlog, grantTerm, policies, sessions },
     },
   }
 }
