@@ -1126,11 +1126,14 @@ export function parseInput<T>(schema: z.ZodType<T>, value: unknown, root = 'body
 
 /** The first problem that zod found, as `path: what is wrong`, without the offending value. */
 export function firstProblem(error: z.ZodError, root = 'body'): string {
-  const issue = error.issues[0]
-  if (issue === undefined) return `${root}: invalid`
-  const { path, message } = innermost(issue)
+  const { path, message } = firstIssue(error)
   const place = path.map((key) => (typeof key === 'number' ? `[${key}]` : `.${String(key)}`)).join('')
   return `${root}${place}: ${message}`
+}
+
+export function firstIssue(error: z.ZodError): Pick<z.core.$ZodIssue, 'path' | 'message'> {
+  const [issue] = error.issues
+  return issue === undefined ? { path: [], message: 'invalid' } : innermost(issue)
 }
 
 /** For a union, reports the alternative that matched furthest. */

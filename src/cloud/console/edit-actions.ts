@@ -1,13 +1,13 @@
 /** The form for the ordered actions of a line item. An action that stays keeps its use. */
-import { type Html, formValue, html } from '../../html/html.ts'
+import { type Html, html } from '../../html/html.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import type { Action } from '../../core/rules/policy.ts'
-import { firstProblem } from '../../protocol/errors.ts'
 import { replacedActionsBody } from '../../protocol/service/actions.ts'
 import { replaceActions } from '../service-api/change-actions.ts'
 import { requireLineItem } from '../service-api/show-line-items.ts'
-import { type Edit, type Fields, EMPTY_ROWS, formPart, numberOf, rowInput, rowsIn, textOf } from './edit.ts'
-import { type Page, type View, ROWS_SHOWN, ofInstance, option, tableOf } from './page.ts'
+import { type Edit, EMPTY_ROWS, formPart, numberOf, refusalOf, rowsIn, textOf } from './edit.ts'
+import { type Fields, type Problem, Inputs } from './inputs.ts'
+import { type Page, type View, ROWS_SHOWN, ofInstance, tableOf } from './page.ts'
 
 export const ACTIONS_EDIT: Edit = {
   path: '/rules/edit',
@@ -16,9 +16,10 @@ export const ACTIONS_EDIT: Edit = {
   needsConfirmation: true,
   save: async ({ store, newId, instanceId, now }, fields) => {
     const unused = unusedRow(fields)
-    if (unused !== undefined) return [`Choose an effect in row ${unused}, or empty the row.`]
-    const parsed = replacedActionsBody.safeParse(actionsOf(fields))
-    if (!parsed.success) return [firstProblem(parsed.error)]
+    if (unused !== undefined) return [{ field: `effect.${unused}`, text: 'choose an effect, or empty the row' }]
+    const rows = actionRows(fields)
+    const parsed = replacedActionsBody.safeParse(rows.map((row) => actionOf(fields, row)))
+    if (!parsed.success) return [refusalOf(parsed.error, ([at, key]) => inputOf(rows[Number(at)], key))]
     await replaceActions({ store, newId }, { instanceId, lineItemId: fields['lineItem'] ?? '' }, parsed.data, now)
     return []
   },
@@ -56,61 +57,82 @@ function fieldsOf(lineItem: string, actions: readonly Action[]): Fields {
   return Object.assign({ lineItem }, ...rows) as Fields
 }
 
-/** The body of the service's operation. Rows without an effect are removed, or were not used. */
-function actionsOf(fields: Fields): unknown {
+/** In the order in which they decide. Rows without an effect are removed, or were not used. */
+function actionRows(fields: Fields): readonly number[] {
   return rowsIn(fields, 'effect', ROWS_SHOWN)
     .filter((row) => textOf(fields, `effect.${row}`) !== undefined)
     .sort((one, other) => (numberOf(fields, `position.${one}`) ?? 0) - (numberOf(fields, `position.${other}`) ?? 0))
-    .map((row) => ({
-      id: textOf(fields, `id.${row}`),
-      name: textOf(fields, `name.${row}`),
-      conditionId: textOf(fields, `condition.${row}`),
-      action: textOf(fields, `effect.${row}`),
-      allocation: numberOf(fields, `allocation.${row}`),
-    }))
+}
+
+/** As in the body of the service's operation. */
+function actionOf(fields: Fields, row: number): Readonly<Record<string, unknown>> {
+  return {
+    id: textOf(fields, `id.${row}`),
+    name: textOf(fields, `name.${row}`),
+    conditionId: textOf(fields, `condition.${row}`),
+    action: textOf(fields, `effect.${row}`),
+    allocation: numberOf(fields, `allocation.${row}`),
+  }
+}
+
+const INPUTS = new Map<PropertyKey | undefined, string>([
+  ['name', 'name'],
+  ['conditionId', 'condition'],
+  ['action', 'effect'],
+  ['allocation', 'allocation'],
+])
+
+function inputOf(row: number | undefined, key: PropertyKey | undefined): string | undefined {
+  const name = INPUTS.get(key)
+  return row === undefined || name === undefined ? undefined : `${name}.${row}`
 }
 
 /** A new action without an effect would be left out, and requests would be allowed that it denies. */
 function unusedRow(fields: Fields): number | undefined {
   const filled = ['name', 'condition', 'allocation']
-  const at = rowsIn(fields, 'effect', ROWS_SHOWN).findIndex((row) => {
+  return rowsIn(fields, 'effect', ROWS_SHOWN).find((row) => {
     const isNew = ['id', 'effect'].every((name) => textOf(fields, `${name}.${row}`) === undefined)
     return isNew && filled.some((name) => textOf(fields, `${name}.${row}`) !== undefined)
   })
-  return at === -1 ? undefined : at + 1
 }
 
-async function actionsForm(view: View, instanceId: string, fields: Fields, problems: readonly string[]): Promise<Html> {
+async function actionsForm(
+  view: View,
+  instanceId: string,
+  fields: Fields,
+  problems: readonly Problem[],
+): Promise<Html> {
   const { conditions: stored } = view.reader
   const { count } = await stored.size(instanceId)
   if (count > CONDITIONS_SHOWN_MAX) {
     return tooLarge(`This instance has ${count} conditions, and the form takes up to ${CONDITIONS_SHOWN_MAX}.`)
   }
   const conditions = await stored.list(instanceId)
+  const inputs = new Inputs(fields, problems)
   const rows = rowsIn(fields, 'effect', ROWS_SHOWN).map((row, at) => {
-    const value = (name: string): string => fields[`${name}.${row}`] ?? ''
-    const input = (name: string, label: string, type: Html): Html =>
-      rowInput(fields, `${name}.${row}`, `${label} of action ${at + 1}`, type)
-    const isNew = value('id') === ''
+    const cell = (name: string, label: string) =>
+      ({ name: `${name}.${row}`, label: `${label} of action ${at + 1}`, isCell: true }) as const
+    const isNew = inputs.value(`id.${row}`) === ''
     return [
-      html`<input type="hidden" name="id.${row}" value="${value('id')}" />${input('position', 'Position', POSITION)}`,
-      input('name', 'Name', TEXT),
-      html`<select name="condition.${row}" aria-label="Condition of action ${at + 1}">
-        ${option('', 'if no other action decides', value('condition'))}
-        ${conditions.map(({ id, name }) => option(id, name ?? id, value('condition')))}
-      </select>`,
-      html`<select name="effect.${row}" aria-label="Effect of action ${at + 1}">
-        ${option('ALLOW', 'allow', value('effect'))} ${option('DENY', 'deny', value('effect'))}
-        ${option('', isNew ? 'not used' : 'remove', value('effect'))}
-      </select>`,
-      input('allocation', 'Allocation', AMOUNT),
+      html`${inputs.hidden(`id.${row}`)}${inputs.input(cell('position', 'Position'), POSITION)}`,
+      inputs.input(cell('name', 'Name'), TEXT),
+      inputs.select(cell('condition', 'Condition'), [
+        ['', 'if no other action decides'],
+        ...conditions.map(({ id, name }) => [id, name ?? id] as const),
+      ]),
+      inputs.select(cell('effect', 'Effect'), [
+        ['ALLOW', 'allow'],
+        ['DENY', 'deny'],
+        ['', isNew ? 'not used' : 'remove'],
+      ]),
+      inputs.input(cell('allocation', 'Allocation'), AMOUNT),
     ]
   })
   const columns = ['Position', 'Name', 'Condition', 'Effect', 'Allocation, tokens'] as const
-  const content = html`<input type="hidden" name="lineItem" value="${formValue(fields['lineItem'] ?? '')}" />
+  const content = html`${inputs.hidden('lineItem')}
     <div class="rows">${tableOf('Actions', columns, rows)}</div>`
   const note = 'The first action whose condition is met decides. A removed action loses its use.'
-  return formPart(view, ACTIONS_EDIT, { title: 'In the order in which they decide', problems, content, note })
+  return formPart(view, ACTIONS_EDIT, { title: 'In the order in which they decide', inputs, content, note })
 }
 
 const TEXT = html`size="12"`

@@ -1,11 +1,13 @@
 /** The form for a condition: the values of one property, or the JSON of the API for anything else. */
-import { type Html, formValue, html } from '../../html/html.ts'
+import type { z } from 'zod'
+import { type Html, html } from '../../html/html.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { conditionsBody } from '../../protocol/service/conditions.ts'
 import { patchConditions } from '../service-api/change-conditions.ts'
 import type { ConditionNode } from '../storage/records.ts'
-import { type Edit, type Fields, formPart, textOf } from './edit.ts'
+import { type Edit, formPart, refusalOf, textOf } from './edit.ts'
+import { type Fields, type Problem, Inputs } from './inputs.ts'
 import { type Page, type View, hrefOf, ofInstance } from './page.ts'
 
 export const CONDITION_EDIT: Edit = {
@@ -15,9 +17,9 @@ export const CONDITION_EDIT: Edit = {
   needsConfirmation: true,
   save: async ({ store, newId, instanceId, now }, fields) => {
     if (fields['json'] !== undefined && parseJson(fields['json']) === undefined)
-      return ['The text is not JSON, or is nested too deeply.']
+      return [{ field: 'json', text: 'is not JSON, or is nested too deeply' }]
     const parsed = conditionsBody.safeParse([conditionOf(fields)])
-    if (!parsed.success) return [firstProblem(parsed.error)]
+    if (!parsed.success) return [problemIn(parsed.error, fields)]
     await patchConditions({ store, newId }, instanceId, parsed.data, now)
     return []
   },
@@ -69,6 +71,12 @@ function conditionOf(fields: Fields): unknown {
   return { ...labeled, operator: 'IN', property: textOf(fields, 'property'), values }
 }
 
+/** A problem in the JSON keeps its path, which leads to the place in the text. */
+function problemIn(error: z.ZodError, fields: Fields): Problem {
+  if (fields['json'] !== undefined) return { field: 'json', text: firstProblem(error, '').replace(/^\[0\]\.?/, '') }
+  return refusalOf(error, ([, key]) => (key === undefined ? undefined : String(key)))
+}
+
 /** The stored form of inner conditions has a null name, where the body has none. */
 function withoutNull(given: object): object {
   return JSON.parse(JSON.stringify(given), (key, value: unknown) =>
@@ -76,24 +84,20 @@ function withoutNull(given: object): object {
   ) as object
 }
 
-function conditionForm(view: View, fields: Fields, problems: readonly string[]): Html {
-  const value = (name: string): Html => formValue(fields[name] ?? '')
-  const isNew = (fields['id'] ?? '') === ''
+function conditionForm(view: View, fields: Fields, problems: readonly Problem[]): Html {
+  const inputs = new Inputs(fields, problems)
+  const isNew = inputs.value('id') === ''
   const part =
     fields['json'] === undefined
-      ? html`<label>Property of the requester <input name="property" value="${value('property')}" required /></label>
-          <label
-            >Values, one on each line
-            <textarea name="values" required>${value('values')}</textarea>
-          </label>`
-      : html`<label
-          >Condition as JSON, with the operators AND, OR, NOT and IN
-          <textarea name="json" rows="14" spellcheck="false" required>${value('json')}</textarea>
-        </label>`
-  const content = html`<input type="hidden" name="id" value="${value('id')}" />
-    <label>Name <input name="name" value="${value('name')}" /></label> ${part}`
+      ? html`${inputs.input({ name: 'property', label: 'Property of the requester' }, html`required`)}
+        ${inputs.area({ name: 'values', label: 'Values, one on each line' })}`
+      : inputs.area(
+          { name: 'json', label: 'Condition as JSON, with the operators AND, OR, NOT and IN' },
+          html`rows="14" spellcheck="false"`,
+        )
+  const content = html`${inputs.hidden('id')} ${inputs.input({ name: 'name', label: 'Name' })} ${part}`
   const note = 'A condition is met if the dictionary of the requester has one of the values.'
-  return html`${formPart(view, CONDITION_EDIT, { title: isNew ? 'New' : 'Change', problems, content, note })}
+  return html`${formPart(view, CONDITION_EDIT, { title: isNew ? 'New' : 'Change', inputs, content, note })}
   ${
     isNew && fields['json'] === undefined
       ? html`<p>

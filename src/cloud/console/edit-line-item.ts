@@ -1,4 +1,4 @@
-import { type Html, formValue, html } from '../../html/html.ts'
+import { type Html, html } from '../../html/html.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import {
   LINE_ITEM_STATES,
@@ -10,8 +10,9 @@ import { INSTANT_MAX } from '../../protocol/wire.ts'
 import { mapLineItem } from '../service-api/map-line-item.ts'
 import { requireLineItem } from '../service-api/show-line-items.ts'
 import type { LineItemRecord } from '../storage/records.ts'
-import { type Edit, type Fields, formPart, instantOf, instantText, numberOf, textOf } from './edit.ts'
-import { type Page, type View, ofInstance, option } from './page.ts'
+import { type Edit, formPart, instantOf, instantText, numberOf, textOf } from './edit.ts'
+import { type Fields, type Problem, Inputs } from './inputs.ts'
+import { type Page, type View, ofInstance } from './page.ts'
 
 export const LINE_ITEM_EDIT: Edit = {
   path: '/line-items/edit',
@@ -20,13 +21,13 @@ export const LINE_ITEM_EDIT: Edit = {
   needsConfirmation: false,
   save: async ({ store, instanceId, now }, fields) => {
     const parsed = parseLineItem('v1.1', instanceId, lineItemOf(fields))
-    if (!parsed.ok) return parsed.problems
+    if (!parsed.ok) return parsed.problems.map(ofInput)
     const { activationId: id } = parsed.body
     const replaced = id === fields['lineItem'] ? undefined : await store.read((tx) => tx.lineItems.get(instanceId, id))
     if (replaced?.deleted === null)
-      return [`There is a line item ${id} already. To change it, follow its link in the list.`]
+      return [{ field: 'activationId', text: `${id} exists already. To change it, follow its link in the list.` }]
     const mapped = await mapLineItem(store, instanceId, parsed.body, now)
-    return mapped.outcome === 'REFUSED' ? mapped.problems : []
+    return mapped.outcome === 'REFUSED' ? mapped.problems.map(ofInput) : []
   },
   refused: async (view, fields, problems) => ({
     title: 'The line item was not saved',
@@ -81,35 +82,34 @@ function lineItemOf(fields: Fields): unknown {
   }
 }
 
-function lineItemForm(view: View, fields: Fields, problems: readonly string[]): Html {
-  const value = (name: string): string => fields[name] ?? ''
-  const choice = (name: string, label: string, values: readonly string[]): Html =>
-    html`<label>
-      ${label}
-      <select name="${name}">
-        ${values.map((each) => option(each, each === '' ? 'not set' : each, value(name)))}
-      </select>
-    </label>`
-  const time = (name: string, label: string): Html =>
-    html`<label
-      >${label} <input type="datetime-local" step="0.001" name="${name}" value="${formValue(value(name))}"
-    /></label>`
-  const content = html`<input type="hidden" name="lineItem" value="${formValue(value('lineItem'))}" />
-    <label>Line item <input name="activationId" value="${formValue(value('activationId'))}" required /></label>
-    ${choice('state', 'State', LINE_ITEM_STATES)}
-    <label
-      >Quantity, tokens
-      <input type="number" min="0" step="1" name="quantity" value="${formValue(value('quantity'))}" required
-    /></label>
-    ${time('start', 'Start, UTC, if any')} ${time('end', 'End, UTC, if any')}
-    ${choice('elastic', 'Elastic', ['yes', 'no'])}
-    <label>Series of rate tables <input name="rateTableSeries" value="${formValue(value('rateTableSeries'))}" /></label>
-    ${choice('overdraftType', 'Overdraft', ['', ...OVERDRAFT_TYPES])}
-    <label
-      >Overdraft limit, tokens
-      <input type="number" min="0" step="1" name="overdraftLimit" value="${formValue(value('overdraftLimit'))}"
-    /></label>
-    ${choice('resetFrequency', 'Resets', ['', ...RESET_FREQUENCIES])}`
-  const note = 'Devices get the change with their next sync. Tokens that were used stay used.'
-  return formPart(view, LINE_ITEM_EDIT, { title: 'Details', problems, content, note })
+/** The service's problems are texts such as `$.quantity: ...`, or name a missing property. */
+function ofInput(problem: string): Problem {
+  const missing = /: required property '(\w+)' not found$/.exec(problem)?.[1]
+  if (missing !== undefined) return { field: missing, text: 'is missing' }
+  const [, field, text] = /^\$(?:\.attributes)?\.(\w+): (.*)$/s.exec(problem) ?? []
+  return { field: field ?? null, text: text ?? problem }
 }
+
+function lineItemForm(view: View, fields: Fields, problems: readonly Problem[]): Html {
+  const inputs = new Inputs(fields, problems)
+  const choice = (name: string, label: string, values: readonly string[]): Html =>
+    inputs.select(
+      { name, label },
+      values.map((each) => [each, each === '' ? 'not set' : each]),
+    )
+  const content = html`${inputs.hidden('lineItem')}
+  ${inputs.input({ name: 'activationId', label: 'Line item' }, html`required`)}
+  ${choice('state', 'State', LINE_ITEM_STATES)}
+  ${inputs.input({ name: 'quantity', label: 'Quantity, tokens' }, html`${WHOLE} required`)}
+  ${inputs.input({ name: 'start', label: 'Start, UTC, if any' }, TIME)}
+  ${inputs.input({ name: 'end', label: 'End, UTC, if any' }, TIME)} ${choice('elastic', 'Elastic', ['yes', 'no'])}
+  ${inputs.input({ name: 'rateTableSeries', label: 'Series of rate tables' })}
+  ${choice('overdraftType', 'Overdraft', ['', ...OVERDRAFT_TYPES])}
+  ${inputs.input({ name: 'overdraftLimit', label: 'Overdraft limit, tokens' }, WHOLE)}
+  ${choice('resetFrequency', 'Resets', ['', ...RESET_FREQUENCIES])}`
+  const note = 'Devices get the change with their next sync. Tokens that were used stay used.'
+  return formPart(view, LINE_ITEM_EDIT, { title: 'Details', inputs, content, note })
+}
+
+const WHOLE = html`type="number" min="0" step="1"`
+const TIME = html`type="datetime-local" step="0.001"`

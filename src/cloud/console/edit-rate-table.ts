@@ -1,11 +1,12 @@
 /** The form for a new rate table, which begins with the rates of another one. A saved one never changes. */
-import { type Html, formValue, html } from '../../html/html.ts'
+import { type Html, html } from '../../html/html.ts'
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import type { RatedItem } from '../../core/rules/policy.ts'
-import { CodedError, firstProblem } from '../../protocol/errors.ts'
+import { CodedError } from '../../protocol/errors.ts'
 import { rateTableBody } from '../../protocol/service/rate-tables.ts'
 import { createRateTable } from '../service-api/change-rate-tables.ts'
-import { type Edit, type Fields, EMPTY_ROWS, formPart, instantOf, numberOf, rowInput, rowsIn, textOf } from './edit.ts'
+import { type Edit, EMPTY_ROWS, formPart, instantOf, numberOf, refusalOf, rowsIn, textOf } from './edit.ts'
+import { type Fields, type Problem, Inputs } from './inputs.ts'
 import { type Page, type View, tableOf } from './page.ts'
 
 export const RATE_TABLE_EDIT: Edit = {
@@ -14,8 +15,9 @@ export const RATE_TABLE_EDIT: Edit = {
   isOfInstance: false,
   needsConfirmation: true,
   save: async ({ store, now }, fields) => {
-    const parsed = rateTableBody['v1.1'].safeParse(rateTableOf(fields))
-    if (!parsed.success) return [firstProblem(parsed.error)]
+    const rows = rateRows(fields)
+    const parsed = rateTableBody['v1.1'].safeParse(rateTableOf(fields, rows))
+    if (!parsed.success) return [refusalOf(parsed.error, (path) => inputOf(rows, path))]
     await createRateTable(store, parsed.data, now)
     return []
   },
@@ -53,28 +55,47 @@ function fieldsOf(series: string, items: readonly RatedItem[]): Fields {
   return Object.assign({ series }, ...rows) as Fields
 }
 
-/** The body of the service's operation. Rows without a name, a rate and a formula are not used. */
-function rateTableOf(fields: Fields): unknown {
+/** Rows without a name, a rate and a formula are not used. */
+function rateRows(fields: Fields): readonly number[] {
+  return rowsIn(fields, 'item', ITEMS_MAX).filter((row) =>
+    ['item', 'rate', 'formula'].some((name) => textOf(fields, `${name}.${row}`) !== undefined),
+  )
+}
+
+/** The body of the service's operation. */
+function rateTableOf(fields: Fields, rows: readonly number[]): unknown {
   return {
     series: textOf(fields, 'series'),
     version: textOf(fields, 'version'),
     effectiveFrom: instantOf(fields, 'effectiveFrom'),
-    items: rowsIn(fields, 'item', ITEMS_MAX)
-      .filter((row) => ['item', 'rate', 'formula'].some((name) => textOf(fields, `${name}.${row}`) !== undefined))
-      .map((row) => ({
-        name: textOf(fields, `item.${row}`),
-        version: textOf(fields, `itemVersion.${row}`),
-        rate: numberOf(fields, `rate.${row}`),
-        formula: textOf(fields, `formula.${row}`),
-      })),
+    items: rows.map((row) => ({
+      name: textOf(fields, `item.${row}`),
+      version: textOf(fields, `itemVersion.${row}`),
+      rate: numberOf(fields, `rate.${row}`),
+      formula: textOf(fields, `formula.${row}`),
+    })),
   }
 }
 
-function rateTableForm(view: View, fields: Fields, problems: readonly string[]): Html {
-  const value = (name: string): Html => formValue(fields[name] ?? '')
+const CELLS = new Map<PropertyKey | undefined, string>([
+  ['name', 'item'],
+  ['version', 'itemVersion'],
+  ['rate', 'rate'],
+  ['formula', 'formula'],
+])
+
+function inputOf(rows: readonly number[], [field, at, key]: readonly PropertyKey[]): string | undefined {
+  if (field !== 'items') return field === undefined ? undefined : String(field)
+  // An item as a whole has neither a rate nor a formula, or both.
+  const row = rows[Number(at)]
+  return row === undefined ? undefined : `${CELLS.get(key) ?? 'rate'}.${row}`
+}
+
+function rateTableForm(view: View, fields: Fields, problems: readonly Problem[]): Html {
+  const inputs = new Inputs(fields, problems)
   const rows = rowsIn(fields, 'item', ITEMS_MAX).map((row, at) => {
     const input = (name: string, label: string, type: Html): Html =>
-      rowInput(fields, `${name}.${row}`, `${label} of row ${at + 1}`, type)
+      inputs.input({ name: `${name}.${row}`, label: `${label} of row ${at + 1}`, isCell: true }, type)
     return [
       input('item', 'Item', TEXT),
       input('itemVersion', 'Version', SHORT),
@@ -83,15 +104,12 @@ function rateTableForm(view: View, fields: Fields, problems: readonly string[]):
     ]
   })
   const columns = ['Item', 'Version', 'Tokens per unit', 'or formula'] as const
-  const content = html`<label>Series, can be empty <input name="series" value="${value('series')}" /></label>
-    <label>New version <input name="version" value="${value('version')}" required /></label>
-    <label
-      >Effective from, UTC
-      <input type="datetime-local" step="0.001" name="effectiveFrom" value="${value('effectiveFrom')}" required
-    /></label>
+  const content = html`${inputs.input({ name: 'series', label: 'Series, can be empty' })}
+    ${inputs.input({ name: 'version', label: 'New version' }, html`required`)}
+    ${inputs.input({ name: 'effectiveFrom', label: 'Effective from, UTC' }, html`type="datetime-local" step="0.001" required`)}
     <div class="rows">${tableOf('Rates', columns, rows)}</div>`
   const note = 'Empty rows are omitted. A saved rate table never changes, and can be deleted until it takes effect.'
-  return formPart(view, RATE_TABLE_EDIT, { title: 'Rates', problems, content, note })
+  return formPart(view, RATE_TABLE_EDIT, { title: 'Rates', inputs, content, note })
 }
 
 const TEXT = html`size="16"`

@@ -1,14 +1,14 @@
 /** Forms that change rules. Each checks and saves like the operation of the service. */
-import { Html, formValue, html } from '../../html/html.ts'
+import type { z } from 'zod'
+import { type Html, html } from '../../html/html.ts'
 import { parseDecimal } from '../../core/pricing/amount.ts'
-import { CodedError } from '../../protocol/errors.ts'
+import { CodedError, firstIssue } from '../../protocol/errors.ts'
 import type { RuleDeps } from '../policy/bump-policy-revision.ts'
 import { ofRevision } from '../policy/of-revision.ts'
 import { permits } from '../service-api/principal.ts'
 import type { Store } from '../storage/store.ts'
+import type { Fields, Inputs, Problem } from './inputs.ts'
 import { type Page, type View, confirmation, formTokenField, hrefOf, section } from './page.ts'
-
-export type Fields = Readonly<Record<string, string>>
 
 export interface EditDeps extends RuleDeps {
   /** Empty for an edit that is not of an instance. */
@@ -22,8 +22,8 @@ export interface Edit {
   readonly isOfInstance: boolean
   readonly needsConfirmation: boolean
   /** Returns what is wrong; nothing if it is saved. @throws CodedError */
-  readonly save: (deps: EditDeps, fields: Fields) => Promise<readonly string[]>
-  readonly refused: (view: View, fields: Fields, problems: readonly string[]) => Promise<Page>
+  readonly save: (deps: EditDeps, fields: Fields) => Promise<readonly Problem[]>
+  readonly refused: (view: View, fields: Fields, problems: readonly Problem[]) => Promise<Page>
 }
 
 export function mayEditRules({ administrator }: Pick<View, 'administrator'>): boolean {
@@ -32,7 +32,7 @@ export function mayEditRules({ administrator }: Pick<View, 'administrator'>): bo
 
 export interface Form {
   readonly title: string
-  readonly problems: readonly string[]
+  readonly inputs: Inputs
   readonly content: Html
   readonly note: string
 }
@@ -40,13 +40,12 @@ export interface Form {
 export function formPart(
   view: View,
   { path, next, isOfInstance, needsConfirmation }: Edit,
-  { title, problems, content: unmarked, note }: Form,
+  { title, inputs, content, note }: Form,
 ): Html {
-  const { shown, content } = linked(problems, unmarked)
   return section(
     'edit',
     title,
-    html`${problems.length === 0 ? '' : html`<div class="problem" role="alert">${shown}</div>`}
+    html`${inputs.problems()}
       <form method="post" action="${hrefOf(view, path)}">
         ${formTokenField(view)}
         ${isOfInstance ? html`<input type="hidden" name="revision" value="${String(view.revision)}" />` : ''} ${content}
@@ -58,29 +57,11 @@ export function formPart(
   )
 }
 
-/** Links problems that name a field, such as `$.quantity: ...`, to the field, and describes the field by them. */
-function linked(
-  problems: readonly string[],
-  { text: form }: Html,
-): { readonly shown: readonly Html[]; readonly content: Html } {
-  const names = problems.map((problem) => /(?:\.|property ')(\w+)(?:: |' )/.exec(problem)?.[1] ?? '')
-  const fields = new Set(names.filter((name) => visibleField(name).test(form)))
-  const marks = [...fields].map((name) => {
-    const ids = names.flatMap((each, at) => (each === name ? [`problem-${at}`] : []))
-    return [name, ` id="field-${name}" aria-invalid="true" aria-describedby="${ids.join(' ')}"`] as const
-  })
-  return {
-    shown: problems.map((problem, at) => {
-      const name = names[at] ?? ''
-      const text = fields.has(name) ? html`<a href="#field-${name}">${problem}</a>` : problem
-      return html`<p id="problem-${at}">${text}</p>`
-    }),
-    content: new Html(marks.reduce((made, [name, mark]) => made.replace(visibleField(name), `${mark}$&`), form)),
-  }
-}
-
-function visibleField(name: string): RegExp {
-  return new RegExp(`(?<!type="hidden") name="${name}"`)
+/** What is wrong with the body that a form makes. @param fieldOf name of the input, by the path in the body */
+export function refusalOf(error: z.ZodError, fieldOf: (path: readonly PropertyKey[]) => string | undefined): Problem {
+  const { path, message } = firstIssue(error)
+  const field = fieldOf(path)
+  return field === undefined ? { field: null, text: `The form ${message}.` } : { field, text: message }
 }
 
 const RULES_CHANGED =
@@ -88,13 +69,13 @@ const RULES_CHANGED =
 
 /** Of a form that is shown again, for the rules of the view: the next save would overwrite changes since it was opened. */
 export function withChange(
-  problems: readonly string[],
+  problems: readonly Problem[],
   { revision: opened }: Fields,
   { revision }: Pick<View, 'revision'>,
-): readonly string[] {
+): readonly Problem[] {
   const isNamed =
-    opened === undefined || opened === String(revision) || problems.some((each) => each.startsWith(RULES_CHANGED))
-  return isNamed ? problems : [...problems, RULES_CHANGED]
+    opened === undefined || opened === String(revision) || problems.some(({ text }) => text.startsWith(RULES_CHANGED))
+  return isNamed ? problems : [...problems, { field: null, text: RULES_CHANGED }]
 }
 
 /** For the changes of a form that shows the rules of one revision. It could also be sent twice. */
@@ -107,10 +88,6 @@ export function ofForm(store: Store, instanceId: string, shown: string): Store {
 export function textOf(fields: Fields, name: string): string | undefined {
   const value = fields[name]?.trim() ?? ''
   return value === '' ? undefined : value
-}
-
-export function rowInput(fields: Fields, name: string, label: string, type: Html): Html {
-  return html`<input ${type} name="${name}" value="${formValue(fields[name] ?? '')}" aria-label="${label}" />`
 }
 
 /** NaN if it is not a number, which the schemas refuse. */
@@ -143,9 +120,9 @@ export function rowsIn(fields: Fields, field: string, max: number): readonly num
   throw new CodedError('CONSOLE_FORM_REFUSED', `The form has ${rows.length} rows, and takes up to ${max + EMPTY_ROWS}.`)
 }
 
-export function problemOf(error: unknown): string {
+export function problemOf(error: unknown): Problem {
   if (error instanceof CodedError && ['BAD_REQUEST', 'CONFLICT', 'RULES_CHANGED'].includes(error.code)) {
-    return `${error.message} (${error.code})`
+    return { field: null, text: `${error.message} (${error.code})` }
   }
   throw error
 }

@@ -63,7 +63,7 @@ it('replaces no other line item', async () => {
   for (const path of ['/line-items/edit', '/line-items/edit?lineItem=PRINT-2026']) {
     const form = { ...(await browser.form(path)), activationId: 'SCAN-2025', quantity: '5' }
     const { status, page } = await browser.send('/line-items/edit', form)
-    expect([status, page]).toEqual([400, expect.stringContaining('There is a line item SCAN-2025 already.')])
+    expect([status, page]).toEqual([400, expect.stringContaining('Line item: SCAN-2025 exists already.')])
   }
   expect(await shown('SCAN-2025')).toEqual(before)
   await browser.send('/line-items/edit', {
@@ -80,11 +80,11 @@ it('is not saved with a problem, which the page shows with what was typed', asyn
   const form = await browser.form('/line-items/edit?lineItem=PRINT-2026')
   const before = await shown('PRINT-2026')
   for (const [change, problem] of [
-    [{ end: '2020-01-01T00:00' }, '$.end: must not be before start'],
-    [{ quantity: '1.5' }, '$.quantity'],
-    [{ start: 'soon' }, '$.start'],
-    [{ overdraftType: 'Number' }, 'overdraftLimit'],
-    [{ activationId: 'ANOTHER', state: 'OBSOLETE' }, '$.state'],
+    [{ end: '2020-01-01T00:00' }, 'End, UTC, if any: must not be before start'],
+    [{ quantity: '1.5' }, '>Quantity, tokens: '],
+    [{ start: 'soon' }, '>Start, UTC, if any: '],
+    [{ overdraftType: 'Number' }, '>Overdraft limit, tokens: is missing'],
+    [{ activationId: 'ANOTHER', state: 'OBSOLETE' }, '>State: '],
   ] as const) {
     const { status, page } = await browser.send('/line-items/edit', { ...form, ...change })
     expect([change, status, page.includes(problem)]).toEqual([change, 400, true])

@@ -51,12 +51,12 @@ describe('the actions of a line item', () => {
     const before = await actions()
     const form = await formOf(ACTIONS)
     for (const [change, problem] of [
-      [{ 'allocation.0': '-1' }, 'allocation'],
+      [{ 'allocation.0': '-1' }, '>Allocation of action 1: '],
       [{ 'allocation.0': '' }, 'needs an allocation (BAD_REQUEST)'],
       [{ 'condition.0': '' }, 'at most one action can have no condition (BAD_REQUEST)'],
-      [{ 'effect.2': 'PERHAPS' }, 'action'],
-      [{ 'name.2': 'No effect' }, 'Choose an effect in row 3, or empty the row.'],
-      [{ 'allocation.3': '5' }, 'Choose an effect in row 4, or empty the row.'],
+      [{ 'effect.2': 'PERHAPS' }, '>Effect of action 3: '],
+      [{ 'name.2': 'No effect' }, 'Effect of action 3: choose an effect, or empty the row'],
+      [{ 'allocation.3': '5' }, 'Effect of action 4: choose an effect, or empty the row'],
     ] as const) {
       const { status, page } = await browser.send('/rules/edit', { ...form, ...change, 'name.1': 'What was typed' })
       expect([change, status, page.includes(problem), page.includes('What was typed')]).toEqual([
@@ -68,6 +68,16 @@ describe('the actions of a line item', () => {
     }
     expect(await actions()).toEqual(before)
   })
+})
+
+it('links each problem to its input, also in a row', async () => {
+  const form = { ...(await formOf(ACTIONS)), 'position.0': '9', 'allocation.0': '-1' }
+  const { page } = await browser.send('/rules/edit', form)
+  expect(page).toContain('<p id="problem-0"><a href="#field-allocation.0">Allocation of action 1: ')
+  const [input = ''] = /<input[^>]* name="allocation\.0"/.exec(page) ?? []
+  expect(input).toContain('aria-label="Allocation of action 1"')
+  expect(input).toContain('id="field-allocation.0" aria-invalid="true" aria-describedby="problem-0"')
+  expect(page.match(/aria-invalid=/g)).toHaveLength(1)
 })
 
 describe('a form with more than it shows', () => {
@@ -147,10 +157,10 @@ describe('a condition', () => {
     const before = await conditions()
     const form = await formOf(await find())
     for (const [change, problem] of [
-      [{ values: ' ' }, 'values'],
-      [{ property: '' }, 'property'],
-      [{ json: '{' }, 'The text is not JSON'],
-      [{ json: '{"operator":"XOR"}' }, 'operator'],
+      [{ values: ' ' }, 'Values, one on each line: must not be empty'],
+      [{ property: '' }, 'Property of the requester: is missing'],
+      [{ json: '{' }, 'OR, NOT and IN: is not JSON'],
+      [{ json: '{"operator":"XOR"}' }, 'OR, NOT and IN: operator'],
     ] as const) {
       const { status, page } = await browser.send('/rules/condition', { ...form, ...change })
       const shown = /role="alert"><p[^>]*>(?:<a[^>]*>)?([^<]*)/.exec(page)?.[1]
@@ -188,10 +198,10 @@ describe('a rate table', () => {
     const form: Form = { ...(await formOf(next)), version: '2', effectiveFrom: later() }
     for (const [change, problem] of [
       [{ version: '1' }, '(CONFLICT)'],
-      [{ effectiveFrom: 'soon' }, 'effectiveFrom'],
-      [{ 'rate.0': '-1' }, 'rate'],
-      [{ 'formula.0': '1+' }, 'formula'],
-      [{ 'item.1': 'Laser cut' }, 'same name and version twice'],
+      [{ effectiveFrom: 'soon' }, '>Effective from, UTC: '],
+      [{ 'rate.0': '-1' }, '>Rate of row 1: '],
+      [{ 'rate.0': '', 'formula.0': '1+' }, '>Formula of row 1: '],
+      [{ 'item.1': 'Laser cut' }, '>The form must not contain the same name and version twice.'],
     ] as const) {
       const { status, page } = await browser.send('/rate-tables/edit', { ...form, ...change })
       expect([change, status, page.includes(problem)]).toEqual([change, 400, true])

@@ -333,7 +333,7 @@ const UNAUTHORIZED = 401
 const FORBIDDEN = 403
 
 const NOT_SAVED = 'The form was not saved. Sign in in another tab, then reload this page to send it again.'
-const OTHER_SIGN_IN = 'The form belongs to an earlier sign-in. Check it, then save it again.'
+const OTHER_SIGN_IN = { field: null, text: 'The form belongs to an earlier sign-in. Check it, then save it again.' }
 
 const PAGE = {
   description: 'A page, or an export.',

@@ -1,0 +1,83 @@
+/** The inputs of a form with what was typed. Each is linked to its problems, and they to it. */
+import { type Html, formValue, html } from '../../html/html.ts'
+import { option } from './page.ts'
+
+export type Fields = Readonly<Record<string, string>>
+
+export interface Problem {
+  /** Name of the input. Null: of the form as a whole. */
+  readonly field: string | null
+  readonly text: string
+}
+
+interface Field {
+  readonly name: string
+  readonly label: string
+  /** In a table, whose column has the visible label. */
+  readonly isCell?: true
+}
+
+export class Inputs {
+  readonly #fields: Fields
+  readonly #problems: readonly Problem[]
+  readonly #labels = new Map<string, string>()
+
+  constructor(fields: Fields, problems: readonly Problem[]) {
+    this.#fields = fields
+    this.#problems = problems
+  }
+
+  value(name: string): string {
+    return this.#fields[name] ?? ''
+  }
+
+  hidden(name: string): Html {
+    return html`<input type="hidden" name="${name}" value="${formValue(this.value(name))}" />`
+  }
+
+  input(field: Field, type = html``): Html {
+    const value = formValue(this.value(field.name))
+    return this.#labeled(field, html`<input ${type} ${this.#links(field)} name="${field.name}" value="${value}" />`)
+  }
+
+  area(field: Field, type = html``): Html {
+    const value = formValue(this.value(field.name))
+    return this.#labeled(
+      field,
+      html`<textarea name="${field.name}" ${type} ${this.#links(field)} required>${value}</textarea>`,
+    )
+  }
+
+  select(field: Field, choices: readonly (readonly [value: string, text: string])[]): Html {
+    const options = choices.map(([value, text]) => option(value, text, this.value(field.name)))
+    return this.#labeled(
+      field,
+      html`<select name="${field.name}" ${this.#links(field)}>
+        ${options}
+      </select>`,
+    )
+  }
+
+  /** After the inputs: a problem names its input by the label. */
+  problems(): Html | string {
+    if (this.#problems.length === 0) return ''
+    const shown = this.#problems.map(({ field, text }, at) => {
+      const label = field === null ? undefined : this.#labels.get(field)
+      const problem = label === undefined ? text : html`<a href="#field-${field ?? ''}">${label}: ${text}</a>`
+      return html`<p id="problem-${at}">${problem}</p>`
+    })
+    return html`<div class="problem" role="alert">${shown}</div>`
+  }
+
+  #labeled({ label, isCell }: Field, control: Html): Html {
+    return isCell === true ? control : html`<label>${label} ${control}</label>`
+  }
+
+  #links({ name, label, isCell }: Field): Html {
+    this.#labels.set(name, label)
+    const ids = this.#problems.flatMap(({ field }, at) => (field === name ? [`problem-${at}`] : []))
+    const problem =
+      ids.length === 0 ? '' : html`id="field-${name}" aria-invalid="true" aria-describedby="${ids.join(' ')}"`
+    return html`${isCell === true ? html`aria-label="${label}"` : ''} ${problem}`
+  }
+}
