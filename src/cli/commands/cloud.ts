@@ -101,13 +101,17 @@ function migrateCommand(io: Io): Command {
         source,
         from: path,
         to,
-        onCopied: ({ name, rows, sha256 }) => void io.stdout.write(`${name}: ${rows} rows, SHA-256 ${sha256}\n`),
+        onCopied: ({ name, rows, sha256 }) => {
+          if (rows > 0) io.stdout.write(`${name}: ${counted(rows, 'row')}, SHA-256 ${sha256}\n`)
+        },
       })
       const tokens = `${formatMicro(charged)} tokens charged, ${formatMicro(grantedOut)} on devices`
-      io.stdout.write(`The copy is complete and equal: ${accounts} accounts, ${tokens}.\n`)
+      io.stdout.write(`The copy is complete and equal: ${counted(accounts, 'account')}, ${tokens}.\n`)
       io.stdout.write(`Start the cloud with this database, and with the same --store-path.\n`)
     })
 }
+
+const counted = (count: number, what: string): string => `${count} ${what}${count === 1 ? '' : 's'}`
 
 const RELOAD = 'reload every node (SIGHUP)'
 
