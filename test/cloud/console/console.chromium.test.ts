@@ -124,7 +124,7 @@ describe('without a mouse', { timeout: 60_000 }, () => {
     await page.goto(`${twin.cloud.address}/console/line-items/edit?lineItem=PRINT-2026`)
     await page.getByLabel('End, UTC').fill('2020-01-01T00:00')
     await page.getByRole('button', { name: 'Save' }).press('Enter')
-    await page.getByRole('link', { name: '$.end: must not be before start' }).press('Enter')
+    await page.getByRole('link', { name: 'End, UTC, if any: must not be before start' }).press('Enter')
     const focused = page.locator('input:focus')
     expect(await focused.getAttribute('name')).toBe('end')
     expect(await focused.evaluate('document.activeElement.ariaInvalid')).toBe('true')
