@@ -522,7 +522,7 @@ export const ERRORS = catalogue({
   },
   CELL_REQUIRED: {
     meaning: 'The request concerns the data of one cell, and does not say which one. Nothing was changed.',
-    remedy: 'Name one of the cells in the message with the header x-cell (commands: --cell), or an instance.',
+    remedy: 'Name one of the cells in the message with the header x-cell (commands: --cell), or name an instance.',
     http: 400,
     retry: 'no',
   },

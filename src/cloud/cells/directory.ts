@@ -70,7 +70,7 @@ export class Directory<Cell extends DirectoryCell> {
       const names = found.map(({ name }) => name).join(', ')
       // A device chooses the ids of its sessions.
       if (kind === 'session') {
-        throw new CodedError('CELL_REQUIRED', `The session ${id} is in several cells: ${names}. Name one with x-cell.`)
+        throw new CodedError('CELL_REQUIRED', `The session ${id} is in several cells: ${names}.`)
       }
       throw new Error(`invariant: the ${kind} ${id} is in one cell, and not in ${names}`)
     }

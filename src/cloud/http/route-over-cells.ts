@@ -141,7 +141,7 @@ class CellChoice {
     const ids = principal.kind === 'ENROLLMENT' ? instancesOf(principal.token) : namedIds(this.#inBody, { body })
     if (ids.length === 0 && this.#inBody.length === 0) {
       const names = cells.map(({ name }) => name).join(', ')
-      throw new CodedError('CELL_REQUIRED', `Name a cell with the header ${CELL_HEADER}, one of: ${names}.`)
+      throw new CodedError('CELL_REQUIRED', `The request names no cell of this cloud: ${names}.`)
     }
     const found = new Set<ServedCell>()
     for (const [field, id] of ids) {

@@ -67,7 +67,7 @@ describe('a directory of cells', () => {
     // A device of one cell can take the id of a session in another one.
     await expect(directory.find('session', 'a')).rejects.toMatchObject({
       code: 'CELL_REQUIRED',
-      message: 'The session a is in several cells: north, south. Name one with x-cell.',
+      message: 'The session a is in several cells: north, south.',
     })
   })
 

@@ -161,7 +161,7 @@ describe('the cell of a request', () => {
     const world = new World()
     await expect(world.send({}, {})).rejects.toMatchObject({
       code: 'CELL_REQUIRED',
-      message: expect.stringContaining('north, south') as string,
+      message: 'The request names no cell of this cloud: north, south.',
     })
     expect(world.checked).toEqual(['north'])
     const wrong = world.send({}, { headers: { 'x-cell': 'west' } })
