@@ -3,8 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { join } from 'node:path'
 import { type Logger, pino } from 'pino'
 import type { Engine } from '../core/engine.ts'
-import { CodedError } from '../protocol/errors.ts'
-import { readSettingFile } from '../platform/read-setting-file.ts'
+import { readAuthorityFile } from '../platform/read-setting-file.ts'
 import { DECISIONS_MAX } from '../protocol/local/report.ts'
 import { signDocument } from '../protocol/signing.ts'
 import { LiveSettings } from '../settings/reload.ts'
@@ -24,7 +23,6 @@ import { readStatusAuth } from './platform/status-http/read-status-auth.ts'
 import { type StatusServer, openStatus } from './platform/status-http/server.ts'
 import { releaseIdleMemory } from './platform/system/idle-memory.ts'
 import { certificateProblem } from '../platform/certificate-problem.ts'
-import { hasCertificate } from '../platform/has-certificate.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
 import type { Outgoing } from '../platform/outgoing.ts'
 import { requireOwnDirectory } from '../platform/require-own-directory.ts'
@@ -216,7 +214,8 @@ function liveSettings(
     table: agentOptions,
     settings: first,
     files: ({ status }) => (status.port === null ? {} : statusFiles(readStatusAuth(status))),
-    startFiles: ({ tls }) => (tls.caFile === null ? {} : { 'tls.ca_file': readAuthority(tls.caFile) }),
+    startFiles: ({ tls }) =>
+      tls.caFile === null ? {} : { 'tls.ca_file': readAuthorityFile('tls.ca_file', tls.caFile) },
     prepare: (next) => {
       const isOtherLevel = next.log.level !== late.settings?.log.level
       const rules = late.callers?.prepare(next.callers)
@@ -374,12 +373,8 @@ function statusFiles({ tls }: ReturnType<typeof readStatusAuth>): Record<string,
 
 /** @throws CodedError CONFIG_UNREADABLE, CONFIG_INVALID */
 function outgoingOf({ tls, proxy }: AgentSettings): Outgoing {
-  return { proxy: proxyOf(proxy, process.env), extraCa: tls.caFile === null ? null : readAuthority(tls.caFile) }
-}
-
-/** @throws CodedError CONFIG_UNREADABLE, CONFIG_INVALID */
-function readAuthority(path: string): string {
-  const pem = readSettingFile('tls.ca_file', path)
-  if (!hasCertificate(pem)) throw new CodedError('CONFIG_INVALID', `tls.ca_file: ${path} has no PEM certificate.`)
-  return pem
+  return {
+    proxy: proxyOf(proxy, process.env),
+    extraCa: tls.caFile === null ? null : readAuthorityFile('tls.ca_file', tls.caFile),
+  }
 }

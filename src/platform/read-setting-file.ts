@@ -1,5 +1,6 @@
 import { CodedError } from '../protocol/errors.ts'
 import { systemFailure, unreadableReason } from '../protocol/file-reasons.ts'
+import { hasCertificate } from './has-certificate.ts'
 import { readSmallText } from './read-file.ts'
 
 /** @throws CodedError CONFIG_UNREADABLE, or of {@link systemFailure} */
@@ -10,4 +11,11 @@ export function readSettingFile(setting: string, path: string): string {
     const message = `${setting}: ${path}: ${unreadableReason(cause)}.`
     throw systemFailure(cause, path) ?? new CodedError('CONFIG_UNREADABLE', message, { cause })
   }
+}
+
+/** @throws CodedError CONFIG_INVALID, and those of {@link readSettingFile} */
+export function readAuthorityFile(setting: string, path: string): string {
+  const pem = readSettingFile(setting, path)
+  if (!hasCertificate(pem)) throw new CodedError('CONFIG_INVALID', `${setting}: ${path} has no PEM certificate.`)
+  return pem
 }

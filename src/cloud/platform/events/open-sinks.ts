@@ -1,4 +1,4 @@
-import { readSettingFile } from '../../../platform/read-setting-file.ts'
+import { readAuthorityFile, readSettingFile } from '../../../platform/read-setting-file.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { EVENT_GROUPS } from '../../../protocol/edge/events.ts'
 import type { Sink } from '../../events/sink.ts'
@@ -8,7 +8,7 @@ import { WebhookSink, parseSecrets } from './webhook.ts'
 /** @throws CodedError CONFIG_INVALID, CONFIG_UNREADABLE */
 export async function openSinks(settings: CloudSettings['events'], now: () => number): Promise<readonly Sink[]> {
   const { webhooks, caFile } = settings
-  const extraCa = caFile === null ? null : readSettingFile('events.ca_file', caFile)
+  const extraCa = caFile === null ? null : readAuthorityFile('events.ca_file', caFile)
   const sinks = (webhooks ?? []).map(({ name, url, secret_file, token_file, types = EVENT_GROUPS }) => {
     const secrets = parseSecrets(readSettingFile('events.webhooks', secret_file), secret_file)
     const token = token_file === undefined ? null : readSettingFile('events.webhooks', token_file).trim()

@@ -1,6 +1,6 @@
 import type { Duplex } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { readSettingFile } from '../../../platform/read-setting-file.ts'
+import { readAuthorityFile } from '../../../platform/read-setting-file.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Authenticator } from '../../service-api/authenticate.ts'
 import { type DevicePresence, Presence } from '../../devices/presence.ts'
@@ -108,7 +108,7 @@ function openExternal(deps: PushDeps): Push {
     url,
     username,
     password: password?.reveal() ?? null,
-    ca: caFile === null ? null : readSettingFile('push.ca_file', caFile),
+    ca: caFile === null ? null : readAuthorityFile('push.ca_file', caFile),
     clientId: `tallygate-twin-${newId()}`,
     // A broker that restarted may have lost its retained messages.
     onConnect: () => waiting.publisher?.announcePolicies(),
