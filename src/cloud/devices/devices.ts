@@ -62,7 +62,7 @@ export async function revokeDevice(
     const device = await lockDevice(tx, deviceId)
     if (device.revokedAt === null) {
       const revoked = { ...device, revokedAt: at, revokedBy: nameOf(tx.actor), releaseRequested: false }
-      await tx.edge.devices.save(revoked)
+      await tx.edge.devices.save(revoked, device)
       await fenceCurrent(tx, revoked, 'REVOKED', { now: at, present: present() })
       await disconnectSessions(tx, deviceId, at)
       await tx.events.append(deviceEvent(revoked, { type: 'device.revoked', what: 'revoked', at }))

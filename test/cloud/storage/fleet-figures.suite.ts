@@ -70,14 +70,39 @@ export function fleetFiguresSuite(name: string, open: () => Promise<Store>): voi
       expect((await largest(T0 - 1))[0]?.deviceId).toBe(idOf(19))
     })
 
-    it('are remembered for ten milliseconds for each of more devices', async () => {
+    it('are remembered for a time for each of more devices', async () => {
       await add(1, 22)
-      expect([await live(T0 - 500), await live(T0 - 500, '')]).toEqual([21, 22])
+      expect([await live(T0 - 9_000), await live(T0 - 9_000, '')]).toEqual([21, 22])
       await add(23, 30)
-      expect([await live(T0 - 281, ''), await live(T0 - 500)]).toEqual([22, 21])
-      expect(await live(T0 - 280)).toBe(29)
+      expect([await live(T0 - 2_401, ''), await live(T0 - 9_000)]).toEqual([22, 21])
+      expect(await live(T0 - 2_400)).toBe(29)
       // A clock that went back.
-      expect(await live(T0 - 281)).toBe(29)
+      expect(await live(T0 - 2_401)).toBe(29)
+    })
+
+    it('count devices that come back or are revoked at once, and each only once', async () => {
+      await add(1, 30)
+      const stored = (n: number, lastSyncAt: number | null) => ({
+        ...{ ...device(idOf(n)), epoch: 1, instanceIds: [INSTANCE] },
+        lastSyncAt,
+      })
+      const sync = (from: number | null, to: number, ...numbers: readonly number[]) =>
+        store.transaction((tx) =>
+          tx.edge.devices.saveSome(numbers.map((n) => ({ device: stored(n, to), stored: stored(n, from) }))),
+        )
+      await sync(T0, T0 - 20_000, 1, 2, 3, 4, 5)
+      expect(await live(T0 - 9_000, '')).toBe(25)
+      await sync(T0 - 20_000, T0, 1, 2)
+      await sync(T0, T0 + 1, 2, 9)
+      await sync(T0 - 20_000, T0 - 9_001, 5)
+      expect(await live(T0 - 8_999, '')).toBe(27)
+      await store.transaction((tx) => tx.edge.devices.save(stored(3, T0), stored(3, T0 - 20_000)))
+      const revoked = { ...stored(9, T0 + 1), revokedAt: T0 + 2 }
+      await store.transaction((tx) => tx.edge.devices.save(revoked, stored(9, T0 + 1)))
+      await store.transaction((tx) => tx.edge.devices.save({ ...revoked, lastSyncAt: T0 + 3 }, revoked))
+      expect(await live(T0 - 8_998, '')).toBe(27)
+      // Read again.
+      expect(await live(T0 - 1_000, '')).toBe(27)
     })
 
     it('count the balance of the device that asks as it is, whatever is remembered of the others', async () => {

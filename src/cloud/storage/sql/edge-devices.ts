@@ -166,7 +166,15 @@ const updatedDevice = preparedUpdate((db, columns) => db.updateTable('devices').
 const updatedDevices = updates('devices', ['id'])
 
 export function deviceTransaction(sql: Sql) {
-  const { db, lockRows } = sql
+  const { db, lockRows, fleet } = sql
+  const count = (device: Device, stored: Device): void => {
+    for (const id of device.instanceIds) {
+      fleet.live.change(
+        id,
+        ({ value, at }) => value + Number(isLiveSince(device, at)) - Number(isLiveSince(stored, at)),
+      )
+    }
+  }
   const serve = async ({ id, instanceIds }: Device): Promise<void> => {
     await db.deleteFrom('device_instances').where('device_id', '=', id).execute()
     const rows = instanceIds.map((instance_id) => ({ instance_id, device_id: id }))
@@ -238,6 +246,7 @@ export function deviceTransaction(sql: Sql) {
       if (Object.keys(changed).length === 0) return
       await db.executeQuery(updatedDevice(db, changed, [device.id]))
       if (changed.instance_ids !== undefined) await serve(device)
+      if (stored !== undefined) count(device, stored)
     },
     /** As `save`, of devices that serve the same instances as before. */
     async saveSome(changes: readonly { readonly device: Device; readonly stored: Device }[]): Promise<void> {
@@ -247,6 +256,7 @@ export function deviceTransaction(sql: Sql) {
         after: columnsOf(device),
       }))
       await updatedDevices(db, rows)
+      for (const { device, stored } of changes) count(device, stored)
     },
   }
 }
@@ -275,6 +285,10 @@ export function enrollmentTransaction(sql: Sql) {
       return inserted !== undefined
     },
   }
+}
+
+function isLiveSince({ revokedAt, lastSyncAt }: Device, since: number): boolean {
+  return revokedAt === null && lastSyncAt !== null && lastSyncAt >= since
 }
 
 function columnsOf(device: Device) {

@@ -1,6 +1,6 @@
 /**
  * Figures over all devices of an instance or account, which each sync needs for shares and recalls. Those of many
- * devices are used for a time in proportion to their number, so that they cost a constant part of a processor.
+ * devices are used for a time in proportion to their number, so that each costs at most a small, constant part of a processor.
  */
 import type { Micro } from '../../../core/pricing/amount.ts'
 import type { Returnable } from '../device-records.ts'
@@ -18,6 +18,9 @@ interface Pace {
 }
 
 const PACE: Pace = { exactMax: 20, usedMsPerDevice: 10 }
+
+/** How many times as long the number of live devices is used: what the process itself writes is counted at once. */
+const LIVE_TIMES = 30
 
 interface Figure<T> {
   readonly value: T
@@ -40,6 +43,12 @@ export class Figures<T> {
     const age = at - known.at
     const usedMs = Math.min(known.devices * this.#pace.usedMsPerDevice, USED_MAX_MS)
     return age >= 0 && age < usedMs ? known : undefined
+  }
+
+  /** Also if the transaction is rolled back: until the figure is read again, it is an estimate. */
+  change(id: string, to: (known: Figure<T>) => T): void {
+    const known = this.#known.get(id)
+    if (known !== undefined) this.#known.set(id, { ...known, value: to(known) })
   }
 
   /** Forgets what was known, and remembers the figure if it is one of many devices. */
@@ -75,7 +84,7 @@ export class FleetFigures {
   readonly lacking: Figures<Lacking>
 
   constructor(pace: Pace = PACE) {
-    this.live = new Figures(pace)
+    this.live = new Figures({ ...pace, usedMsPerDevice: pace.usedMsPerDevice * LIVE_TIMES })
     this.returnable = new Figures(pace)
     this.largest = new Figures(pace)
     this.lacking = new Figures(pace)

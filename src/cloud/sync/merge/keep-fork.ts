@@ -32,7 +32,7 @@ export async function keepFork(context: MergeContext, recorded: MergedSegment | 
     problem: unbilled?.problem ?? null,
   })
   const all = together(unbilled, await mergeUndelivered({ ...context, rules }))
-  await tx.edge.devices.save({ ...device, lastSyncAt: now })
+  await tx.edge.devices.save({ ...device, lastSyncAt: now }, device)
   const answer = await signAnswer(deps, {
     outcome: 'FENCED',
     ...ownerOf(after),
