@@ -64,7 +64,7 @@ const SETTLE_EVERY_MS = 240_000
 /** Longer than in the product, so that a power cut loses more. */
 const MARK_EVERY_MS = 60_000
 /** Longer than in the product, for fewer events per run. */
-const TURN_EVERY_MS = 20_000
+const TURN_EVERY_MS = { shared: 20_000, alone: 60_000 }
 const POLICIES_EVERY_MS = 180_000
 const NOTIFICATIONS_EVERY_MS = 60_000
 /** Longer than in the product, for fewer events per run. */
@@ -160,7 +160,7 @@ export class TwinNode {
       await clock.look()
     })
     this.#repeat(process, MARK_EVERY_MS, () => sales.flush())
-    if (this.#deps.nodes > 1) this.#repeat(process, TURN_EVERY_MS, () => sales.turn())
+    this.#repeat(process, TURN_EVERY_MS[this.#deps.nodes > 1 ? 'shared' : 'alone'], () => sales.turn())
     this.#work(process, clock)
     this.#publish(process)
   }

@@ -215,10 +215,11 @@ function jobsOf(cell: Cell, { service, terms, settlement }: Jobs, { settings, lo
   const renew = (): Promise<boolean> => store.transaction((tx) => renewDuePolicy(tx, now()))
   const settle = async (): Promise<boolean> => trustsClock() && expireNextInactive(settlement)
   const turn = async (): Promise<boolean> => (await cell.sales?.turn()) ?? false
+  const shared = isShared(settings)
   return [
-    ...(isShared(settings)
+    [TURN_EVERY_MS[shared ? 'shared' : 'alone'], turn, 'the sales mark was not compared'],
+    ...(shared
       ? ([
-          [TURN_EVERY_MS, turn, 'the sales mark was not compared'],
           [PARTITIONS_EVERY_MS, () => cell.keepPartitions(), 'the partitions of the usage were not kept'],
           [STATISTICS_EVERY_MS, () => cell.renewStatistics(), 'the statistics of the database were not renewed'],
         ] as const)

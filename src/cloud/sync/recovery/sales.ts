@@ -26,7 +26,8 @@ export interface SalesDeps {
   readonly onBroken: (error: unknown) => void
 }
 
-export const TURN_EVERY_MS = 2_000
+/** Nodes of one database find copied marks by their turns. A single node's turns show that a database is older, also if nothing was sold. */
+export const TURN_EVERY_MS = { shared: 2_000, alone: 60_000 } as const
 
 /** How long, and how often, a start looks for another node that works with this database. */
 const PEER_WAIT_MS = 5_000

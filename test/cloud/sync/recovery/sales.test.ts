@@ -233,6 +233,19 @@ describe('the turn of a node', () => {
     expect(node.recoveries).toHaveLength(1)
   })
 
+  it('shows that its own database is older, also if nothing was sold since the backup', async () => {
+    const node = await new Node(undefined, 'a').start({ shared: false })
+    await node.sell(10n)
+    const { turn = 0 } = (await record('a')) ?? {}
+    await node.sales.turn()
+    node.sales.close()
+    await change('a', { turn })
+    await node.start({ shared: false })
+    expect(node.recoveries).toEqual(['The database is older than the sales mark: it comes from a backup.'])
+    expect(await unproven()).toBe(null)
+    await node.sell(10n)
+  })
+
   it('does nothing before the start and after the end', async () => {
     const node = await new Node(undefined, 'a').start()
     node.sales.close()
