@@ -81,6 +81,16 @@ export class ClockGuard {
   }
 
   async look(): Promise<void> {
+    try {
+      await this.#compare()
+    } catch (error) {
+      // Also of a commit that it shares with others.
+      if (error instanceof CodedError && error.code === 'NOT_RECORDED') this.#unrecorded = error
+      throw error
+    }
+  }
+
+  async #compare(): Promise<void> {
     const { store, settleAfterMs, clocks } = this.#options
     const before = this.#read()
     const { record, database } = await store.transaction(async ({ sweeps }) => {
@@ -95,7 +105,8 @@ export class ClockGuard {
     this.#doubt = doubt
     this.#before = lastBefore(record, after)
     if (doubt !== null) return
-    await this.#note(after)
+    await store.transaction(({ sweeps }) => sweeps.noteClock(after))
+    this.#unrecorded = null
     this.#trusted = after
   }
 
@@ -106,16 +117,6 @@ export class ClockGuard {
   /** @throws CodedError NOT_RECORDED if the last reading could not be written, such as to a full disk */
   requireRecorded(): void {
     if (this.#unrecorded !== null) throw this.#unrecorded
-  }
-
-  async #note(reading: ClockRecord): Promise<void> {
-    try {
-      await this.#options.store.transaction(({ sweeps }) => sweeps.noteClock(reading))
-      this.#unrecorded = null
-    } catch (error) {
-      if (error instanceof CodedError && error.code === 'NOT_RECORDED') this.#unrecorded = error
-      throw error
-    }
   }
 
   /**

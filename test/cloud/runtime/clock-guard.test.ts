@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { type ClockDoubt, ClockGuard } from '../../../src/cloud/runtime/clock-guard.ts'
 import type { Store } from '../../../src/cloud/storage/store.ts'
+import { CodedError } from '../../../src/protocol/errors.ts'
 import { TestDevice } from '../sync/test-device.ts'
 import { DAY, START, Twin } from '../sync/twin.ts'
 
@@ -274,4 +275,28 @@ describe('the clock of a twin', () => {
     machine.aheadMs = 62 * DAY
     expect(await state(guard)).toBe('CLOCK_JUMPED')
   })
+
+  it.for([1, 2])(
+    'is not recorded while transaction %i of a look fails, whoever else shares its commit',
+    async (nth) => {
+      const disk = { isFull: false, transactions: 0 }
+      const full = new CodedError('NOT_RECORDED', 'the disk is full')
+      const onDisk = new Machine({
+        transaction: async (work) => {
+          disk.transactions += 1
+          if (disk.isFull && disk.transactions === nth) throw full
+          return twin.store.transaction(work)
+        },
+      })
+      const guard = onDisk.start()
+      await guard.look()
+      Object.assign(disk, { isFull: true, transactions: 0 })
+      await expect(guard.look()).rejects.toBe(full)
+      expect(() => guard.requireRecorded()).toThrow(full)
+      expect(guard.isRecorded).toBe(false)
+      disk.isFull = false
+      await guard.look()
+      expect(guard.isRecorded).toBe(true)
+    },
+  )
 })
