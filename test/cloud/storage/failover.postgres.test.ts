@@ -375,6 +375,7 @@ describe('a store over two servers', { timeout: 120_000 }, () => {
 describe('a request for a connection', () => {
   const standby = { host: 'b', port: 5432 } as never
   const refused = (): Error => Object.assign(new Error('connect ECONNREFUSED'), { address: '::1', port: 5432 })
+  const NO_TIME = { ...LIMITS, connectTimeoutMs: 0 }
   const connect = (
     failures: number,
     hosts = 'a,b',
@@ -400,9 +401,12 @@ describe('a request for a connection', () => {
   })
 
   it('ends in the time that its hosts may take, when two names lead to one server that fails slowly', async () => {
-    const cause = { message: '1 connections led to 1 of 2 hosts: connect ECONNREFUSED' }
-    const limits = { ...LIMITS, connectTimeoutMs: 0 }
-    await expect(connect(Infinity, 'a,b', refused, limits)).rejects.toMatchObject({ cause })
+    const cause = { message: '2 connections led to 1 of 2 hosts: connect ECONNREFUSED' }
+    await expect(connect(Infinity, 'a,b', refused, NO_TIME)).rejects.toMatchObject({ cause })
+  })
+
+  it('tries each host, also if the first one lets it wait for the response to a query', async () => {
+    expect(await connect(1, 'a,b', () => new Error('Query read timeout'), NO_TIME)).toBe('the primary')
   })
 
   it('ends when the address names one standby twice', async () => {

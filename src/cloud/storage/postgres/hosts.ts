@@ -67,7 +67,7 @@ const ATTEMPTS_MAX = 20
 /** Connects to the host that worked last, else to the others in turn. */
 export class Hosts {
   readonly #options: readonly pg.ClientConfig[]
-  /** Of one request, ms: time to try each host once. */
+  /** Of one request, ms, to try hosts again after each was tried once. */
   readonly #timeoutMs: number
   #index = 0
 
@@ -121,7 +121,8 @@ export class Hosts {
             cause: causes.size === 1 ? cause : new AggregateError(causes.values()),
           })
         }
-        if (attempts === ATTEMPTS_MAX || performance.now() >= end) {
+        const isOver = attempts >= this.#options.length && performance.now() >= end
+        if (attempts === ATTEMPTS_MAX || isOver) {
           const text = `${attempts} connections led to ${causes.size} of ${this.#options.length} hosts: ${messageOf(cause)}`
           throw new NotConnected('no connection', { cause: new Error(text, { cause }) })
         }
