@@ -84,7 +84,8 @@ export class Sales {
     if (own !== undefined && own.turn > mark.turn + 1) {
       throw new CodedError('STATE_IN_USE', 'Another node works with a copy of the sales mark of this one.')
     }
-    // The response to the last turn may be lost.
+    // The response to the last turn may be lost, or it could not be written. The database must not get further ahead.
+    if (own !== undefined && own.turn > mark.turn) mark.turned(own.turn, now(), mark.peers)
     const counts = (id: string, turn: number) => store.transaction((tx) => tx.edge.salesMarks.turn(id, turn, now()))
     if (own === undefined || own.turn < mark.turn || !(await counts(own.id, own.turn))) {
       await this.#recoverIfOlder(mark)

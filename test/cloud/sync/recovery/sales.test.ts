@@ -233,6 +233,19 @@ describe('the turn of a node', () => {
     expect(node.recoveries).toHaveLength(1)
   })
 
+  it('continues after its mark could not be written for a time', async () => {
+    const node = await new Node(undefined, 'a').start()
+    node.file.fails = true
+    for (let turns = 0; turns < 3; turns += 1) {
+      await expect(node.sales.turn()).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+    }
+    node.file.fails = false
+    await node.sales.turn()
+    expect(await record('a')).toMatchObject({ turn: 3 })
+    await node.start()
+    expect(node.recoveries).toEqual([])
+  })
+
   it('shows that its own database is older, also if nothing was sold since the backup', async () => {
     const node = await new Node(undefined, 'a').start({ shared: false })
     await node.sell(10n)
