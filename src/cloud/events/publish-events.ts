@@ -39,6 +39,8 @@ const BATCH_BYTES_MAX = 512 * 1_024
 /** After so many rejections, an event is a dead letter. */
 const ATTEMPTS_MAX = 3
 
+const NO_REJECTIONS = { position: 0n, count: 0 }
+
 const BACKOFF_BASE_MS = 1_000
 const BACKOFF_CAP_MS = 5 * 60_000
 
@@ -62,7 +64,8 @@ export class EventPublisher {
   #batchMax = Number.POSITIVE_INFINITY
   /** Events up to this position are sent one by one: the sink has rejected one of them. */
   #singlyUpTo = 0n
-  #attempts = 0
+  /** Of the event at this position. */
+  #rejections = NO_REJECTIONS
 
   constructor(deps: PublisherDeps) {
     this.#deps = deps
@@ -122,7 +125,6 @@ export class EventPublisher {
         const found = await this.#read(claimed.position, claimed.upTo)
         if (found instanceof CodedError) await this.#failed(found.message)
         this.#chunk = found instanceof CodedError ? null : found
-        this.#attempts = 0
       }
     }
     const chunk = this.#chunk
@@ -201,7 +203,7 @@ export class EventPublisher {
     const { store, sink } = this.#deps
     const rest = chunk.events.slice(batch.length)
     const to = rest.length === 0 ? chunk.end : (batch.at(-1)?.position ?? chunk.after)
-    this.#attempts = 0
+    this.#rejections = NO_REJECTIONS
     const lease = this.#lease()
     const moved = await store.transaction(async (tx) => {
       if (!(await tx.eventSinks.move(sink.name, lease, chunk.after, to))) return false
@@ -220,8 +222,9 @@ export class EventPublisher {
       this.#singlyUpTo = batch.at(-1)?.position ?? 0n
       return true
     }
-    this.#attempts += 1
-    if (this.#attempts < ATTEMPTS_MAX) {
+    const before = this.#rejections.position === event.position ? this.#rejections.count : 0
+    this.#rejections = { position: event.position, count: before + 1 }
+    if (this.#rejections.count < ATTEMPTS_MAX) {
       await this.#failed(message)
       return false
     }

@@ -657,6 +657,29 @@ export function publishEventsSuite(
       if (store !== twin.store) await store.close()
     })
 
+    it('is set aside after three attempts of one node, also if others have the sink between them', async () => {
+      const store = await other()
+      const second = publisherOf(store, 'second')
+      await run()
+      sink.check = () => {
+        throw new EventsRejected('no such customer')
+      }
+      await write(1)
+      for (let attempts = 0; attempts < 3; attempts += 1) {
+        for (const [has, waits] of [
+          [publisher, second],
+          [second, publisher],
+        ] as const) {
+          await run(has)
+          twin.time += 5_000
+          await run(waits)
+          twin.time += 30_000
+        }
+      }
+      expect(await state()).toMatchObject({ deadLetters: 1, behind: false })
+      if (store !== twin.store) await store.close()
+    })
+
     it('is sent once, whatever nodes write at the same time', async () => {
       const store = await other()
       const stores = [twin.store, store]
