@@ -153,7 +153,8 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
       sessions.stop()
       await sessions.settled()
       await ledger.close()
-      await journal.saveClock(ledger.stamp())
+      // A failing journal reports itself.
+      await journal.saveClock(ledger.stamp()).catch(() => undefined)
     },
     stop: () => {
       sessions.stop()

@@ -136,6 +136,16 @@ describe('the agent', () => {
     expect(existsSync(agent.socketPath)).toBe(false)
   })
 
+  it('reports no error of its stop on a full disk', async () => {
+    const site = await Site.make()
+    // A directory in the place of the file: the space cannot be reserved.
+    mkdirSync(join(site.stateDirectory, 'journal.db-disk-reserve'), { recursive: true })
+    const agent = await site.start()
+    await new Application(agent).until(({ connected }) => connected)
+    await agent.stop()
+    expect(site.log.filter((line) => line.includes('an error occurred during the stop'))).toEqual([])
+  })
+
   it('releases everything when it stops, also if the service manager cannot be notified', async () => {
     const site = await Site.make()
     const stopping = (): void => {
