@@ -22,6 +22,8 @@ export function requireConsistent(settings: CloudSettings): void {
     throw invalid('db and cells are both set. With cells, name the database of db as the first cell.')
   }
   requirePublicUrl(http)
+  requireBroker(settings.push)
+  requireSubject(settings.events)
   requireUsed(settings)
   signInIssuer(oidc)
   metricsPlace(metrics)
@@ -37,6 +39,28 @@ function requirePublicUrl({ publicUrl, prefix }: CloudSettings['http']): void {
   if (prefix !== '' && pathname.replace(/\/+$/, '').endsWith(prefix)) {
     throw invalid(`http.public_url ends with ${prefix}, which the cloud adds. Remove it, or change http.prefix.`)
   }
+}
+
+/** Devices get the address of the broker. @throws CodedError CONFIG_INVALID */
+function requireBroker({ broker, url }: CloudSettings['push']): void {
+  if (broker === 'external' && url === null) {
+    throw invalid('push.broker is "external", but push.url is missing. Set it to the address of the broker.')
+  }
+  if (url !== null && namesUser(url)) throw invalid('push.url takes no user name: set push.username and push.password.')
+}
+
+/** @throws CodedError CONFIG_INVALID */
+function requireSubject({ natsUrl, natsSubject }: CloudSettings['events']): void {
+  if (natsUrl === null) return
+  if (namesUser(natsUrl)) throw invalid('events.nats_url takes no user name: set events.nats_username.')
+  if (!/^[\w-]+(\.[\w-]+)*$/.test(natsSubject)) {
+    throw invalid(`events.nats_subject is ${JSON.stringify(natsSubject)}, but takes words with dots.`)
+  }
+}
+
+function namesUser(url: string): boolean {
+  const { username, password } = new URL(url)
+  return username !== '' || password !== ''
 }
 
 /** A setting without effect would leave an administrator in the belief that it protects something. */

@@ -47,7 +47,7 @@ import { makeDurableDirectory } from './platform/system/durable-directory.ts'
 import { readTls } from './platform/system/read-tls.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
 import { openConnections } from '../platform/open-connections.ts'
-import { readSettingFile } from '../platform/read-setting-file.ts'
+import { readAuthorityFile, readSettingFile } from '../platform/read-setting-file.ts'
 import { requireOwnDirectory } from '../platform/require-own-directory.ts'
 import type { Service } from '../platform/run-service.ts'
 import { Shutdown } from '../platform/shutdown.ts'
@@ -216,19 +216,26 @@ function liveSettings(
   return live
 }
 
-/** Contents of the files that the settings name and only a start reads. @throws CodedError CONFIG_UNREADABLE */
+/** Contents of the files that the settings name and only a start reads. @throws CodedError CONFIG_UNREADABLE, CONFIG_INVALID */
 function startFiles({ cells, events, push }: CloudSettings): Readonly<Record<string, string>> {
   const files = {
     cells: (cells ?? []).map(({ password_file }) => password_file),
     'events.webhooks': (events.webhooks ?? []).flatMap(({ secret_file, token_file }) => [secret_file, token_file]),
-    'events.ca_file': [events.caFile],
-    'push.ca_file': [push.caFile],
   }
-  const textOf = (setting: string, path: string | null | undefined): string =>
-    path === null || path === undefined ? '' : readSettingFile(setting, path)
-  return Object.fromEntries(
-    Object.entries(files).map(([setting, paths]) => [setting, paths.map((path) => textOf(setting, path)).join('\0')]),
-  )
+  const textOf = (setting: string, path: string | undefined): string =>
+    path === undefined ? '' : readSettingFile(setting, path)
+  const authority = (setting: string, path: string | null): string =>
+    path === null ? '' : readAuthorityFile(setting, path)
+  return {
+    ...Object.fromEntries(
+      Object.entries(files).map(([setting, paths]) => [
+        setting,
+        paths.map((path) => textOf(setting, path)).join('\0'),
+      ]),
+    ),
+    'events.ca_file': authority('events.ca_file', events.caFile),
+    'push.ca_file': authority('push.ca_file', push.caFile),
+  }
 }
 
 /** Of two clouds, only one uses a database file. @throws CodedError STATE_UNWRITABLE, STATE_LOCKED */

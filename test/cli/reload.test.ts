@@ -253,6 +253,13 @@ describe('the twin on SIGHUP', () => {
     write('http.public_url = "https://cloud.example/dynamicmonetization"')
     twin.hangUp()
     expect(await twin.line('settings not reloaded')).toMatchObject({ cause: 'CONFIG_INVALID' })
+
+    for (const setting of ['push.ca_file', 'events.ca_file']) {
+      write(`${setting} = "${inside('cloud.toml')}"`)
+      twin.hangUp()
+      const reason = `${setting}: ${inside('cloud.toml')} has no PEM certificate.`
+      expect(await twin.line('settings not reloaded')).toMatchObject({ cause: 'CONFIG_INVALID', reason })
+    }
     expect(await twin.end()).toBe(0)
   })
 

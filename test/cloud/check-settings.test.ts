@@ -20,7 +20,11 @@ it('accepts the defaults, and settings that have an effect', () => {
 it.each([
   [{ 'db-standby': 'true' }, 'db_standby needs db or cells'],
   [{ 'push-url': 'mqtt://broker.example' }, 'Set push.broker to "external"'],
+  [{ 'push-broker': 'external' }, 'push.url is missing'],
+  [{ 'push-broker': 'external', 'push-url': 'mqtt://user:secret@broker.example' }, 'push.url takes no user name'],
   [{ 'events-nats-username': 'cloud' }, 'events.nats_url is missing'],
+  [{ 'events-nats-url': 'nats://user@nats.example' }, 'events.nats_url takes no user name'],
+  [{ 'events-nats-url': 'nats://nats.example', 'events-nats-subject': 'a..b' }, 'takes words with dots'],
   [{ 'edge-sync-every': '2h', 'edge-settle-after': '1h' }, 'edge.settle_after must be longer'],
   [{ 'http-public-url': 'https://cloud.example/dynamicmonetization/' }, 'ends with /dynamicmonetization'],
   [{ 'http-public-url': 'https://user:secret@cloud.example' }, 'without user name'],

@@ -1,5 +1,4 @@
 import { readAuthorityFile, readSettingFile } from '../../../platform/read-setting-file.ts'
-import { CodedError } from '../../../protocol/errors.ts'
 import { EVENT_GROUPS } from '../../../protocol/edge/events.ts'
 import type { Sink } from '../../events/sink.ts'
 import type { CloudSettings } from '../../settings.ts'
@@ -20,16 +19,6 @@ export async function openSinks(settings: CloudSettings['events'], now: () => nu
 async function natsSinks(settings: CloudSettings['events'], extraCa: string | null): Promise<readonly Sink[]> {
   const { natsUrl: url, natsSubject: subject, natsTypes: groups, natsUsername: username } = settings
   if (url === null) return []
-  const { username: user, password } = new URL(url)
-  if (user !== '' || password !== '') {
-    throw new CodedError('CONFIG_INVALID', 'events.nats_url takes no user name: set events.nats_username.')
-  }
-  if (!/^[\w-]+(\.[\w-]+)*$/.test(subject)) {
-    throw new CodedError(
-      'CONFIG_INVALID',
-      `events.nats_subject is ${JSON.stringify(subject)}, but takes words with dots.`,
-    )
-  }
   // The client of NATS takes 16 MB of memory.
   const { NatsSink } = await import('./nats.ts')
   const secrets = {
