@@ -1,8 +1,9 @@
 /** Outgoing connections: the authorities that TLS trusts, and the proxy that leads to an address. */
+import * as http from 'node:http'
 import { type AgentOptions, type ClientRequest, Agent as PlainAgent } from 'node:http'
 import { Agent as TlsAgent } from 'node:https'
 import { BlockList, isIP } from 'node:net'
-import { createSecureContext, getCACertificates } from 'node:tls'
+import { createSecureContext, getCACertificates, setDefaultCACertificates } from 'node:tls'
 import { CodedError } from '../protocol/errors.ts'
 import { hostOf } from './host-of.ts'
 
@@ -20,6 +21,41 @@ export function authorities(extra: string | null): string[] {
   const system = getCACertificates('system')
   const known = system.length > 0 ? system : getCACertificates('bundled')
   return [...new Set([...known, ...getCACertificates('extra')]), ...(extra === null ? [] : [extra])]
+}
+
+let trustsSystem = false
+
+/** For all connections of this process that name no authorities: Node would trust its own ones only. */
+export function trustSystem(): void {
+  if (trustsSystem) return
+  trustsSystem = true
+  setDefaultCACertificates(authorities(null))
+}
+
+/** How the global `fetch` reaches the addresses for which it was prepared. */
+const proxies: { http_proxy?: string; https_proxy?: string } = {}
+const direct = new Set<string>()
+
+/**
+ * Lets the global `fetch` of this process reach an address: sets its authorities and its proxy.
+ *
+ * @throws CodedError CONFIG_INVALID for a proxy that cannot be used
+ */
+export function prepareFetch(address: string, variables: ProxyVariables): void {
+  if (isSecure(address)) trustSystem()
+  const proxy = proxyFor(address, variables)
+  if (proxy === null) direct.add(hostOf(new URL(address)))
+  else proxies[isSecure(address) ? 'https_proxy' : 'http_proxy'] = proxy.href
+  if (Object.keys(proxies).length === 0) return
+  // Node 24 may lack it.
+  const { setGlobalProxyFromEnv } = http as Partial<Pick<typeof http, 'setGlobalProxyFromEnv'>>
+  if (setGlobalProxyFromEnv === undefined) {
+    throw new CodedError(
+      'CONFIG_INVALID',
+      `Node ${process.versions.node} cannot reach ${address} through a proxy. Use Node 26.`,
+    )
+  }
+  setGlobalProxyFromEnv({ ...proxies, no_proxy: [variableOf('NO_PROXY', variables), ...direct].join(',') })
 }
 
 /**

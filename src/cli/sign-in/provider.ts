@@ -1,9 +1,7 @@
 /** Signs in at an OpenID Connect provider. Import it where it is used: it alone loads `openid-client`. */
 import { spawn } from 'node:child_process'
-import { setGlobalProxyFromEnv } from 'node:http'
-import { setDefaultCACertificates } from 'node:tls'
 import * as openid from 'openid-client'
-import { type ProxyVariables, authorities, proxyFor } from '../../platform/outgoing.ts'
+import { prepareFetch } from '../../platform/outgoing.ts'
 import { CodedError, messageOf } from '../../protocol/errors.ts'
 import { type SignInOptionsWire, isLoopback, printable } from '../../protocol/sign-in.ts'
 import type { Io } from '../io.ts'
@@ -23,13 +21,6 @@ const SIGN_IN_TIMEOUT_MS = 10 * 60_000
 /** The cloud checks the time of ID tokens; a wrong clock on this machine must not prevent a sign-in. */
 const CLOCK_TOLERANCE_S = 24 * 3_600
 
-/** The library uses the global `fetch`: sets its authorities and its proxy, for this whole process. */
-function reachThroughNetwork(issuer: URL, env: ProxyVariables): void {
-  setDefaultCACertificates(authorities(null))
-  const proxy = proxyFor(issuer.href, env)
-  if (proxy !== null) setGlobalProxyFromEnv({ ...env, https_proxy: proxy.href })
-}
-
 export class Provider {
   readonly #config: openid.Configuration
 
@@ -48,7 +39,8 @@ export class Provider {
         `The cloud names a provider that does not use https: ${printable(issuer)}.`,
       )
     }
-    if (address.protocol === 'https:') reachThroughNetwork(address, env)
+    // The library uses the global `fetch`.
+    prepareFetch(address.href, env)
     const metadata = { token_endpoint_auth_method: 'none', [openid.clockTolerance]: CLOCK_TOLERANCE_S }
     // A provider without TLS is on this machine.
     // oxlint-disable-next-line typescript/no-deprecated -- marked so only to make it stand out

@@ -421,7 +421,7 @@ describe('the address of a database', () => {
     )
     expect(connectionStrings).toEqual(
       ['a:5432', '[::1]:5433', 'c'].map(
-        (host) => `postgres://me:p%2Cw@${host}/db?sslmode=require&target_session_attrs=read-write`,
+        (host) => `postgres://me:p%2Cw@${host}/db?sslmode=verify-full&target_session_attrs=read-write`,
       ),
     )
     expect(shown).toBe('postgres://me@a:5432,[::1]:5433,c/db')

@@ -2,6 +2,7 @@
 import { hash } from 'node:crypto'
 import { AwsClient } from 'aws4fetch'
 import { CodedError } from '../../../protocol/errors.ts'
+import { prepareFetch } from '../../../platform/outgoing.ts'
 import type { Secret } from '../../../settings/option.ts'
 import type { ArchivePlace } from '../../usage/archive/place.ts'
 
@@ -29,6 +30,8 @@ export function archiveBucket(address: string, settings: S3Settings, stop: Abort
   }
   // Names with dots do not fit a certificate for hosts.
   const base = `${serviceOf(settings)}/${bucket}`
+  // The library uses the global `fetch`.
+  prepareFetch(base, process.env)
   const client = new AwsClient({
     accessKeyId,
     secretAccessKey: secretAccessKey.reveal(),

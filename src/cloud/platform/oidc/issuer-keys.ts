@@ -2,6 +2,7 @@
 import { type JWTVerifyGetKey, createLocalJWKSet, errors } from 'jose'
 import type { Logger } from 'pino'
 import { z } from 'zod'
+import { prepareFetch } from '../../../platform/outgoing.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 
 export interface IssuerKeysOptions {
@@ -110,6 +111,7 @@ function protocolOf(issuer: string): RegExp {
 
 /** Follows no redirects. */
 async function fetchJson(address: string, signal: AbortSignal): Promise<unknown> {
+  prepareFetch(address, process.env)
   const response = await fetch(address, { signal, redirect: 'manual', headers: { accept: 'application/json' } })
   if (response.status !== 200 || response.body === null) {
     await response.body?.cancel()

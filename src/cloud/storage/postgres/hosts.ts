@@ -1,5 +1,6 @@
 /** The address of a database on one or several hosts, of which one is the primary. */
 import pg from 'pg'
+import { trustSystem } from '../../../platform/outgoing.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { NotConnected, isQueueTimeout, messageOf } from './failures.ts'
 import type { Limits } from './limits.ts'
@@ -42,6 +43,11 @@ export function databaseAddress(url: string, password: string | null = null): Da
   if (role !== null && role !== 'read-write' && role !== 'primary') {
     throw invalid('must have target_session_attrs=read-write, or omit it: the cloud needs the primary.')
   }
+  for (const { searchParams } of parsed) {
+    // The driver takes these for verify-full, and prints a warning about its next version.
+    if (/^(prefer|require|verify-ca)$/.test(searchParams.get('sslmode') ?? '') && !searchParams.has('uselibpqcompat'))
+      searchParams.set('sslmode', 'verify-full')
+  }
   const user = first.username === '' ? '' : `${first.username}@`
   const hosts = socket ?? parsed.map(({ host }) => host).join(',')
   // A Unix socket URL has no host, so the password must be a parameter.
@@ -73,6 +79,8 @@ export class Hosts {
 
   constructor({ connectionStrings }: DatabaseAddress, { connectTimeoutMs }: Limits) {
     this.#timeoutMs = connectTimeoutMs * connectionStrings.length
+    // A parameter `sslrootcert` replaces these.
+    if (connectionStrings.some((each) => /[?&]ssl/.test(each))) trustSystem()
     this.#options = connectionStrings.map((connectionString) => ({
       connectionString,
       application_name: 'tallygate',
