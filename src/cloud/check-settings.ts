@@ -77,6 +77,12 @@ function requireUsed({ db, cells, dbStandby, events, push, edge }: CloudSettings
   if (natsUrl === null && (natsUsername !== null || natsPassword !== null || natsCredentials !== null)) {
     throw invalid('events.nats_url is missing: credentials for NATS are set.')
   }
+  if ((natsUsername === null) !== (natsPassword === null)) {
+    throw invalid('events.nats_username and events.nats_password_file go together: one is missing.')
+  }
+  if (natsCredentials !== null && natsUsername !== null) {
+    throw invalid('events.nats_credentials_file and events.nats_username are both set. Remove one.')
+  }
   if (edge.settleAfter <= edge.syncEvery) {
     throw invalid(
       'edge.settle_after must be longer than edge.sync_every: devices that report in time would be settled.',

@@ -4,10 +4,12 @@ import { cloudOptions } from '../../src/cloud/settings.ts'
 import { loadSettings } from '../../src/settings/load.ts'
 
 const check = (flags: Readonly<Record<string, string>>): void =>
-  requireConsistent(loadSettings(cloudOptions, { file: null, env: {}, flags, readText: () => '' }))
+  requireConsistent(loadSettings(cloudOptions, { file: null, env: {}, flags, readText: () => 'secret' }))
 
 const SIGN_IN = { 'oidc-issuer': 'https://login.example', 'oidc-client-id': 'a' }
 const ACCESS = { 'oidc-access': '[{"value":"a","roles":["read"]}]' }
+const NATS = { 'events-nats-url': 'nats://nats.example' }
+const NATS_USER = { ...NATS, 'events-nats-username': 'cloud', 'events-nats-password-file': 'a' }
 
 it('accepts the defaults, and settings that have an effect', () => {
   check({})
@@ -15,6 +17,8 @@ it('accepts the defaults, and settings that have an effect', () => {
   check({ 'push-broker': 'external', 'push-url': 'mqtt://broker.example' })
   check({ 'http-public-url': 'https://cloud.example/plant' })
   check({ ...SIGN_IN, ...ACCESS })
+  check(NATS_USER)
+  check({ ...NATS, 'events-nats-credentials-file': 'a' })
 })
 
 it.each([
@@ -25,6 +29,9 @@ it.each([
   [{ 'events-nats-username': 'cloud' }, 'events.nats_url is missing'],
   [{ 'events-nats-url': 'nats://user@nats.example' }, 'events.nats_url takes no user name'],
   [{ 'events-nats-url': 'nats://nats.example', 'events-nats-subject': 'a..b' }, 'takes words with dots'],
+  [{ ...NATS, 'events-nats-username': 'cloud' }, 'events.nats_username and events.nats_password_file go together'],
+  [{ ...NATS, 'events-nats-password-file': 'a' }, 'events.nats_username and events.nats_password_file go together'],
+  [{ ...NATS_USER, 'events-nats-credentials-file': 'b' }, 'are both set'],
   [{ 'edge-sync-every': '2h', 'edge-settle-after': '1h' }, 'edge.settle_after must be longer'],
   [{ 'http-public-url': 'https://cloud.example/dynamicmonetization/' }, 'ends with /dynamicmonetization'],
   [{ 'http-public-url': 'https://user:secret@cloud.example' }, 'without user name'],

@@ -1,6 +1,8 @@
 /** JetStream drops an id that it has had within the duplicate window of its stream. Connects by itself. */
 import { JetStreamApiError, type JetStreamClient, jetstream } from '@nats-io/jetstream'
 import {
+  type Authenticator,
+  AuthorizationError,
   type ConnectionOptions,
   InvalidArgumentError,
   type MsgHdrs,
@@ -11,7 +13,8 @@ import {
 } from '@nats-io/transport-node'
 import { authorities } from '../../../platform/outgoing.ts'
 import type { EventGroup } from '../../../protocol/edge/events.ts'
-import { messageOf } from '../../../protocol/errors.ts'
+import { CodedError, messageOf } from '../../../protocol/errors.ts'
+import { tlsReason } from '../../../protocol/tls-reason.ts'
 import type { OutgoingEvent } from '../../events/outgoing-event.ts'
 import { SEND_TIMEOUT_MS } from '../../events/publish-events.ts'
 import { EventsRejected, type Sink } from '../../events/sink.ts'
@@ -42,6 +45,7 @@ const NO_RESPONDER = 'JetStreamNotEnabled'
 /** The server's code for a message that is larger than the stream takes. */
 const MESSAGE_TOO_LARGE = 10_054
 
+/** @throws CodedError CONFIG_INVALID for credentials that cannot be used */
 export class NatsSink implements Sink {
   readonly kind = 'nats'
   readonly name = NATS_SINK
@@ -49,11 +53,13 @@ export class NatsSink implements Sink {
   readonly address: string
   readonly groups: readonly EventGroup[]
   readonly #options: NatsOptions
+  readonly #authenticator: Authenticator | null
   readonly #closing = new AbortController()
   #connection: NatsConnection | null = null
 
   constructor(options: NatsOptions) {
     this.#options = options
+    this.#authenticator = options.credentials === null ? null : authenticatorOf(options.credentials)
     this.groups = options.groups
     this.address = options.url
   }
@@ -110,14 +116,27 @@ export class NatsSink implements Sink {
 
   async #connected(): Promise<NatsConnection> {
     if (this.#connection !== null && !this.#connection.isClosed()) return this.#connection
-    const connection = await connect(this.#connectionOptions())
+    const connection = await connect(this.#connectionOptions()).catch((cause: unknown) => {
+      throw new Error(this.#refusal(cause), { cause })
+    })
     if (this.#closing.signal.aborted) await connection.close()
     this.#connection = connection
     return connection
   }
 
+  #refusal(cause: unknown): string {
+    const { address } = this
+    if (cause instanceof AuthorizationError)
+      return `${address} refuses the cloud: check its user name and password, or its credentials (events.nats_…)`
+    const reason = tlsReason(cause)
+    // The client then uses TLS without `events.ca_file`.
+    if (reason !== null && address.startsWith('nats:'))
+      return `${address} requires TLS: write tls:// in events.nats_url`
+    return `${address} cannot be reached: ${reason ?? messageOf(cause)}`
+  }
+
   #connectionOptions(): ConnectionOptions & { readonly tls?: { readonly ca: string } } {
-    const { url, username, password, credentials, extraCa } = this.#options
+    const { url, username, password, extraCa } = this.#options
     const isSecure = url.startsWith('tls:')
     return {
       servers: url.replace(/^tls:/, 'nats:'),
@@ -126,9 +145,23 @@ export class NatsSink implements Sink {
       maxReconnectAttempts: -1,
       ...(username === null ? {} : { user: username }),
       ...(password === null ? {} : { pass: password }),
-      ...(credentials === null ? {} : { authenticator: credsAuthenticator(Buffer.from(credentials)) }),
+      ...(this.#authenticator === null ? {} : { authenticator: this.#authenticator }),
       ...(isSecure ? { tls: { ca: authorities(extraCa).join('\n') } } : {}),
     }
+  }
+}
+
+function authenticatorOf(credentials: string): Authenticator {
+  const authenticator = credsAuthenticator(Buffer.from(credentials))
+  try {
+    authenticator('any nonce')
+    return authenticator
+  } catch {
+    // The error may contain a part of the secret.
+    throw new CodedError(
+      'CONFIG_INVALID',
+      'events.nats_credentials_file must contain a JWT and a seed, as `nsc generate creds` prints them.',
+    )
   }
 }
 

@@ -1,10 +1,15 @@
 import { randomUUID } from 'node:crypto'
+import { once } from 'node:events'
+import { type AddressInfo, createServer } from 'node:net'
+import { TLSSocket, createSecureContext } from 'node:tls'
 import { AckPolicy, DeliverPolicy, type JetStreamManager, jetstream, jetstreamManager } from '@nats-io/jetstream'
 import { type NatsConnection, connect } from '@nats-io/transport-node'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import type { OutgoingEvent } from '../../../../src/cloud/events/outgoing-event.ts'
 import { EventsRejected } from '../../../../src/cloud/events/sink.ts'
 import { NatsSink } from '../../../../src/cloud/platform/events/nats.ts'
+import { messageOf } from '../../../../src/protocol/errors.ts'
+import { Authority, type Certified } from '../../../support/certificates.ts'
 import { ServerProxy } from '../../../support/server-proxy.ts'
 import { nats } from '../../../support/servers.ts'
 import { EdgeClient } from '../../devices/edge-client.ts'
@@ -13,6 +18,67 @@ import { ALWAYS, MINUTE, openTwin } from '../../harness.ts'
 const event = (n: number, change: Partial<OutgoingEvent> = {}): OutgoingEvent => ({
   ...{ position: BigInt(n), id: `device/1/${n}/hash/0`, type: 'usage', key: 'device', json: `{"n":${n}}` },
   ...change,
+})
+
+describe('a NATS sink that cannot connect', () => {
+  /** A server that says this to each client, and then sets up TLS if it has a certificate. */
+  const serving = async (lines: string, certified: Certified | null = null): Promise<string> => {
+    const service = createServer((socket) => {
+      socket.on('error', () => undefined)
+      socket.write(lines)
+      if (certified === null) return
+      const secureContext = createSecureContext({ cert: certified.certificate, key: certified.key })
+      new TLSSocket(socket, { isServer: true, secureContext }).on('error', () => undefined)
+    }).listen(0, '127.0.0.1')
+    onTestFinished(() => void service.close())
+    await once(service, 'listening')
+    return `127.0.0.1:${(service.address() as AddressInfo).port}`
+  }
+  const info = (more: object) =>
+    `INFO ${JSON.stringify({ version: '2.9.10', proto: 1, headers: true, max_payload: 1_000_000, ...more })}\r\n`
+  const problem = async (url: string): Promise<string> => {
+    const options = { username: null, password: null, credentials: null, extraCa: null }
+    const sink = new NatsSink({ url, subject: 'test', groups: ['usage'], ...options })
+    try {
+      return await sink.send([event(1)], new AbortController().signal).then(() => 'sent', messageOf)
+    } finally {
+      await sink.close()
+    }
+  }
+
+  it('says which settings the server refuses', async () => {
+    const address = await serving(`${info({ auth_required: true })}-ERR 'Authorization Violation'\r\n`)
+    expect(await problem(`nats://${address}`)).toBe(
+      `nats://${address} refuses the cloud: check its user name and password, or its credentials (events.nats_…)`,
+    )
+  })
+
+  it('says what is wrong with TLS', async () => {
+    await using authority = await Authority.make()
+    const certified = await authority.certify(Date.now() + 86_400_000)
+    const address = await serving(info({ tls_required: true }), certified)
+    expect(await problem(`tls://${address}`)).toBe(
+      `tls://${address} cannot be reached: this machine does not know the authority of its certificate`,
+    )
+    expect(await problem(`nats://${address}`)).toBe(`nats://${address} requires TLS: write tls:// in events.nats_url`)
+  })
+
+  it('refuses credentials that it cannot use, without showing them', () => {
+    const open = () =>
+      new NatsSink({
+        ...{
+          url: 'nats://127.0.0.1',
+          subject: 'test',
+          groups: ['usage'],
+          username: null,
+          password: null,
+          extraCa: null,
+        },
+        credentials: '-----BEGIN NATS USER JWT-----\nsecret\n------END NATS USER JWT------\n',
+      })
+    expect(open).toThrow(expect.objectContaining({ code: 'CONFIG_INVALID' }))
+    expect(open).toThrow(/^events\.nats_credentials_file (?!.*secret)/)
+  })
 })
 
 describe('a NATS sink', () => {
