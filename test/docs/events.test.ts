@@ -1,12 +1,16 @@
 // The payloads for billing systems on the page about events: each is what its function makes of the event of the page.
+import { randomBytes } from 'node:crypto'
 import { readFileSync } from 'node:fs'
+import type { IncomingHttpHeaders } from 'node:http'
 import { describe, expect, it } from 'vitest'
 import { parse as parseToml } from 'smol-toml'
 import { z } from 'zod'
 import { usageEvent } from '../../src/cloud/events/outgoing-event.ts'
 import { webhookSettings } from '../../src/cloud/events/sink-settings.ts'
+import { WebhookSink, parseSecrets } from '../../src/cloud/platform/events/webhook.ts'
 import { USAGE_ROW_POSITIONS } from '../../src/cloud/storage/records.ts'
 import { decimal } from '../../src/core/pricing/amount.ts'
+import { type Delivery, WebhookReceiver } from '../support/webhook-receiver.ts'
 
 const page = readFileSync(new URL('../../docs/how-to/events.md', import.meta.url), 'utf8')
 const section = (title: string): string => page.split(`\n### ${title}\n`)[1]?.split('\n### ')[0] ?? ''
@@ -29,7 +33,11 @@ const change = (part: Partial<Event>, data: object = {}): Event => ({
 })
 
 async function functionOf<T>(title: string, name: string): Promise<T> {
-  const source = `data:text/javascript,${encodeURIComponent(block(section(title), 'js'))}`
+  return functionIn(section(title), name)
+}
+
+async function functionIn<T>(text: string, name: string): Promise<T> {
+  const source = `data:text/javascript,${encodeURIComponent(block(text, 'js'))}`
   const module = (await import(/* @vite-ignore */ source)) as Record<string, T>
   const found = module[name]
   if (found === undefined) throw new Error(`the page has no function ${name}`)
@@ -62,6 +70,30 @@ it('the event of the page is one of the cloud', () => {
     },
   })
   expect(JSON.parse(json)).toEqual(event)
+})
+
+it('the function of the page knows the requests of the cloud', async () => {
+  type IsSigned = (headers: IncomingHttpHeaders, body: string, secret: string, now?: number) => boolean
+  const isSigned = await functionIn<IsSigned>(page.split('\n## Receive\n')[1] ?? '', 'isSigned')
+  await using receiver = await WebhookReceiver.start()
+  const other = `whsec_${randomBytes(32).toString('base64')}`
+  const now = Date.UTC(2026, 4, 6)
+  const sink = new WebhookSink({
+    ...{ name: 'billing', url: receiver.url, groups: ['usage'], token: null, proxy: {}, extraCa: null, now: () => now },
+    secrets: parseSecrets(`${other}\n${receiver.secret}\n`, 'billing.secret'),
+  })
+  await sink.send(
+    [{ position: 1n, id: 'one', type: 'usage', key: 'ä', json: '{"name":"ä"}' }],
+    AbortSignal.timeout(9_000),
+  )
+  await sink.close()
+  const [{ headers, body }] = receiver.deliveries as [Delivery]
+  expect([other, receiver.secret].map((secret) => isSigned(headers, body, secret, now))).toEqual([true, true])
+  expect(isSigned(headers, body, receiver.secret, now + 301_000)).toBe(false)
+  expect(isSigned(headers, `${body} `, receiver.secret, now)).toBe(false)
+  expect(isSigned({ ...headers, 'webhook-id': 'another' }, body, receiver.secret, now)).toBe(false)
+  expect(isSigned(headers, body, `whsec_${randomBytes(32).toString('base64')}`, now)).toBe(false)
+  expect(isSigned({}, body, receiver.secret, now)).toBe(false)
 })
 
 describe('OpenMeter', () => {
