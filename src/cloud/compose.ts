@@ -42,6 +42,7 @@ import { METRICS_PATH, countRequests, listenForMetrics, registerMetrics } from '
 import { type Push, openPush } from './platform/mqtt/open-push.ts'
 import { IssuerKeys } from './platform/oidc/issuer-keys.ts'
 import { awaitDatabase } from './storage/postgres/await-database.ts'
+import { databaseAddress } from './storage/postgres/hosts.ts'
 import { claimStore } from './storage/sqlite/claim-store.ts'
 import { makeDurableDirectory } from './platform/system/durable-directory.ts'
 import { readTls } from './platform/system/read-tls.ts'
@@ -52,6 +53,7 @@ import { requireOwnDirectory } from '../platform/require-own-directory.ts'
 import type { Service } from '../platform/run-service.ts'
 import { Shutdown } from '../platform/shutdown.ts'
 import { softwareVersion } from '../platform/software-version.ts'
+import { parseSecrets } from './platform/events/webhook.ts'
 import { systemTimers, bootClock } from './platform/system/time.ts'
 import { SignIn } from './service-api/sign-in.ts'
 import { ConnectingClients } from './runtime/connecting-clients.ts'
@@ -176,6 +178,9 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
 /** @throws CodedError CONFIG_INVALID */
 function requireUsable(settings: CloudSettings): void {
   requireConsistent(settings)
+  for (const url of [settings.db, ...(settings.cells ?? []).map((cell) => cell.url)]) {
+    if (url !== null) databaseAddress(url)
+  }
   const archive = archiveTerms(settings.usage)
   if (archive !== null) openPlace(archive.place, settings.s3, new AbortController().signal)
 }
@@ -218,21 +223,18 @@ function liveSettings(
 
 /** Contents of the files that the settings name and only a start reads. @throws CodedError CONFIG_UNREADABLE, CONFIG_INVALID */
 function startFiles({ cells, events, push }: CloudSettings): Readonly<Record<string, string>> {
-  const files = {
-    cells: (cells ?? []).map(({ password_file }) => password_file),
-    'events.webhooks': (events.webhooks ?? []).flatMap(({ secret_file, token_file }) => [secret_file, token_file]),
-  }
   const textOf = (setting: string, path: string | undefined): string =>
     path === undefined ? '' : readSettingFile(setting, path)
   const authority = (setting: string, path: string | null): string =>
     path === null ? '' : readAuthorityFile(setting, path)
+  const webhookFiles = (events.webhooks ?? []).flatMap(({ secret_file, token_file }) => {
+    const secrets = readSettingFile('events.webhooks', secret_file)
+    parseSecrets(secrets, secret_file)
+    return [secrets, textOf('events.webhooks', token_file)]
+  })
   return {
-    ...Object.fromEntries(
-      Object.entries(files).map(([setting, paths]) => [
-        setting,
-        paths.map((path) => textOf(setting, path)).join('\0'),
-      ]),
-    ),
+    cells: (cells ?? []).map(({ password_file }) => textOf('cells', password_file)).join('\0'),
+    'events.webhooks': webhookFiles.join('\0'),
     'events.ca_file': authority('events.ca_file', events.caFile),
     'push.ca_file': authority('push.ca_file', push.caFile),
   }

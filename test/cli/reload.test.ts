@@ -254,11 +254,20 @@ describe('the twin on SIGHUP', () => {
     twin.hangUp()
     expect(await twin.line('settings not reloaded')).toMatchObject({ cause: 'CONFIG_INVALID' })
 
-    for (const setting of ['push.ca_file', 'events.ca_file']) {
-      write(`${setting} = "${inside('cloud.toml')}"`)
+    const file = inside('cloud.toml')
+    for (const [settings, reason] of [
+      [`push.ca_file = "${file}"`, `push.ca_file: ${file} has no PEM certificate.`],
+      [`events.ca_file = "${file}"`, `events.ca_file: ${file} has no PEM certificate.`],
+      ['db = "postgres://a,,b/c"', 'The address of the database has an empty host'],
+      [
+        `[[events.webhooks]]\nname = "a"\nurl = "https://a.example"\nsecret_file = "${file}"`,
+        `${file} must contain one to`,
+      ],
+    ] as const) {
+      write(settings)
       twin.hangUp()
-      const reason = `${setting}: ${inside('cloud.toml')} has no PEM certificate.`
-      expect(await twin.line('settings not reloaded')).toMatchObject({ cause: 'CONFIG_INVALID', reason })
+      const found = await twin.line('settings not reloaded')
+      expect(found).toMatchObject({ cause: 'CONFIG_INVALID', reason: expect.stringContaining(reason) as string })
     }
     expect(await twin.end()).toBe(0)
   })
