@@ -10,11 +10,13 @@ export class FilesInUse {
 
   /** The first that was removed or replaced; null: none. */
   removed(): string | null {
-    for (const [path, before] of this.#identities) {
-      const now = identityOf(path)
-      if (now !== null && now !== before) return path
-    }
-    return null
+    return [...this.#identities.keys()].find((path) => this.isRemoved(path)) ?? null
+  }
+
+  /** Or replaced. */
+  isRemoved(path: string): boolean {
+    const now = identityOf(path)
+    return now !== null && now !== this.#identities.get(path)
   }
 }
 

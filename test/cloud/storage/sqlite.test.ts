@@ -3,6 +3,7 @@ import {
   mkdirSync,
   mkdtempSync,
   readFileSync,
+  renameSync,
   rmSync,
   statSync,
   truncateSync,
@@ -243,6 +244,21 @@ describe('a database file', () => {
     await expect(store.transaction((tx) => tx.configuration.save(setting))).rejects.toMatchObject(failed)
     expect(broken).toMatchObject([failed])
     await store.close()
+  })
+
+  it('is not mixed with the log of the one that another program has replaced by it', async () => {
+    const open = () => openSqliteStore({ path, check: false, onBroken: () => undefined })
+    const store = open()
+    await store.transaction((tx) => tx.configuration.save(setting))
+    copyFileSync(path, `${path}.backup`)
+    renameSync(`${path}.backup`, path)
+    const message = expect.stringContaining(`the log of the former one is now ${path}-wal.former`) as string
+    const failed = { code: 'DISK_FAILED', message }
+    await expect(store.transaction((tx) => tx.configuration.save(setting))).rejects.toMatchObject(failed)
+    await store.close()
+    const restored = open()
+    expect(await restored.read((reader) => reader.configuration.list())).toEqual([])
+    await restored.close()
   })
 
   it('is not flushed after a checkpoint that failed, even if a later one would succeed', async () => {

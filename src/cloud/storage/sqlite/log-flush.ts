@@ -1,5 +1,5 @@
 /** Flushes the write-ahead log beside the thread, which does other work meanwhile. */
-import { close, fdatasync, openSync } from 'node:fs'
+import { close, existsSync, fdatasync, openSync, renameSync } from 'node:fs'
 import { promisify } from 'node:util'
 import Sqlite from 'better-sqlite3'
 import { FilesInUse } from '../../../platform/files-in-use.ts'
@@ -9,6 +9,7 @@ import { messageOf } from '../../../protocol/errors.ts'
 export type FlushFile = (file: number) => Promise<void>
 
 export class LogFlush {
+  readonly #database: string
   readonly #path: string
   readonly #flushFile: FlushFile
   readonly #file: number
@@ -20,6 +21,7 @@ export class LogFlush {
    * @param path of an open database
    */
   constructor(path: string, flushFile: FlushFile = promisify(fdatasync)) {
+    this.#database = path
     this.#path = `${path}-wal`
     this.#flushFile = flushFile
     // Before the first commit: a file that is opened after a failed write may not learn of it.
@@ -55,6 +57,20 @@ export class LogFlush {
     }
     const removed = this.#inUse.removed()
     if (removed === null) return
-    throw new Sqlite.SqliteError(`${removed} was removed or replaced by another program`, 'SQLITE_IOERR_FSYNC')
+    const kept = this.#setAside()
+    throw new Sqlite.SqliteError(`${removed} was removed or replaced by another program${kept}`, 'SQLITE_IOERR_FSYNC')
+  }
+
+  /** If the database was replaced: the next process would write the log of the former one into the new one. */
+  #setAside(): string {
+    const isReplaced = existsSync(this.#database) && this.#inUse.isRemoved(this.#database)
+    if (!isReplaced || this.#inUse.isRemoved(this.#path)) return ''
+    const aside = `${this.#path}.former`
+    try {
+      renameSync(this.#path, aside)
+      return `; the log of the former one is now ${aside}`
+    } catch (error) {
+      return `; remove ${this.#path}, which cannot be renamed: ${messageOf(error)}`
+    }
   }
 }
