@@ -2,7 +2,7 @@
 import type { AccountLedgerWire } from '../../protocol/edge/administration.ts'
 import type { Store } from '../storage/store.ts'
 import { overspendOn, billedOn, reservedOn, unaccountedOn } from '../storage/device-records.ts'
-import { requireInstance } from '../service-api/require-instance.ts'
+import { requireInstance } from '../storage/require-record.ts'
 
 /** @throws CodedError NOT_FOUND for an unknown instance */
 export async function accountLedger(

@@ -7,7 +7,7 @@ import type { CloudReserveStateWire } from '../../protocol/edge/administration.t
 import { type Policies, reserveOf } from '../policy/load-policy.ts'
 import { free } from './pool.ts'
 import { changeRules } from '../policy/bump-policy-revision.ts'
-import { requireLineItem } from '../service-api/show-line-items.ts'
+import { requireLineItem } from '../storage/require-record.ts'
 import type { CloudReserve } from '../storage/device-records.ts'
 import type { Reader, Store } from '../storage/store.ts'
 

@@ -1,7 +1,7 @@
 /** Periods that are over or not in the line item's calendar keep their caps. */
 import { parseAccount } from '../../core/accounts/account.ts'
 import { currentPeriod, isToCome } from './calendar.ts'
-import { lineItemOf } from '../service-api/line-item-terms.ts'
+import { lineItemOf } from '../policy/line-item-of.ts'
 import { capOf, retarget } from './pool.ts'
 import type { LineItemRecord, Pool } from '../storage/records.ts'
 import type { Transaction } from '../storage/store.ts'

@@ -8,7 +8,7 @@ import {
 } from '../../protocol/service/line-items.ts'
 import { INSTANT_MAX } from '../../protocol/wire.ts'
 import { mapLineItem } from '../service-api/map-line-item.ts'
-import { requireLineItem } from '../service-api/show-line-items.ts'
+import { requireLineItem } from '../storage/require-record.ts'
 import type { LineItemRecord } from '../storage/records.ts'
 import { type Edit, formPart, instantOf, instantText, numberOf, textOf } from './edit.ts'
 import { type Fields, type Problem, Inputs } from './inputs.ts'

@@ -14,7 +14,7 @@ import type { Reader, Store, Transaction } from '../storage/store.ts'
 import { type Attach, fenceCurrent } from '../sync/attach.ts'
 import { disconnectSessions } from '../sessions/device-sessions.ts'
 import { type Device, type DeviceClock, type DeviceFilter, billedOn, reservedOn } from '../storage/device-records.ts'
-import { requireInstance } from '../service-api/require-instance.ts'
+import { requireInstance } from '../storage/require-record.ts'
 
 export interface ViewDevices {
   readonly store: Pick<Store, 'read'>

@@ -3,7 +3,7 @@ import { type AccountId, lineAccount, parseAccount } from '../../core/accounts/a
 import type { Micro } from '../../core/pricing/amount.ts'
 import { type CompiledPolicy, compilePolicy, periodAt } from '../../core/rules/compile.ts'
 import type { LineItem, Policy, RateTable } from '../../core/rules/policy.ts'
-import { lineItemOf } from '../service-api/line-item-terms.ts'
+import { lineItemOf } from './line-item-of.ts'
 import { hasBumped, needsNewRevision, bumpPolicyRevision } from './bump-policy-revision.ts'
 import type { PolicyRevision, RateTableRecord } from '../storage/records.ts'
 import type { Reader, Transaction } from '../storage/store.ts'

@@ -4,7 +4,7 @@ import { type Micro, MICRO_MAX, formatMicro } from '../../core/pricing/amount.ts
 import type { OfflinePolicyStateWire } from '../../protocol/edge/administration.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { changeRules } from './bump-policy-revision.ts'
-import { requireLineItem } from '../service-api/show-line-items.ts'
+import { requireLineItem } from '../storage/require-record.ts'
 import type { Reader, Store } from '../storage/store.ts'
 
 /** @throws CodedError NOT_FOUND */

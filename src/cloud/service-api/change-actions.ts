@@ -9,7 +9,8 @@ import { CodedError } from '../../protocol/errors.ts'
 import { type ActionInput, type NewAction, actionsProblem } from '../../protocol/service/actions.ts'
 import { type RuleDeps, changeRules } from '../policy/bump-policy-revision.ts'
 import { retargetAccounts } from '../accounts/retarget-accounts.ts'
-import { type ActionUse, type LineItemPlace, actionUses, requireLineItem } from './show-line-items.ts'
+import { requireLineItem } from '../storage/require-record.ts'
+import { type ActionUse, type LineItemPlace, actionUses } from './show-line-items.ts'
 import type { Store, Transaction } from '../storage/store.ts'
 
 /** Appends to the list. Returns the new actions. @throws CodedError NOT_FOUND, BAD_REQUEST */

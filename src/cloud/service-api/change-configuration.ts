@@ -1,33 +1,11 @@
-/** The tenant's configuration. Source: interface, Configuration. */
 import { recordChange } from '../storage/audit.ts'
-import { CONFIGURATION, type ConfigurationName, chargePeriodMs } from '../../protocol/service/configuration.ts'
+import type { ConfigurationName } from '../../protocol/service/configuration.ts'
 import { changeSharedRules } from '../policy/bump-policy-revision.ts'
-import type { ConfigurationValue } from '../storage/records.ts'
-import type { Reader, Store, Transaction } from '../storage/store.ts'
-
-export interface ConfigurationState {
-  readonly name: ConfigurationName
-  readonly value: string
-  readonly changed: Pick<ConfigurationValue, 'modified' | 'updatedBy'> | null
-}
+import { type ConfigurationState, showConfiguration } from '../policy/configuration.ts'
+import type { Store, Transaction } from '../storage/store.ts'
 
 /** Values used in decisions: changing one changes every instance's rules. */
 const RULES: ReadonlySet<string> = new Set<ConfigurationName>(['timezone.tolerant', 'session.charge.period'])
-
-export async function showConfiguration(reader: Reader): Promise<readonly ConfigurationState[]> {
-  const stored = new Map((await reader.configuration.list()).map((value) => [value.name, value]))
-  return CONFIGURATION.map(({ name, default: initial }): ConfigurationState => {
-    const value = stored.get(name)
-    return { name, value: value?.value ?? initial, changed: value ?? null }
-  })
-}
-
-export async function chargeIntervalMs(reader: Reader): Promise<number> {
-  const state = (await showConfiguration(reader)).find(({ name }) => name === 'session.charge.period')
-  const interval = state === undefined ? undefined : chargePeriodMs(state.value)
-  if (interval === undefined) throw new Error('invariant: session.charge.period has a valid value')
-  return interval
-}
 
 /** The caller has checked the changes with `configurationProblem`. Returns the whole new configuration. */
 export async function changeConfiguration(

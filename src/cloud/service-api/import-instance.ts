@@ -17,7 +17,7 @@ import type { ConditionNode, Pool } from '../storage/records.ts'
 import type { Reader, Store, Transaction } from '../storage/store.ts'
 import { nodesOf, refuseTooMuch } from './change-conditions.ts'
 import { insertInstance } from './create-instance.ts'
-import { lineItemOf } from './line-item-terms.ts'
+import { lineItemOf } from '../policy/line-item-of.ts'
 import { lineItemRecord } from './map-line-item.ts'
 import { type ImportInputs, type ImportPlan, type ImportedLineItem, planImport, storedAction } from './plan-import.ts'
 

@@ -10,7 +10,8 @@ import { limitPeriods, unlistedLimitPeriod } from '../accounts/calendar.ts'
 import { changeRules } from '../policy/bump-policy-revision.ts'
 import type { ConsumptionLimitRecord } from '../storage/records.ts'
 import { retargetAccounts } from '../accounts/retarget-accounts.ts'
-import { type LineItemPlace, requireLineItem } from './show-line-items.ts'
+import { requireLineItem } from '../storage/require-record.ts'
+import type { LineItemPlace } from './show-line-items.ts'
 import type { Reader, Store } from '../storage/store.ts'
 
 export interface ConsumptionLimitTerms {

@@ -2,12 +2,11 @@
 import { actionAccount, lineAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import type { Action } from '../../core/rules/policy.ts'
-import { CodedError } from '../../protocol/errors.ts'
 import { currentPeriod } from '../accounts/calendar.ts'
 import { used } from '../accounts/pool.ts'
 import type { LineItemActions, LineItemRecord } from '../storage/records.ts'
 import type { Reader } from '../storage/store.ts'
-import { requireInstance } from './require-instance.ts'
+import { requireInstance, requireLineItem } from '../storage/require-record.ts'
 
 export interface LineItemPlace {
   readonly instanceId: string
@@ -66,13 +65,4 @@ export async function actionUses(
       return { action, used: pool === undefined ? 0n : used(pool) }
     }),
   }))
-}
-
-/** @throws CodedError NOT_FOUND, also for a deleted line item */
-export async function requireLineItem(reader: Reader, instanceId: string, id: string): Promise<LineItemRecord> {
-  const record = await reader.lineItems.get(instanceId, id)
-  if (record?.deleted !== null) {
-    throw new CodedError('NOT_FOUND', `There is no line item ${JSON.stringify(id)} on instance ${instanceId}.`)
-  }
-  return record
 }

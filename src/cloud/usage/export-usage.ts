@@ -5,7 +5,7 @@ import type { GiveWay } from '../runtime/give-way.ts'
 import type { UsageArchive, UsageRange } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
 import { usageHead, usageLine } from './usage-text.ts'
-import { requireInstance } from '../service-api/require-instance.ts'
+import { requireInstance } from '../storage/require-record.ts'
 
 export const USAGE_PIECE_RECORDS = 500
 

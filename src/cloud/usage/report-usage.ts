@@ -5,7 +5,7 @@ import { type NumberedUsage, USAGE_ROW_POSITIONS, type UsageRange } from '../sto
 import type { Reader, Store } from '../storage/store.ts'
 import { USAGE_PIECE_RECORDS, usageArchived } from './export-usage.ts'
 import { reportRow } from './usage-text.ts'
-import { requireInstance } from '../service-api/require-instance.ts'
+import { requireInstance } from '../storage/require-record.ts'
 
 const ROWS_COUNTED_MAX = 4_096n
 

@@ -9,7 +9,7 @@ import {
   patchConditions,
 } from '../../service-api/change-conditions.ts'
 import type { ConditionNode } from '../../storage/records.ts'
-import { requireInstance } from '../../service-api/require-instance.ts'
+import { requireInstance } from '../../storage/require-record.ts'
 import type { Store } from '../../storage/store.ts'
 import { type Operation, inInstance, instanceId, CLIENTS } from '../operation.ts'
 import { rulesOperation } from './rules-operation.ts'

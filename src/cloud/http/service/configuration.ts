@@ -9,11 +9,8 @@ import {
   configurationValues,
 } from '../../../protocol/service/configuration.ts'
 import type { ApiVersion } from '../../../protocol/service/status.ts'
-import {
-  type ConfigurationState,
-  changeConfiguration,
-  showConfiguration,
-} from '../../service-api/change-configuration.ts'
+import { type ConfigurationState, showConfiguration } from '../../policy/configuration.ts'
+import { changeConfiguration } from '../../service-api/change-configuration.ts'
 import type { Store } from '../../storage/store.ts'
 import { type Operation, serviceOperation, ADMINISTRATORS } from '../operation.ts'
 

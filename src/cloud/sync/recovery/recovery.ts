@@ -15,7 +15,7 @@ import { free, release, withhold } from '../../accounts/pool.ts'
 import { lockRules, bumpPolicyRevision } from '../../policy/bump-policy-revision.ts'
 import { type Pool, USAGE_ROW_POSITIONS } from '../../storage/records.ts'
 import type { Reader, Store, Transaction } from '../../storage/store.ts'
-import { requireInstance } from '../../service-api/require-instance.ts'
+import { requireInstance } from '../../storage/require-record.ts'
 
 export interface Forgotten {
   readonly sold: ReadonlyMap<AccountId, Micro>

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { lineItemOf } from '../../../src/cloud/service-api/line-item-terms.ts'
+import { lineItemOf } from '../../../src/cloud/policy/line-item-of.ts'
 import type { LineItemRecord } from '../../../src/cloud/storage/records.ts'
 
 const NOW = Date.UTC(2026, 4, 6)
