@@ -57,7 +57,12 @@ export default {
       to: { couldNotResolve: true },
     },
     mayImportOnly('core-is-pure', '^src/core/', ['^src/core/'], 'core imports nothing but itself.'),
-    mayImportOnly('html-stands-alone', '^src/html/', ['^src/html/'], 'html imports nothing but itself.'),
+    mayImportOnly(
+      'html-stands-alone',
+      '^src/html/',
+      ['^src/html/', ...builtins('crypto')],
+      'html imports itself, and of Node crypto.',
+    ),
     mayImportOnly(
       'protocol-knows-core',
       '^src/protocol/',
@@ -67,8 +72,8 @@ export default {
     mayImportOnly(
       'settings-stand-alone',
       '^src/settings/',
-      ['^src/settings/', '^src/protocol/(errors|file-reasons)', ...packages('zod', 'smol-toml')],
-      'settings import the error codes, the reasons of files, zod and smol-toml.',
+      ['^src/settings/', '^src/protocol/(errors|file-reasons|log)', ...packages('zod', 'smol-toml')],
+      'settings import the error codes, the reasons of files, the log, zod and smol-toml.',
     ),
     mayImportOnly(
       'platform-is-small',

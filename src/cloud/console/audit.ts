@@ -1,4 +1,5 @@
 import { type Html, html } from '../../html/html.ts'
+import { section } from '../../html/section.ts'
 import { nameOf } from '../storage/audit.ts'
 import type { AuditRecord } from '../storage/audit-records.ts'
 import { deviceIdOf, deviceNames, shortDeviceLink } from './device-names.ts'
@@ -11,7 +12,6 @@ import {
   olderLink,
   refusedForm,
   requireReadable,
-  section,
   tableOf,
   timeOf,
   typed,

@@ -1,5 +1,6 @@
 import { counted } from '../../core/accounts/in-words.ts'
 import { Html, html } from '../../html/html.ts'
+import { section } from '../../html/section.ts'
 import { CodedError, ERRORS } from '../../protocol/errors.ts'
 import type { DeviceCommandName } from '../devices/command-device.ts'
 import { permits } from '../service-api/principal.ts'
@@ -15,7 +16,6 @@ import {
   hrefOf,
   option,
   requireReadable,
-  section,
 } from './page.ts'
 import { type DeviceChoice, deviceFilterOf } from './device-filter.ts'
 

@@ -1,5 +1,6 @@
 import { accountInWords, counted, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { type Html, html } from '../../html/html.ts'
+import { section } from '../../html/section.ts'
 import type { z } from 'zod'
 import { type labelChange, labelsIn, labelsText } from '../../protocol/edge/labels.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -19,7 +20,6 @@ import {
   refusedForm,
   requireReadable,
   rowsOf,
-  section,
   tableOf,
   timeOf,
 } from './page.ts'

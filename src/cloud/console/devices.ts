@@ -1,4 +1,5 @@
 import { type Html, html } from '../../html/html.ts'
+import { section } from '../../html/section.ts'
 import { reportedState } from '../devices/devices.ts'
 import { CONTACTS, type Contact, type Device } from '../storage/device-records.ts'
 import { commandChoice, mayCommand } from './device-commands.ts'
@@ -14,7 +15,6 @@ import {
   option,
   pagesByOffset,
   refusedForm,
-  section,
   tableOf,
   timeOf,
 } from './page.ts'

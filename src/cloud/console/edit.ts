@@ -1,6 +1,7 @@
 /** Forms that change rules. Each checks and saves like the operation of the service. */
 import type { z } from 'zod'
 import { type Html, html } from '../../html/html.ts'
+import { section } from '../../html/section.ts'
 import { parseDecimal } from '../../core/pricing/amount.ts'
 import { CodedError, firstIssue } from '../../protocol/errors.ts'
 import type { RuleDeps } from '../policy/bump-policy-revision.ts'
@@ -8,7 +9,7 @@ import { ofRevision } from '../policy/of-revision.ts'
 import { permits } from '../service-api/principal.ts'
 import type { Store } from '../storage/store.ts'
 import type { Fields, Inputs, Problem } from './inputs.ts'
-import { type Page, type View, confirmation, formTokenField, hrefOf, section } from './page.ts'
+import { type Page, type View, confirmation, formTokenField, hrefOf } from './page.ts'
 
 export interface EditDeps extends RuleDeps {
   /** Empty for an edit that is not of an instance. */

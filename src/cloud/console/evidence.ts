@@ -1,8 +1,9 @@
 /** What the cloud decided about the epochs of a device, and why: forks, contested use, and settlement after silence. */
 import { tokensInWords } from '../../core/accounts/in-words.ts'
 import { type Html, html } from '../../html/html.ts'
+import { section } from '../../html/section.ts'
 import type { Device, Epoch, Evidence, FenceReason, Settlement } from '../storage/device-records.ts'
-import { type View, numeric, section, tableOf, timeOf } from './page.ts'
+import { type View, numeric, tableOf, timeOf } from './page.ts'
 
 const EPOCHS_SHOWN = 10
 const SEGMENTS_SHOWN = 20

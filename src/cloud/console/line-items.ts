@@ -1,5 +1,6 @@
 import { counted, tokensInWords } from '../../core/accounts/in-words.ts'
 import { type Piece, html } from '../../html/html.ts'
+import { section } from '../../html/section.ts'
 import type { LineItem } from '../../core/rules/policy.ts'
 import { INSTANT_MAX } from '../../protocol/wire.ts'
 import { mayEditRules } from './edit.ts'
@@ -12,7 +13,6 @@ import {
   offsetOf,
   ofInstance,
   pagesByOffset,
-  section,
   tableOf,
   timeOf,
 } from './page.ts'

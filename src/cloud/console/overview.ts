@@ -1,6 +1,7 @@
 import { roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { INSTANT_MAX } from '../../protocol/wire.ts'
 import { Html, html } from '../../html/html.ts'
+import { section } from '../../html/section.ts'
 import { overdueBefore } from '../devices/terms.ts'
 import { CONTACT_TEXT } from './devices.ts'
 import {
@@ -12,7 +13,6 @@ import {
   numeric,
   offsetOf,
   pagesByOffset,
-  section,
   tableOf,
   timeOf,
 } from './page.ts'

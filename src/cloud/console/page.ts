@@ -1,8 +1,9 @@
-import { hash } from 'node:crypto'
 import { roughly } from '../../core/accounts/in-words.ts'
 import { BASE_STYLE } from '../../html/base-style.ts'
 import { CodedError, type ErrorCode } from '../../protocol/errors.ts'
 import { Html, type Piece, html } from '../../html/html.ts'
+import { section } from '../../html/section.ts'
+import { sourceOf } from '../../html/source-of.ts'
 import type { EdgeTerms } from '../devices/terms.ts'
 import type { LoadedPolicy, Policies } from '../policy/load-policy.ts'
 import type { Administrator } from '../service-api/principal.ts'
@@ -98,8 +99,6 @@ th,td{min-width:0}
 
 /** White space counts for the hash in the policy. */
 const STYLE_ELEMENT = new Html(`<style>${STYLE}</style>`)
-
-const sourceOf = (text: string): string => `'sha256-${hash('sha256', text, 'base64')}'`
 
 export function contentPolicy(script?: string): string {
   return [
@@ -209,13 +208,6 @@ export function confirmation(text: string): Html {
 
 export function option(value: string, text: string, chosen: string): Html {
   return html`<option value="${value}" ${value === chosen ? new Html('selected') : ''}>${text}</option>`
-}
-
-export function section(id: string, title: string, content: Html): Html {
-  return html`<section aria-labelledby="${id}">
-    <h2 id="${id}">${title}</h2>
-    ${content}
-  </section>`
 }
 
 const FORM_ERRORS: ReadonlySet<ErrorCode> = new Set(['BAD_REQUEST', 'CONFLICT', 'LABEL_INVALID', 'NOT_FOUND'])

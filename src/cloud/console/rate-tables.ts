@@ -1,10 +1,11 @@
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import { type Html, html } from '../../html/html.ts'
+import { section } from '../../html/section.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { RateTableRecord } from '../storage/records.ts'
 import { mayEditRules } from './edit.ts'
 import { RATE_TABLE_EDIT } from './edit-rate-table.ts'
-import { type Page, type View, ROWS_SHOWN, hrefOf, offsetOf, pagesByOffset, section, tableOf, timeOf } from './page.ts'
+import { type Page, type View, ROWS_SHOWN, hrefOf, offsetOf, pagesByOffset, tableOf, timeOf } from './page.ts'
 
 export async function rateTablesPage(view: View): Promise<Page> {
   const { reader, now, query } = view

@@ -1,21 +1,12 @@
 import { tokensInWords } from '../../core/accounts/in-words.ts'
 import { type Html, html } from '../../html/html.ts'
+import { section } from '../../html/section.ts'
 import type { Condition, NamedCondition } from '../../core/rules/policy.ts'
 import { mayEditRules } from './edit.ts'
 import { ACTIONS_EDIT } from './edit-actions.ts'
 import { CONDITION_EDIT } from './edit-condition.ts'
 import { actionUses } from '../service-api/show-line-items.ts'
-import {
-  type Page,
-  type View,
-  ROWS_SHOWN,
-  hrefOf,
-  offsetOf,
-  ofInstance,
-  pagesByOffset,
-  section,
-  tableOf,
-} from './page.ts'
+import { type Page, type View, ROWS_SHOWN, hrefOf, offsetOf, ofInstance, pagesByOffset, tableOf } from './page.ts'
 
 export function rulesPage(view: View): Promise<Page> {
   const { reader, query } = view

@@ -1,5 +1,6 @@
 import type { Session } from '../../core/sessions/session.ts'
 import { type Html, html } from '../../html/html.ts'
+import { section } from '../../html/section.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { deviceLink } from './devices.ts'
 import {
@@ -13,7 +14,6 @@ import {
   olderLink,
   requireReadable,
   rowsOf,
-  section,
   tableOf,
   timeOf,
 } from './page.ts'

@@ -4,11 +4,12 @@ import { formatDecimal } from '../../core/pricing/amount.ts'
 import type { ItemOutcome, RejectionDetail } from '../../core/rules/decision.ts'
 import { ITEM_CHECKS, REFUSAL_REASONS } from '../../core/rules/refusal-reasons.ts'
 import { type Html, formValue, html } from '../../html/html.ts'
+import { section } from '../../html/section.ts'
 import { firstProblem } from '../../protocol/errors.ts'
 import { accessRequestBody, requestOf } from '../../protocol/service/access-request.ts'
 import { decideWithoutCharge } from '../accounts/decide-over-pools.ts'
 import type { LoadedPolicy } from '../policy/load-policy.ts'
-import { type Page, type View, instanceField, numeric, ofInstance, section, tableOf } from './page.ts'
+import { type Page, type View, instanceField, numeric, ofInstance, tableOf } from './page.ts'
 
 export function tryPage(view: View): Promise<Page> {
   return ofInstance(view, 'Try a request', async (_instance, loaded) => {

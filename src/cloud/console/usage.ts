@@ -1,6 +1,7 @@
 import { counted, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import { type Html, html } from '../../html/html.ts'
+import { section } from '../../html/section.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { INSTANT_MAX } from '../../protocol/wire.ts'
 import type { NewestStep, NewestUsage, NumberedUsage, UsageRecord } from '../storage/records.ts'
@@ -15,7 +16,6 @@ import {
   olderLink,
   refusedForm,
   option,
-  section,
   tableOf,
   timeOf,
   typed,

@@ -1,14 +1,13 @@
 /** One self-contained page, which works without script. Names chosen by callers are always escaped. */
-import { hash } from 'node:crypto'
 import { accountInWords, roughly, sizeInWords, tokensInWords } from '../../../core/accounts/in-words.ts'
 import { available } from '../../../core/accounts/grant.ts'
 import { type DeviceReportWire, USE_BINS } from '../../../protocol/local/report.ts'
 import { ITEM_STATUS, type ItemStatus } from '../../../protocol/service/status.ts'
 import { cloudInWords, countersOf, suspensionSentence, inWords } from '../../diagnostics/health-status.ts'
 import { Html, html } from '../../../html/html.ts'
+import { section } from '../../../html/section.ts'
+import { sourceOf } from '../../../html/source-of.ts'
 import { SCRIPT, STYLE } from './page-style.ts'
-
-const sourceOf = (text: string): string => `'sha256-${hash('sha256', text, 'base64')}'`
 
 // The policy contains hashes of these exact bytes: keep formatters away.
 const STYLE_ELEMENT = new Html(`<style>${STYLE}</style>`)
@@ -326,13 +325,6 @@ function reasonOf(outcome: string): string {
 }
 
 type Row = readonly [name: string, value: string]
-
-function section(id: string, title: string, content: Html): Html {
-  return html`<section aria-labelledby="${id}">
-    <h2 id="${id}">${title}</h2>
-    ${content}
-  </section>`
-}
 
 function rowsOf(part: string, rows: readonly Row[]): Html {
   return html`<dl data-part="${part}">
