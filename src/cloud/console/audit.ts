@@ -3,6 +3,7 @@ import { section } from '../../html/section.ts'
 import { nameOf } from '../storage/audit.ts'
 import type { AuditRecord } from '../storage/audit-records.ts'
 import { deviceIdOf, deviceNames, shortDeviceLink } from './device-names.ts'
+import { Inputs } from './inputs.ts'
 import {
   type Page,
   type View,
@@ -51,10 +52,9 @@ async function listPage(view: View): Promise<Page> {
 const CHECKED = html`checked`
 
 function filterForm(view: View): Html {
-  const { device = '', sessions = '' } = view.query
+  const { sessions } = view.query
   return html`<form method="get" action="${view.root}/audit">
-    ${instanceField(view)}
-    <label>Device, by name or id <input name="device" value="${device}" /></label>
+    ${instanceField(view)} ${new Inputs(view.query).input({ name: 'device', label: 'Device, by name or id' })}
     <label
       ><span
         ><input type="checkbox" name="sessions" value="yes" ${sessions === 'yes' ? CHECKED : ''} /> Sessions that

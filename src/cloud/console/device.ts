@@ -10,6 +10,7 @@ import { commandLinks, mayCommand } from './device-commands.ts'
 import type { Device } from '../storage/device-records.ts'
 import { evidencePart } from './evidence.ts'
 import { labelLinks, stateInWords } from './devices.ts'
+import { Inputs } from './inputs.ts'
 import {
   type Page,
   type View,
@@ -83,8 +84,7 @@ function labelsPart(view: View, device: Device): Html {
 
 function labelsForm(view: View, deviceId: string, labels: string): Html {
   return html`<form method="post" action="${hrefOf(view, `/devices/${deviceId}/labels`)}">
-    ${formTokenField(view)}
-    <label>Labels of the device <input name="labels" value="${labels}" /></label>
+    ${formTokenField(view)} ${new Inputs({ labels }).input({ name: 'labels', label: 'Labels of the device' })}
     <button>Save</button>
   </form>`
 }

@@ -4,6 +4,7 @@ import { reportedState } from '../devices/devices.ts'
 import { CONTACTS, type Contact, type Device } from '../storage/device-records.ts'
 import { commandChoice, mayCommand } from './device-commands.ts'
 import { deviceFilterOf } from './device-filter.ts'
+import { Inputs } from './inputs.ts'
 import {
   type Page,
   type View,
@@ -12,7 +13,6 @@ import {
   instanceField,
   numeric,
   offsetOf,
-  option,
   pagesByOffset,
   refusedForm,
   tableOf,
@@ -75,17 +75,14 @@ async function listPage(view: View): Promise<Page> {
 }
 
 function filterForm(view: View): Html {
-  const { search = '', labels = '', contact = '' } = view.query
+  const inputs = new Inputs(view.query)
   return html`<form method="get" action="${view.root}/devices">
-    ${instanceField(view)}
-    <label>Start of the name or id <input type="search" name="search" value="${search}" /></label>
-    <label>Labels, such as site=berlin <input name="labels" value="${labels}" /></label>
-    <label>
-      Contact
-      <select name="contact">
-        ${option('', 'all', contact)} ${CONTACTS.map((each) => option(each, CONTACT_TEXT[each], contact))}
-      </select>
-    </label>
+    ${instanceField(view)} ${inputs.input({ name: 'search', label: 'Start of the name or id' }, html`type="search"`)}
+    ${inputs.input({ name: 'labels', label: 'Labels, such as site=berlin' })}
+    ${inputs.select({ name: 'contact', label: 'Contact' }, [
+      ['', 'all'],
+      ...CONTACTS.map((each) => [each, CONTACT_TEXT[each]] as const),
+    ])}
     <button>Search</button>
   </form>`
 }

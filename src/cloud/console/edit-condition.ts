@@ -90,10 +90,10 @@ function conditionForm(view: View, fields: Fields, problems: readonly Problem[])
   const part =
     fields['json'] === undefined
       ? html`${inputs.input({ name: 'property', label: 'Property of the requester' }, html`required`)}
-        ${inputs.area({ name: 'values', label: 'Values, one on each line' })}`
+        ${inputs.area({ name: 'values', label: 'Values, one on each line' }, html`required`)}`
       : inputs.area(
           { name: 'json', label: 'Condition as JSON, with the operators AND, OR, NOT and IN' },
-          html`rows="14" spellcheck="false"`,
+          html`rows="14" spellcheck="false" required`,
         )
   const content = html`${inputs.hidden('id')} ${inputs.input({ name: 'name', label: 'Name' })} ${part}`
   const note = 'A condition is met if the dictionary of the requester has one of the values.'

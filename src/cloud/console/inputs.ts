@@ -22,7 +22,7 @@ export class Inputs {
   readonly #problems: readonly Problem[]
   readonly #labels = new Map<string, string>()
 
-  constructor(fields: Fields, problems: readonly Problem[]) {
+  constructor(fields: Fields, problems: readonly Problem[] = []) {
     this.#fields = fields
     this.#problems = problems
   }
@@ -42,10 +42,7 @@ export class Inputs {
 
   area(field: Field, type = html``): Html {
     const value = formValue(this.value(field.name))
-    return this.#labeled(
-      field,
-      html`<textarea name="${field.name}" ${type} ${this.#links(field)} required>${value}</textarea>`,
-    )
+    return this.#labeled(field, html`<textarea name="${field.name}" ${type} ${this.#links(field)}>${value}</textarea>`)
   }
 
   select(field: Field, choices: readonly (readonly [value: string, text: string])[]): Html {

@@ -3,12 +3,13 @@ import { accountInWords, tokensInWords } from '../../core/accounts/in-words.ts'
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import type { ItemOutcome, RejectionDetail } from '../../core/rules/decision.ts'
 import { ITEM_CHECKS, REFUSAL_REASONS } from '../../core/rules/refusal-reasons.ts'
-import { type Html, formValue, html } from '../../html/html.ts'
+import { type Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import { firstProblem } from '../../protocol/errors.ts'
 import { accessRequestBody, requestOf } from '../../protocol/service/access-request.ts'
 import { decideWithoutCharge } from '../accounts/decide-over-pools.ts'
 import type { LoadedPolicy } from '../policy/load-policy.ts'
+import { Inputs } from './inputs.ts'
 import { type Page, type View, instanceField, numeric, ofInstance, tableOf } from './page.ts'
 
 export function tryPage(view: View): Promise<Page> {
@@ -20,16 +21,13 @@ export function tryPage(view: View): Promise<Page> {
 }
 
 function formPart(view: View): Html {
-  const { root, query } = view
-  const field = (name: string, label: string, fallback = ''): Html =>
-    html`<label>${label} <input name="${name}" value="${query[name] ?? fallback}" required /></label>`
-  const lines = (name: string, label: string): Html =>
-    html`<label>${label} <textarea name="${name}" rows="3">${formValue(query[name] ?? '')}</textarea></label>`
-  return html`<form method="get" action="${root}/try">
-      ${instanceField(view)} ${field('type', 'Type of requester', 'user')} ${field('value', 'Requester')}
-      ${field('item', 'Item')}
-      <label>Version, if any <input name="version" value="${query['version'] ?? ''}" /></label>
-      ${field('count', 'Count', '1')} ${lines('dictionary', 'Dictionary, one name=value per line')}
+  const inputs = new Inputs({ type: 'user', count: '1', ...view.query })
+  const field = (name: string, label: string): Html => inputs.input({ name, label }, html`required`)
+  const lines = (name: string, label: string): Html => inputs.area({ name, label }, html`rows="3"`)
+  return html`<form method="get" action="${view.root}/try">
+      ${instanceField(view)} ${field('type', 'Type of requester')} ${field('value', 'Requester')}
+      ${field('item', 'Item')} ${inputs.input({ name: 'version', label: 'Version, if any' })} ${field('count', 'Count')}
+      ${lines('dictionary', 'Dictionary, one name=value per line')}
       ${lines('variables', 'Variables of formulas, one name=number per line')}
       <button>Try</button>
     </form>

@@ -6,6 +6,7 @@ import { CodedError } from '../../protocol/errors.ts'
 import { INSTANT_MAX } from '../../protocol/wire.ts'
 import type { NewestStep, NewestUsage, NumberedUsage, UsageRecord } from '../storage/records.ts'
 import { deviceIdOf, deviceNames, shortDeviceLink } from './device-names.ts'
+import { Inputs } from './inputs.ts'
 import {
   type Page,
   type View,
@@ -15,7 +16,6 @@ import {
   numeric,
   olderLink,
   refusedForm,
-  option,
   tableOf,
   timeOf,
   typed,
@@ -133,31 +133,21 @@ function bucketOf({ by }: View['query']): Bucket {
 }
 
 function filterForm(view: View): Html {
-  const { query, root } = view
-  const by = bucketOf(query)
-  const { outcome = '', item = '', requester = '', device = '', from = '', to = '' } = query
-  const time = (name: string, label: string, value: string): Html =>
-    html`<label>${label} <input type="datetime-local" name="${name}" value="${value}" /></label>`
-  return html`<form method="get" action="${root}/usage">
-    ${instanceField(view)} ${time('from', 'From, UTC', from)} ${time('to', 'To, UTC', to)}
-    <label>
-      Totals by
-      <select name="by">
-        ${option('hour', 'hour', by)} ${option('day', 'day', by)}
-      </select>
-    </label>
-    <label>
-      Outcome
-      <select name="outcome">
-        ${option('', 'all', outcome)} ${Object.entries(OUTCOMES).map(([value, text]) => option(value, text, outcome))}
-      </select>
-    </label>
-    <label>Item <input name="item" value="${item}" /></label>
-    <label>Requester <input name="requester" value="${requester}" /></label>
-    <label>Device, by name or id <input name="device" value="${device}" /></label>
+  const inputs = new Inputs(view.query)
+  const field = (name: string, label: string, type?: Html): Html => inputs.input({ name, label }, type)
+  return html`<form method="get" action="${view.root}/usage">
+    ${instanceField(view)} ${field('from', 'From, UTC', TIME)} ${field('to', 'To, UTC', TIME)}
+    ${inputs.select({ name: 'by', label: 'Totals by' }, [
+      ['hour', 'hour'],
+      ['day', 'day'],
+    ])}
+    ${inputs.select({ name: 'outcome', label: 'Outcome' }, [['', 'all'], ...Object.entries(OUTCOMES)])}
+    ${field('item', 'Item')} ${field('requester', 'Requester')} ${field('device', 'Device, by name or id')}
     <button>Filter</button>
   </form>`
 }
+
+const TIME = html`type="datetime-local"`
 
 function bucketsPart(fitting: readonly NumberedUsage[], by: Bucket): Html {
   const size = BUCKETS[by]
