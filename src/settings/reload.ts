@@ -1,5 +1,6 @@
 /** Reloads settings in a running service, all or nothing: on an error, the running settings stay in force. */
 import { CodedError, type ErrorCode } from '../protocol/errors.ts'
+import type { Log } from '../protocol/log.ts'
 import {
   type NamedOption,
   type OptionTable,
@@ -9,11 +10,6 @@ import {
   namedOptions,
   valueAt,
 } from './option.ts'
-
-export interface ReloadLog {
-  info(fields: Record<string, unknown>, message: string): void
-  error(fields: Record<string, unknown>, message: string): void
-}
 
 export interface ReloadNotice {
   readonly code: Extract<ErrorCode, 'CONFIG_NOT_RELOADED' | 'CONFIG_NEEDS_RESTART'>
@@ -30,7 +26,7 @@ export interface ReloadDeps<T extends OptionTree> {
   readonly files?: (settings: Settings<T>) => Readonly<Record<string, string>>
   /** Contents of the files that only a start reads, by the key of their setting. @throws CodedError */
   readonly startFiles?: (settings: Settings<T>) => Readonly<Record<string, string>>
-  readonly log: ReloadLog
+  readonly log: Pick<Log, 'info' | 'error'>
   readonly now: () => number
 }
 
