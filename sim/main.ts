@@ -1,5 +1,6 @@
 /** The command line, `npm run sim -- --help`. */
 import { parseArgs } from 'node:util'
+import { messageOf } from '../src/protocol/errors.ts'
 import { SEGMENT_ENTRIES_MAX } from '../src/protocol/edge/sync.ts'
 import { DEFECTS, defectNamed, withNeeds } from './defects/list.ts'
 import { runMany } from './many.ts'
@@ -30,47 +31,61 @@ const HELP = `Agent and twin in one process, in virtual time, with faults drawn 
   --no-shrink          do not look for a shorter failing run
   --json               the summary as JSON`
 
-const { values } = parseArgs({
-  options: {
-    seeds: { type: 'string', default: '100' },
-    from: { type: 'string', default: '1' },
-    seed: { type: 'string' },
-    trace: { type: 'boolean', default: false },
-    devices: { type: 'string', default: String(DEFAULT_OPTIONS.devices) },
-    hours: { type: 'string', default: String(DEFAULT_OPTIONS.hours) },
-    requests: { type: 'string', default: String(DEFAULT_OPTIONS.requests) },
-    'segment-entries': { type: 'string', default: String(SEGMENT_ENTRIES_MAX) },
-    without: { type: 'string', default: '' },
-    always: { type: 'string', default: '' },
-    defect: { type: 'string' },
-    defects: { type: 'boolean', default: false },
-    threads: { type: 'string', default: '0' },
-    minutes: { type: 'string', default: '0' },
-    'keep-going': { type: 'boolean', default: false },
-    'no-shrink': { type: 'boolean', default: false },
-    json: { type: 'boolean', default: false },
-    help: { type: 'boolean', default: false },
-  },
-})
+const { values } = orUsage(() =>
+  parseArgs({
+    options: {
+      seeds: { type: 'string', default: '100' },
+      from: { type: 'string', default: '1' },
+      seed: { type: 'string' },
+      trace: { type: 'boolean', default: false },
+      devices: { type: 'string', default: String(DEFAULT_OPTIONS.devices) },
+      hours: { type: 'string', default: String(DEFAULT_OPTIONS.hours) },
+      requests: { type: 'string', default: String(DEFAULT_OPTIONS.requests) },
+      'segment-entries': { type: 'string', default: String(SEGMENT_ENTRIES_MAX) },
+      without: { type: 'string', default: '' },
+      always: { type: 'string', default: '' },
+      defect: { type: 'string' },
+      defects: { type: 'boolean', default: false },
+      threads: { type: 'string', default: '0' },
+      minutes: { type: 'string', default: '0' },
+      'keep-going': { type: 'boolean', default: false },
+      'no-shrink': { type: 'boolean', default: false },
+      json: { type: 'boolean', default: false },
+      help: { type: 'boolean', default: false },
+    },
+  }),
+)
 
 const SHRINK_ATTEMPTS_MAX = 300
 
 const TRACE_SHOWN = 40
 
-const options: PlanOptions = {
-  devices: wholeNumber('devices', values.devices),
-  hours: wholeNumber('hours', values.hours),
-  requests: wholeNumber('requests', values.requests),
-  segmentEntriesMax: wholeNumber('segment-entries', values['segment-entries']),
-  without: kinds(values.without),
-  always: kinds(values.always),
-}
 const defect = values.defect ?? null
-defectNamed(defect)
+const { options, numbers } = orUsage(() => {
+  defectNamed(defect)
+  const planned: PlanOptions = {
+    devices: wholeNumber('devices', values.devices),
+    hours: wholeNumber('hours', values.hours),
+    requests: wholeNumber('requests', values.requests),
+    segmentEntriesMax: wholeNumber('segment-entries', values['segment-entries']),
+    without: kinds(values.without),
+    always: kinds(values.always),
+  }
+  return {
+    options: planned,
+    numbers: {
+      seed: values.seed === undefined ? null : wholeNumber('seed', values.seed),
+      seeds: wholeNumber('seeds', values.seeds),
+      from: wholeNumber('from', values.from),
+      threads: wholeNumber('threads', values.threads),
+      minutes: wholeNumber('minutes', values.minutes),
+    },
+  }
+})
 
 if (values.help) console.log(HELP)
 else if (values.defects) for (const { name, is } of DEFECTS) console.log(`${name.padEnd(28)} ${is}`)
-else if (values.seed !== undefined) process.exitCode = await one(wholeNumber('seed', values.seed))
+else if (numbers.seed !== null) process.exitCode = await one(numbers.seed)
 else process.exitCode = await several()
 
 async function one(seed: number): Promise<number> {
@@ -90,13 +105,12 @@ async function one(seed: number): Promise<number> {
 }
 
 async function several(): Promise<number> {
-  const [count, from] = [wholeNumber('seeds', values.seeds), wholeNumber('from', values.from)]
+  const { seeds: count, from, threads, minutes } = numbers
   const runs = Array.from({ length: count }, (_, index) => ({ seed: from + index, options }))
   const totals = noTotals()
   const failures: RunResult[] = []
   const begun = performance.now()
   const seconds = (): number => (performance.now() - begun) / 1000
-  const minutes = wholeNumber('minutes', values.minutes)
   let shownAt = 0
   let isStopped = false
   const stop = (): void => {
@@ -107,7 +121,7 @@ async function several(): Promise<number> {
   await runMany({
     runs,
     defect,
-    threads: wholeNumber('threads', values.threads),
+    threads,
     onResult: (result) => {
       add(totals, result)
       if (result.violation !== null) {
@@ -162,9 +176,19 @@ async function report(result: RunResult): Promise<void> {
   console.log(`again: npm run sim -- --seed ${result.seed} --trace${defect === null ? '' : ` --defect ${defect}`}`)
 }
 
+/** Ends the process with one line if the arguments are wrong. */
+function orUsage<T>(read: () => T): T {
+  try {
+    return read()
+  } catch (error) {
+    process.stderr.write(`${messageOf(error)}. See npm run sim -- --help.\n`)
+    process.exit(64)
+  }
+}
+
 function wholeNumber(name: string, text: string): number {
   const number = Number(text)
-  if (!Number.isSafeInteger(number) || number < 0) throw new Error(`--${name} takes a whole number`)
+  if (!Number.isSafeInteger(number) || number < 0) throw new Error(`--${name} takes a whole number, not '${text}'`)
   return number
 }
 
