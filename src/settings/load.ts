@@ -18,6 +18,10 @@ export interface Sources {
 /** @throws CodedError CONFIG_UNREADABLE or CONFIG_INVALID */
 export function loadSettings<T extends OptionTree>(table: OptionTable<T>, sources: Sources): Settings<T> {
   const named = namedOptions(table)
+  if (sources.file === '')
+    throw invalid(
+      `The path of the settings file is empty: set ${table.envPrefix}_CONFIG or --config to one, or omit both.`,
+    )
   const file = sources.file === null ? undefined : readFile(sources.file, named, sources)
   refuseUnknownVariables(table, sources.whole === undefined ? named : namedOptions(sources.whole), sources.env)
 

@@ -158,10 +158,13 @@ test('a misspelt environment variable of the agent is refused, those of a cluste
   expect(load({ env }).socket.path).toBe('/run/agent.sock')
 })
 
-test('a file that is missing or not TOML is CONFIG_UNREADABLE, with the line', () => {
+test('a file that has no name, is missing or is not TOML is refused, with the line', () => {
   const missing = refusal({ file: '/nowhere.toml' })
   expect(missing.code).toBe('CONFIG_UNREADABLE')
   expect(missing.message).toBe('/nowhere.toml: there is no such file.')
+  const empty = refusal({ file: '' })
+  expect(empty.code).toBe('CONFIG_INVALID')
+  expect(empty.message).toMatch(/^The path of the settings file is empty: set TALLYGATE_AGENT_CONFIG or --config/)
   const broken = refusal({ toml: '[socket]\npath = = 1\n' })
   expect(broken.code).toBe('CONFIG_UNREADABLE')
   expect(broken.message).toMatch(/^\/etc\/agent\.toml:2:\d+: /)
