@@ -14,7 +14,10 @@ import type { Observations } from '../../src/cli/doctor/observations.ts'
 import type { Io } from '../../src/cli/io.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 import { Application, Site } from '../scenarios/agent/site.ts'
+import { AGENT_STATUS_PATH } from '../../src/protocol/local/status.ts'
+import { agentStatus } from './agent-status.ts'
 import { NOW, STATE, endpoint, file, healthy, settings } from './doctor-observations.ts'
+import { fakeService } from './fake-service.ts'
 import { tallygate } from './outside.ts'
 
 const DAY = 86_400_000
@@ -476,6 +479,21 @@ test('a configuration that is wrong is a finding, with the key that is meant', a
     level: 'fail',
     evidence: expect.stringContaining('did you mean TALLYGATE_AGENT_SOCKET_PATH') as string,
   })
+})
+
+test('the remedy of a condition is shown once', async () => {
+  const wrong = { subject: 'settings', code: 'CONFIG_NOT_RELOADED', message: 'did you mean status.port?', since: 0 }
+  const away = { subject: 'push', code: 'BROKER_UNREACHABLE', message: 'The broker does not respond.', since: 0 }
+  const shown = async (...conditions: readonly (typeof wrong)[]) => {
+    await using agent = await fakeService('socket', {
+      [`GET ${AGENT_STATUS_PATH}`]: { body: agentStatus({ conditions: [...conditions] }) },
+    })
+    return (await tallygate(['doctor', '--socket', agent.address, '--no-network'])).out
+  }
+  const one = await shown(wrong)
+  expect(one).toContain('CONFIG_NOT_RELOADED: did you mean status.port?')
+  expect(one.match(/-> Correct the setting that the message names/g)).toHaveLength(1)
+  expect(await shown(wrong, away)).toContain('-> tallygate status shows the remedy for each.')
 })
 
 test.each([

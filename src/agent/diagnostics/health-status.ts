@@ -35,6 +35,14 @@ export function healthStatusOf(status: Status): HealthStatus {
   return stoppedStatus(status) ?? supplyStatus(status) ?? problemStatus(status) ?? workingStatus(status)
 }
 
+/** Whether the health status of a device is about this condition, and its steps contain the remedy. */
+export function isRemedied(condition: AgentStatus['conditions'][number], status: AgentStatus): boolean {
+  const { sentence } = healthStatusOf(status)
+  const isSame = (conditions: AgentStatus['conditions']): boolean =>
+    healthStatusOf({ ...status, conditions }).sentence === sentence
+  return isSame([condition]) && !isSame(status.conditions.filter((each) => each !== condition))
+}
+
 function stoppedStatus(status: Status): HealthStatus | null {
   const { deviceId, epoch, fenced, suspension, policies, conditions } = status
   if (deviceId === null) return notEnrolledStatus(status)

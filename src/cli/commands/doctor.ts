@@ -1,6 +1,6 @@
 import { Command } from 'commander'
 import { counted } from '../../core/accounts/in-words.ts'
-import { healthStatusOf } from '../../agent/diagnostics/health-status.ts'
+import { healthStatusOf, isRemedied } from '../../agent/diagnostics/health-status.ts'
 import { type Observations, isProblem } from '../doctor/observations.ts'
 import { type SocketFlags, healthLines, withSocketFlag } from '../local-agent.ts'
 import { type Examination, RESULT_EXIT, examine } from '../doctor/checks.ts'
@@ -37,7 +37,7 @@ export function command(io: Io): Command {
         io.stdout,
         flags.json === true
           ? [jsonLine({ ...examination, ...repaired })]
-          : describe(examination, repairs, { isWhole: flags.all === true, health: healthOf(observations) }),
+          : describe(examination, repairs, { isWhole: flags.all === true, ...healthOf(observations) }),
       )
       io.exitWith(RESULT_EXIT[examination.result])
     })
@@ -53,9 +53,10 @@ const SUMMARY = {
 
 type Health = ReturnType<typeof healthStatusOf>
 
-/** Null: no agent responds. */
-function healthOf({ agent }: Observations): Health | null {
-  return isProblem(agent) ? null : healthStatusOf(agent)
+function healthOf({ agent }: Observations): Pick<View, 'health' | 'isRemedied'> {
+  if (isProblem(agent)) return { health: null, isRemedied: false }
+  const { conditions } = agent
+  return { health: healthStatusOf(agent), isRemedied: conditions.every((each) => isRemedied(each, agent)) }
 }
 
 /** @param health null: no agent responds */
@@ -68,10 +69,14 @@ export function summaryOf({ result }: Pick<Examination, 'result'>, health: Healt
 interface View {
   /** Whether to list the checks that passed or do not apply. */
   readonly isWhole: boolean
+  /** Null: no agent responds. */
   readonly health: Health | null
+  /** Whether the steps of the health status contain the remedy of the check `conditions`. */
+  readonly isRemedied: boolean
 }
 
-function describe(examination: Examination, repairs: readonly Repair[], { isWhole, health }: View): readonly string[] {
+function describe(examination: Examination, repairs: readonly Repair[], view: View): readonly string[] {
+  const { isWhole, health } = view
   const { checks } = examination
   const of = (level: keyof typeof MARK) => checks.filter((each) => each.level === level)
   const [selected] = checks
@@ -79,7 +84,7 @@ function describe(examination: Examination, repairs: readonly Repair[], { isWhol
   const width = Math.max(...shown.map(({ name }) => name.length))
   const lines = shown.flatMap(({ name, level, evidence, remedy }) => [
     `${MARK[level]}  ${name.padEnd(width)}  ${evidence}`,
-    ...(remedy === '' ? [] : [`${' '.repeat(width + 8)}-> ${remedy}`]),
+    ...(remedy === '' || (name === 'conditions' && view.isRemedied) ? [] : [`${' '.repeat(width + 8)}-> ${remedy}`]),
   ])
   const mended = repairs.map(({ what, done, problem }) => (done ? `fixed: ${what}` : `NOT fixed: ${what}: ${problem}`))
   const counts = `${counted(of('fail').length, 'failure', 'failures')}, ${counted(of('warn').length, 'warning', 'warnings')}, ${of('ok').length} passed, ${of('skip').length} not applicable`

@@ -1,6 +1,6 @@
 import { Command, Option } from 'commander'
 import { z } from 'zod'
-import { cloudInWords, healthStatusOf } from '../../agent/diagnostics/health-status.ts'
+import { cloudInWords, healthStatusOf, isRemedied } from '../../agent/diagnostics/health-status.ts'
 import type { HttpClient } from '../../client/http.ts'
 import { accountInWords, counted, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { billed, available } from '../../core/accounts/grant.ts'
@@ -119,7 +119,7 @@ function describe(status: AgentStatus, health: Health, { all }: StatusFlags): re
   const accounts = columns([['TOKENS OF', 'BALANCE', 'CHARGED', isNoted ? 'NOTE' : ''], ...rows])
   const conditions = status.conditions.flatMap((condition) => {
     const { subject, code, message, since } = condition
-    const remedy = Object.hasOwn(ERRORS, code) && !isRemedied(condition, status, health)
+    const remedy = Object.hasOwn(ERRORS, code) && !isRemedied(condition, status)
     return [
       `! ${subject}: ${code}: ${message} (since ${new Date(since).toISOString()})`,
       ...(remedy ? [`  remedy: ${ERRORS[code as ErrorCode].remedy}`] : []),
@@ -132,13 +132,6 @@ function describe(status: AgentStatus, health: Health, { all }: StatusFlags): re
     ...(shown.length === 0 ? [] : ['', ...accounts]),
     ...(conditions.length === 0 ? [] : ['', ...conditions]),
   ]
-}
-
-/** Whether the first lines are about this condition, and contain its next steps. */
-function isRemedied(condition: AgentStatus['conditions'][number], status: AgentStatus, health: Health): boolean {
-  const isSame = (conditions: AgentStatus['conditions']): boolean =>
-    healthStatusOf({ ...status, conditions }).sentence === health.sentence
-  return isSame([condition]) && !isSame(status.conditions.filter((each) => each !== condition))
 }
 
 function detailsOf(status: AgentStatus, now: number): readonly (readonly string[])[] {
