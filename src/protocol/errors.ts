@@ -314,13 +314,13 @@ export const ERRORS = catalogue({
   },
   NOT_FOUND: {
     meaning: 'The resource or route does not exist.',
-    remedy: 'Check the identifiers and the path.',
+    remedy: 'Check the names and ids that you gave; in a request, also the path.',
     http: 404,
     retry: 'no',
   },
   CONFLICT: {
     meaning: 'The state of the resource does not allow this operation.',
-    remedy: 'Read the resource again and follow the message.',
+    remedy: 'Resolve what the message names, then repeat the operation.',
     http: 409,
     retry: 'no',
   },

@@ -79,7 +79,7 @@ export async function releaseDevice({ store, now }: DeviceCommands, deviceId: st
   await store.transaction(async (tx) => {
     const device = await lockDevice(tx, deviceId)
     if (device.revokedAt !== null) {
-      throw new CodedError('CONFLICT', 'The device is revoked: it cannot give back what it holds.')
+      throw new CodedError('CONFLICT', 'The device is revoked: it cannot return its tokens.')
     }
     await tx.edge.devices.save({ ...device, releaseRequested: true })
     await recordChange(tx, at, { action: 'DRAIN_DEVICE', deviceId })
