@@ -635,7 +635,7 @@ export const ERRORS = catalogue({
   NOT_ENROLLED: {
     meaning: 'This device is not enrolled in a cloud yet.',
     remedy:
-      'On a machine with an administration key, run tallygate devices enrollment-token --instance <instance> >token. On this device, run sudo install -m 400 -o tallygate token /etc/tallygate/enrollment-token, then sudo systemctl reload tallygate-agent. A file elsewhere is set with enrollment.token_file.',
+      'On a machine with an administration key, run tallygate devices enrollment-token --instance <instance> | install -m 600 /dev/stdin token. On this device, run sudo install -m 400 -o tallygate token /etc/tallygate/enrollment-token, then sudo systemctl reload tallygate-agent. A file elsewhere is set with enrollment.token_file.',
     http: 503,
     exit: 78,
     retry: 'no',

@@ -17,7 +17,7 @@ const refusing: Sentence = (sentence, ...steps) => ({ level: 'refusing', sentenc
 const attention: Sentence = (sentence, ...steps) => ({ level: 'attention', sentence, steps })
 
 const ENROLL = [
-  'On a machine with an administration key: `tallygate devices enrollment-token --instance INSTANCE --name NAME >token`',
+  'On a machine with an administration key: `tallygate devices enrollment-token --instance INSTANCE --name NAME | install -m 600 /dev/stdin token`',
   'On this device: `sudo install -m 400 -o tallygate token /etc/tallygate/enrollment-token` (or the file of the setting enrollment.token_file)',
   '`sudo systemctl reload tallygate-agent`',
 ]

@@ -99,7 +99,7 @@ export function command(io: Io): Command {
   addLineItemCommands(devices, io)
   addDeviceCommands(devices, io)
   return examples(devices, [
-    'tallygate devices enrollment-token --instance Workshop >token',
+    'tallygate devices enrollment-token --instance Workshop | install -m 600 /dev/stdin token',
     'tallygate devices list',
     'tallygate devices lock press-7',
     'tallygate devices label press-7 site=berlin line=3',
