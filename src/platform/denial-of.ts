@@ -14,7 +14,9 @@ export function immutableAt(path: string): string | null {
 /** The reason that a path leads to no file for this user, as the end of a sentence; null: it leads to one. */
 export function absenceOf(path: string): string | null {
   try {
-    return statSync(path, { throwIfNoEntry: false }) === undefined ? 'does not exist' : null
+    const found = statSync(path, { throwIfNoEntry: false })
+    if (found === undefined) return 'does not exist'
+    return found.isDirectory() ? 'is a directory' : null
   } catch (error) {
     const { code = 'unknown error' } = error as NodeJS.ErrnoException
     return code === 'EACCES' ? 'cannot be accessed by this user' : `cannot be accessed (${code})`

@@ -34,11 +34,12 @@ test('a file that cannot be looked at is not reported as missing', () => {
   const [file, loop] = [join(directory, 'file'), join(directory, 'loop')]
   writeFileSync(file, '')
   symlinkSync(loop, loop)
-  expect([file, join(directory, 'none'), join(file, 'below'), loop].map(absenceOf)).toEqual([
+  expect([file, join(directory, 'none'), join(file, 'below'), loop, directory].map(absenceOf)).toEqual([
     null,
     'does not exist',
     'does not exist',
     'cannot be accessed (ELOOP)',
+    'is a directory',
   ])
 })
 

@@ -2,6 +2,7 @@ import { dirname, join } from 'node:path'
 import { setFlagsFromString } from 'node:v8'
 import { Command } from 'commander'
 import { cloudOptions } from '../../cloud/settings.ts'
+import { counted } from '../../core/accounts/in-words.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import { actAsOwnerOf } from '../../platform/act-as-owner-of.ts'
 import { absenceOf } from '../../platform/denial-of.ts'
@@ -90,7 +91,7 @@ function migrateCommand(io: Io): Command {
       const path = /^sqlite:(.+)$/.exec(from)?.[1]
       if (path === undefined) throw new CodedError('USAGE', '--from takes sqlite: and the path of the file.')
       const absence = absenceOf(path)
-      if (absence !== null) throw new CodedError('USAGE', `${path} ${absence}.`)
+      if (absence !== null) throw new CodedError('USAGE', `--from takes a database file, but ${path} ${absence}.`)
       const { migrateStore } = await import('../../cloud/storage/postgres/migrate-store.ts')
       const { openDatabase } = await import('../../cloud/storage/sqlite/database.ts')
       const { claimStore } = await import('../../cloud/storage/sqlite/claim-store.ts')
@@ -102,16 +103,14 @@ function migrateCommand(io: Io): Command {
         from: path,
         to,
         onCopied: ({ name, rows, sha256 }) => {
-          if (rows > 0) io.stdout.write(`${name}: ${counted(rows, 'row')}, SHA-256 ${sha256}\n`)
+          if (rows > 0) io.stdout.write(`${name}: ${counted(rows, 'row', 'rows')}, SHA-256 ${sha256}\n`)
         },
       })
       const tokens = `${formatMicro(charged)} tokens charged, ${formatMicro(grantedOut)} on devices`
-      io.stdout.write(`The copy is complete and equal: ${counted(accounts, 'account')}, ${tokens}.\n`)
+      io.stdout.write(`The copy is complete and equal: ${counted(accounts, 'account', 'accounts')}, ${tokens}.\n`)
       io.stdout.write(`Start the cloud with this database, and with the same --store-path.\n`)
     })
 }
-
-const counted = (count: number, what: string): string => `${count} ${what}${count === 1 ? '' : 's'}`
 
 const RELOAD = 'reload every node (SIGHUP)'
 

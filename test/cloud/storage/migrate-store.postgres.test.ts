@@ -1,5 +1,5 @@
 // A cloud moves from its file to PostgreSQL, with the command and its own processes of work.
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import Sqlite from 'better-sqlite3'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { openDatabaseOfServer } from '../../../src/cloud/storage/postgres/database.ts'
@@ -199,6 +199,9 @@ describe('tallygate cloud migrate', () => {
     await twin.start()
     expect((await migrate(file, server.url)).err).toContain('STATE_IN_USE')
     expect((await migrate(`${file}.other`, server.url)).err).toContain('does not exist')
+    expect((await migrate(dirname(file), server.url)).err).toContain(
+      `a database file, but ${dirname(file)} is a directory.`,
+    )
   })
 })
 
