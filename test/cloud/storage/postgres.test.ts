@@ -758,11 +758,11 @@ describe('on PostgreSQL', () => {
       ])
     })
 
-    it('is refused where another program has tables of the same names, and leaves nothing behind', async () => {
-      await runSql(schema.url, 'CREATE TABLE usage (text TEXT)')
+    it.for(['usage', 'orders'])('is refused beside %s of another program, and leaves nothing behind', async (name) => {
+      await runSql(schema.url, `CREATE TABLE ${name} (text TEXT)`)
       expect(await codeOf(schema.url)).toBe('DATABASE_UNSUITABLE')
       const tables = await runSql(schema.url, 'SELECT tablename FROM pg_tables WHERE schemaname = current_schema()')
-      expect(tables).toEqual([{ tablename: 'usage' }])
+      expect(tables).toEqual([{ tablename: name }])
     })
 
     it('is refused where there is no place for tables', async () => {

@@ -117,7 +117,7 @@ async function judge(client: pg.Client, limits: Limits, shown: string): Promise<
 
 /**
  * Runs each migration in a transaction with its number, under a lock against other nodes.
- * @throws CodedError DATABASE_NEWER, DATABASE_CORRUPT if another program has tables with the same names
+ * @throws CodedError DATABASE_NEWER, DATABASE_UNSUITABLE if another program has tables in the schema
  */
 async function migrate(client: pg.Client, schema: number, shown: string): Promise<void> {
   const all = migrations()
@@ -137,6 +137,7 @@ async function migrate(client: pg.Client, schema: number, shown: string): Promis
       await client.query(`SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true)`)
       await client.query('SELECT pg_advisory_xact_lock($1, $2)', [MIGRATION_CLASS, schema])
       if (!(await knowsVersions(client))) {
+        await requireEmpty(client, shown)
         await client.query(
           'CREATE TABLE tallygate_schema (number BIGINT PRIMARY KEY, applied TIMESTAMPTZ NOT NULL DEFAULT now())',
         )
@@ -148,10 +149,6 @@ async function migrate(client: pg.Client, schema: number, shown: string): Promis
       await client.query('COMMIT')
     } catch (error) {
       await client.query('ROLLBACK').catch(() => undefined)
-      if (error instanceof pg.DatabaseError && error.code === DUPLICATE_TABLE) {
-        const problem = 'it must be empty, but has tables of another program'
-        throw new CodedError('DATABASE_UNSUITABLE', `${shown}: ${problem}: ${error.message}.`, { cause: error })
-      }
       throw error
     }
   }
@@ -159,7 +156,18 @@ async function migrate(client: pg.Client, schema: number, shown: string): Promis
 
 const MIGRATION_CLASS = ADVISORY_CLASS + 1
 
-const DUPLICATE_TABLE = '42P07'
+/** Tables of extensions do not count. */
+async function requireEmpty(client: pg.Client, shown: string): Promise<void> {
+  const { rows } = await client.query<{ name: string }>(`
+    SELECT relname AS name FROM pg_class
+    WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+      AND NOT EXISTS (SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = pg_class.oid AND deptype = 'e')
+    ORDER BY relname LIMIT 1`)
+  const [other] = rows
+  if (other === undefined) return
+  const problem = `it must be empty, but contains ${other.name} of another program`
+  throw new CodedError('DATABASE_UNSUITABLE', `${shown}: ${problem}.`)
+}
 
 const knowsVersions = (client: pg.Client): Promise<boolean> => hasTable(client, 'tallygate_schema')
 
