@@ -14,17 +14,22 @@ export interface Certificate {
 
 /** @throws CodedError CONFIG_INVALID */
 export function requireConsistent(settings: CloudSettings): void {
-  const { http, db, cells, oidc, metrics } = settings
+  const { http, db, cells, edge, oidc, metrics } = settings
   if (!/^(\/[^/\s?#]+)*$/.test(http.prefix)) {
     throw invalid(`http.prefix is ${JSON.stringify(http.prefix)}, but takes a path like "/name".`)
   }
   if (db !== null && cells !== null) {
     throw invalid('db and cells are both set. With cells, name the database of db as the first cell.')
   }
+  if (edge.settleAfter <= edge.syncEvery) {
+    throw invalid(
+      'edge.settle_after must be longer than edge.sync_every: devices that report in time would be settled.',
+    )
+  }
   requirePublicUrl(http)
   requireBroker(settings.push)
-  requireSubject(settings.events)
-  requireUsed(settings)
+  requireNats(settings.events)
+  refuseUnused(settings)
   signInIssuer(oidc)
   metricsPlace(metrics)
 }
@@ -50,11 +55,26 @@ function requireBroker({ broker, url }: CloudSettings['push']): void {
 }
 
 /** @throws CodedError CONFIG_INVALID */
-function requireSubject({ natsUrl, natsSubject }: CloudSettings['events']): void {
-  if (natsUrl === null) return
+function requireNats({
+  natsUrl,
+  natsSubject,
+  natsUsername,
+  natsPassword,
+  natsCredentials,
+}: CloudSettings['events']): void {
+  if (natsUrl === null) {
+    if (natsUsername === null && natsPassword === null && natsCredentials === null) return
+    throw invalid('Credentials for NATS are set, but events.nats_url is not. Set it, or remove the credentials.')
+  }
   if (namesUser(natsUrl)) throw invalid('events.nats_url takes no user name: set events.nats_username.')
   if (!/^[\w-]+(\.[\w-]+)*$/.test(natsSubject)) {
     throw invalid(`events.nats_subject is ${JSON.stringify(natsSubject)}, but takes words with dots.`)
+  }
+  if ((natsUsername === null) !== (natsPassword === null)) {
+    throw invalid('events.nats_username and events.nats_password_file go together: one is missing.')
+  }
+  if (natsCredentials !== null && natsUsername !== null) {
+    throw invalid('events.nats_credentials_file and events.nats_username are both set. Remove one.')
   }
 }
 
@@ -63,29 +83,14 @@ function namesUser(url: string): boolean {
   return username !== '' || password !== ''
 }
 
-/** A setting without effect would leave an administrator in the belief that it protects something. */
-function requireUsed({ db, cells, dbStandby, events, push, edge }: CloudSettings): void {
+/** An administrator would rely on a setting that has no effect. */
+function refuseUnused({ db, cells, dbStandby, push }: CloudSettings): void {
   if (dbStandby && db === null && cells === null) {
     throw invalid('db_standby needs db or cells: SQLite has no standby.')
   }
   if (push.url !== null && push.broker !== 'external') {
     throw invalid(
       `push.url is set, but push.broker is "${push.broker}". Set push.broker to "external", or remove push.url.`,
-    )
-  }
-  const { natsUrl, natsUsername, natsPassword, natsCredentials } = events
-  if (natsUrl === null && (natsUsername !== null || natsPassword !== null || natsCredentials !== null)) {
-    throw invalid('events.nats_url is missing: credentials for NATS are set.')
-  }
-  if ((natsUsername === null) !== (natsPassword === null)) {
-    throw invalid('events.nats_username and events.nats_password_file go together: one is missing.')
-  }
-  if (natsCredentials !== null && natsUsername !== null) {
-    throw invalid('events.nats_credentials_file and events.nats_username are both set. Remove one.')
-  }
-  if (edge.settleAfter <= edge.syncEvery) {
-    throw invalid(
-      'edge.settle_after must be longer than edge.sync_every: devices that report in time would be settled.',
     )
   }
 }
@@ -131,7 +136,9 @@ export function metricsPlace({
     /^(?:\[(?<bracketed>[^\]]+)\]|(?<name>[^:[\]]+)):(?<port>\d{1,5})$/.exec(listen)?.groups ?? {}
   const host = bracketed ?? name
   if (host === undefined || port === undefined || Number(port) > 65_535) {
-    throw invalid(`metrics.listen is ${JSON.stringify(listen)}, but takes host:port.`)
+    throw invalid(
+      `metrics.listen is ${JSON.stringify(listen)}, but takes host:port, with a port from 0 to 65535, such as "127.0.0.1:9464".`,
+    )
   }
   return { host, port: Number(port) }
 }
