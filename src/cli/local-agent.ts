@@ -21,12 +21,12 @@ export function withSocketFlag(command: Command): Command {
 }
 
 export function agentClient(flags: SocketFlags, io: Io): HttpClient {
-  const path = flags.socket ?? agentPlaces(io).socket.path
+  const path = flags.socket ?? agentPaths(io).socket.path
   return new HttpClient({ address: `unix:${path}`, unreachable: 'AGENT_UNREACHABLE' })
 }
 
 const { socket, state, writeBehind } = agentOptions.options
-const places = {
+const paths = {
   envPrefix: agentOptions.envPrefix,
   options: {
     socket: { path: socket.path },
@@ -35,12 +35,12 @@ const places = {
   },
 }
 
-export function agentPlaces(io: Io): Settings<typeof places.options> {
-  return foundSettings(places, io, agentOptions)
+export function agentPaths(io: Io): Settings<typeof paths.options> {
+  return foundSettings(paths, io, agentOptions)
 }
 
 export function agentDatabase(flag: string | undefined, io: Io): string {
-  return flag ?? join(agentPlaces(io).state.directory, 'journal.db')
+  return flag ?? join(agentPaths(io).state.directory, 'journal.db')
 }
 
 export function withInstanceOption(command: Command): Command {

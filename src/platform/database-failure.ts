@@ -3,7 +3,7 @@ import { dirname } from 'node:path'
 import { CodedError } from '../protocol/errors.ts'
 import { systemFailure } from '../protocol/file-reasons.ts'
 
-/** {@link systemFailure} of a database file that exists. SQLite reports no reason if it, or its program, cannot be opened. */
+/** {@link systemFailure} of an existing database file. Looks for the reason if SQLite gives none, or its library cannot be loaded. */
 export function databaseFailure(error: unknown, path: string): CodedError | null {
   const { code } = error as { readonly code?: unknown }
   if (typeof code !== 'string' || !/^(SQLITE_CANTOPEN|ERR_DLOPEN_FAILED)/.test(code)) return systemFailure(error, path)

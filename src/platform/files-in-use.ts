@@ -1,6 +1,6 @@
 import { statSync } from 'node:fs'
 
-/** Open files. If another program removes or replaces one, what is written into it ends with this process. */
+/** Files that this process has open. If another program removes or replaces one, writes to it are lost when the process ends. */
 export class FilesInUse {
   readonly #identities: ReadonlyMap<string, string | null>
 

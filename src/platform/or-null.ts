@@ -1,4 +1,4 @@
-/** For what may not exist, or not be readable: null if `read` throws. */
+/** Null if `read` throws: its source may be missing or unreadable. */
 export function orNull<T>(read: () => T): T | null {
   try {
     return read()

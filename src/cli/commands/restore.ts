@@ -5,7 +5,7 @@ import type { BootLog } from '../../agent/ledger/volatile-log.ts'
 import { restoreLedger } from '../../agent/platform/sqlite/backup.ts'
 import { readBootId } from '../../platform/uptime.ts'
 import { volatileLogOf } from '../../agent/platform/tmpfs/volatile-log.ts'
-import { agentDatabase, agentPlaces } from '../local-agent.ts'
+import { agentDatabase, agentPaths } from '../local-agent.ts'
 import type { Io } from '../io.ts'
 import { jsonLine, writeLines } from '../lines.ts'
 
@@ -37,7 +37,7 @@ export function command(io: Io): Command {
 /** Entries that the agent answered in this boot and may not have written to the ledger. */
 function answeredBefore(path: string, io: Io): BootLog | null {
   const bootId = readBootId()
-  const log = volatileLogOf(dirname(path), agentPlaces(io).writeBehind.directory, bootId).left()
+  const log = volatileLogOf(dirname(path), agentPaths(io).writeBehind.directory, bootId).left()
   return log === undefined ? null : { log, bootId }
 }
 

@@ -1117,7 +1117,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await deliver({ ...device.undeliveredRange(), epoch: 2 })).toMatchObject({ unbilled: 1 })
         expect(await deliver({ ...device.undeliveredRange(), epoch: 9 })).toMatchObject({ unbilled: 1 })
         expect((await twin.pool(LINE)).billedByDevices).toBe(0n)
-        const problem = 'Not billed: 1 entry (of an epoch that is not before the one that delivers them).'
+        const problem = 'Not billed: 1 entry (of an epoch that is not before the current one).'
         expect(await evidence(device)).toMatchObject([{ problem }, { problem }])
       })
     })

@@ -214,14 +214,8 @@ class LimitedCaller implements CallerQuota {
     const bucket = this.#budgets.use(this.key, this.#limit).tokens
     const now = this.#budgets.sinceBoot()
     if (bucket === null || bucket.take(tokens, now)) return
-    const details = { retryAfterMs: bucket.waitFor(tokens, now) }
-    throw new CodedError(
-      'CALLER_LIMITED',
-      `${this.#name} may spend ${counted(tokensPerHour, 'token', 'tokens')} per hour`,
-      {
-        details,
-      },
-    )
+    const message = `${this.#name} may spend ${counted(tokensPerHour, 'token', 'tokens')} per hour`
+    throw new CodedError('CALLER_LIMITED', message, { details: { retryAfterMs: bucket.waitFor(tokens, now) } })
   }
 
   unspend(tokens: Micro): void {

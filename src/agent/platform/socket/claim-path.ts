@@ -54,7 +54,7 @@ async function clear(path: string): Promise<void> {
 
 function answers(path: string): Promise<boolean> {
   return new Promise((resolve, reject) => {
-    // A text alone would be a port if it is a number.
+    // Not `connect(path)`: Node takes a path that is a number for a port.
     const socket = connect({ path })
     socket.once('connect', () => {
       socket.destroy()

@@ -6,7 +6,7 @@ const REQUEST = 'GET /livez HTTP/1.1\r\nHost: device\r\nConnection: close\r\n\r\
 /** A connection closed without a response counts as alive: the agent closes connections above a limit. */
 export function probeSocket(path: string, limitMs: number): Promise<boolean> {
   return new Promise((resolve) => {
-    // A text alone would be a port if it is a number.
+    // Not `connect(path)`: Node takes a path that is a number for a port.
     const socket = connect({ path })
     let isIn = false
     let received = ''

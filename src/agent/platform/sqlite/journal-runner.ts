@@ -128,7 +128,7 @@ class Runner implements JournalRunner {
     return isMore
   }
 
-  /** What only a removed log has goes into the database first. */
+  /** First copies what a removed log contains into the database. */
   #failIfRemoved(): boolean {
     const removed = this.#inUse?.removed() ?? null
     if (removed === null) return false

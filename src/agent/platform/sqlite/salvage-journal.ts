@@ -120,9 +120,10 @@ function isDamage(error: unknown, path: string): boolean {
     if (error.code === 'DATABASE_CORRUPT') return true
     return error.code === 'STATE_UNWRITABLE' && orNull(() => lstatSync(path).isDirectory()) === true
   }
-  // Otherwise, SQLite itself could not be loaded.
-  if (!(error instanceof Database.SqliteError))
+  if (!(error instanceof Database.SqliteError)) {
+    // The library of SQLite could not be loaded, which says nothing of the file.
     return (error as { readonly code?: unknown }).code !== 'ERR_DLOPEN_FAILED'
+  }
   return /^SQLITE_(CORRUPT|NOTADB|ERROR|CONSTRAINT|MISMATCH|SCHEMA)/.test(error.code)
 }
 

@@ -167,7 +167,7 @@ const updatedDevices = updates('devices', ['id'])
 
 export function deviceTransaction(sql: Sql) {
   const { db, lockRows, fleet } = sql
-  const count = (device: Device, stored: Device): void => {
+  const countLive = (device: Device, stored: Device): void => {
     for (const id of device.instanceIds) {
       fleet.live.change(
         id,
@@ -246,7 +246,7 @@ export function deviceTransaction(sql: Sql) {
       if (Object.keys(changed).length === 0) return
       await db.executeQuery(updatedDevice(db, changed, [device.id]))
       if (changed.instance_ids !== undefined) await serve(device)
-      if (stored !== undefined) count(device, stored)
+      if (stored !== undefined) countLive(device, stored)
     },
     /** As `save`, of devices that serve the same instances as before. */
     async saveSome(changes: readonly { readonly device: Device; readonly stored: Device }[]): Promise<void> {
@@ -256,7 +256,7 @@ export function deviceTransaction(sql: Sql) {
         after: columnsOf(device),
       }))
       await updatedDevices(db, rows)
-      for (const { device, stored } of changes) count(device, stored)
+      for (const { device, stored } of changes) countLive(device, stored)
     },
   }
 }

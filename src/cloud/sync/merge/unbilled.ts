@@ -23,8 +23,8 @@ export function unbilledOf(
   const { unsound = 0, unknown = 0, implausible = 0, accounts = new Set<string>() } = branch ?? {}
   const reasons: readonly (readonly [count: number, why: string])[] = [
     [broken, 'broken hash chain'],
-    [misplaced, 'of an epoch that is not before the one that delivers them'],
-    [lost, 'lost by the cloud, which has billed them by the counters of the device'],
+    [misplaced, 'of an epoch that is not before the current one'],
+    [lost, 'lost by the cloud, and billed by the counters of the device'],
     [unreadable, 'unreadable'],
     [unsound, 'amounts that do not add up'],
     [unknown, 'accounts that no rules have ever had'],
