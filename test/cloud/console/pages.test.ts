@@ -394,6 +394,20 @@ describe('usage in a time', () => {
   })
 })
 
+it('leaves what was typed into a filter as it is, also characters that cannot be seen', async () => {
+  const text = 'Press\u200b"<b>'
+  const query = (name: string): string => new URLSearchParams({ [name]: text }).toString()
+  for (const [path, name] of [
+    ['/devices', 'search'],
+    ['/usage', 'requester'],
+    ['/audit', 'device'],
+    ['/try', 'value'],
+  ] as const) {
+    const { page } = await browser.open(`${path}?${query(name)}`)
+    expect(page).toContain(`name="${name}" value="Press\u200b&quot;&lt;b&gt;"`)
+  }
+})
+
 it('filters usage records and adds them up', async () => {
   const { page } = await browser.open('/usage?requester=KimLee&outcome=refused')
   expect(page).toContain('refused: in no rate table in effect')
