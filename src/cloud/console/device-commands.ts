@@ -5,6 +5,7 @@ import { CodedError, ERRORS } from '../../protocol/errors.ts'
 import type { DeviceCommandName } from '../devices/command-device.ts'
 import { permits } from '../service-api/principal.ts'
 import type { Device } from '../storage/device-records.ts'
+import { Inputs } from './inputs.ts'
 import {
   type Page,
   type View,
@@ -14,7 +15,6 @@ import {
   formTokenField,
   headerOf,
   hrefOf,
-  option,
   requireReadable,
 } from './page.ts'
 import { type DeviceChoice, deviceFilterOf } from './device-filter.ts'
@@ -50,17 +50,14 @@ export function mayCommand({ administrator }: Pick<View, 'administrator'>): bool
 }
 
 export function commandChoice(view: View, { search, contact, labels }: DeviceChoice): Html {
-  const hidden = (name: string, value: string): Html | string =>
-    value === '' ? '' : html`<input type="hidden" name="${name}" value="${value}" />`
+  const inputs = new Inputs({ instance: view.instance?.id ?? '', search, contact: contact ?? '', labels })
+  const given = ['instance', 'search', 'contact', 'labels'].filter((name) => inputs.value(name) !== '')
   return html`<div class="filter">
-    ${hidden('instance', view.instance?.id ?? '')} ${hidden('search', search)} ${hidden('contact', contact ?? '')}
-    ${hidden('labels', labels)}
-    <label>
-      Command
-      <select name="command">
-        ${COMMANDS.map((name) => option(name, DEVICE_COMMAND_TEXT[name].verb, ''))}
-      </select>
-    </label>
+    ${given.map((name) => inputs.hidden(name))}
+    ${inputs.select(
+      { name: 'command', label: 'Command' },
+      COMMANDS.map((name) => [name, DEVICE_COMMAND_TEXT[name].verb]),
+    )}
     <button name="of" value="selected">Continue with the selected devices</button>
     <button name="of" value="all">Continue with all that this list finds</button>
   </div>`
