@@ -48,7 +48,7 @@ test('an administrator with a role changes what the role permits, and the audit 
     'Ada',
     'set cloud reserve',
     'instance Test line item ACT-1',
-    '{"tokens":"2.5"}',
+    'tokens: 2.5',
   ])
   const paged = await run(all, 'audit', 'list', '--limit', '1')
   const [, cursor = ''] = /repeat the command with --before (\d+)\n$/.exec(paged.err) ?? []

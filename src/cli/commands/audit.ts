@@ -1,6 +1,7 @@
 import { Command, InvalidArgumentError } from 'commander'
 import type { z } from 'zod'
 import { queryText } from '../../client/call.ts'
+import { detailInWords } from '../../protocol/edge/audit-detail.ts'
 import { AUDITED_ACTIONS, auditList } from '../../protocol/edge/administration.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { timeArgument, wholeNumberArgument } from '../arguments.ts'
@@ -80,7 +81,7 @@ async function list(flags: AuditFlags, io: Io): Promise<void> {
     actorText(actor),
     change.toLowerCase().replaceAll('_', ' '),
     objectText(object, names),
-    object.detail ?? '',
+    object.detail === null ? '' : detailInWords(object.detail),
   ])
   const lines = table(['AT', 'BY', 'NAME', 'CHANGE', 'OBJECT', 'DETAIL'], rows, 'No records.')
   writeLines(io.stdout, flags.json === true ? records.map(jsonLine) : lines)

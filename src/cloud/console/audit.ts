@@ -1,5 +1,6 @@
 import { type Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
+import { detailInWords } from '../../protocol/edge/audit-detail.ts'
 import { nameOf } from '../storage/audit.ts'
 import type { AuditRecord } from '../storage/audit-records.ts'
 import { deviceIdOf, deviceNames, shortDeviceLink } from './device-names.ts'
@@ -97,7 +98,7 @@ function aboutOf(
 
 const DETAIL_LENGTH_MAX = 300
 
-function detailOf(detail: string | null): Html {
-  if (detail === null) return html``
-  return html`<code>${detail.length > DETAIL_LENGTH_MAX ? `${detail.slice(0, DETAIL_LENGTH_MAX)} …` : detail}</code>`
+function detailOf(detail: string | null): string {
+  const text = detail === null ? '' : detailInWords(detail)
+  return text.length > DETAIL_LENGTH_MAX ? `${text.slice(0, DETAIL_LENGTH_MAX)} …` : text
 }
