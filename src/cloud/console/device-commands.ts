@@ -1,4 +1,3 @@
-import { counted } from '../../core/accounts/in-words.ts'
 import { Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import { CodedError, ERRORS } from '../../protocol/errors.ts'
@@ -18,6 +17,7 @@ import {
   requireReadable,
 } from './page.ts'
 import { type DeviceChoice, deviceFilterOf } from './device-filter.ts'
+import { deviceNames } from './device-names.ts'
 
 /** Devices of one command. Their ids fit in a form. */
 const COMMANDED_MAX = 1_000
@@ -63,22 +63,28 @@ export function commandChoice(view: View, { search, contact, labels }: DeviceCho
   </div>`
 }
 
-export function commandLinks(view: View, { id }: Pick<Device, 'id'>): Html {
-  return html`<p class="filter">
-    ${COMMANDS.map(
-      (command) =>
-        html`<a href="${hrefOf(view, '/devices/command', { command, device: id })}"
-          >${DEVICE_COMMAND_TEXT[command].verb}</a
-        > `,
-    )}
-  </p>`
+/** The commands that are possible in its state, as rows of its page. */
+export function commandRows(
+  view: View,
+  { id, revokedAt, suspension }: Pick<Device, 'id' | 'revokedAt' | 'suspension'>,
+): readonly (readonly [name: string, links: Html])[] {
+  if (revokedAt !== null) return []
+  const without =
+    suspension === null ? ['unlock'] : suspension.state === 'LOCKED' ? ['lock'] : ['lock', 'unlock', 'terminate']
+  const links = COMMANDS.filter((command) => !without.includes(command)).map(
+    (command) =>
+      html`<a href="${hrefOf(view, '/devices/command', { command, device: id })}"
+        >${DEVICE_COMMAND_TEXT[command].verb}</a
+      > `,
+  )
+  return [['Commands', html`<span class="filter">${links}</span>`]]
 }
 
 export async function confirmCommandPage(view: View): Promise<Page> {
   const command = commandOf(view.query['command'])
   const { verb, effect } = DEVICE_COMMAND_TEXT[command]
   const { devices, isMore } = await chosenDevices(view)
-  const count = counted(devices.length, 'device', 'devices')
+  const which = devicesInWords(devices)
   const back = html`<a href="${hrefOf(view, '/devices')}">Back to the devices</a>`
   if (devices.length === 0) {
     const none = html`<p>Select devices in the list first. ${back}</p>`
@@ -86,7 +92,7 @@ export async function confirmCommandPage(view: View): Promise<Page> {
   }
   const rest = devices.length - ROWS_SHOWN
   return {
-    title: `${verb}: ${count}`,
+    title: `${verb}: ${which}`,
     content: section(
       'confirm',
       effect,
@@ -104,12 +110,17 @@ export async function confirmCommandPage(view: View): Promise<Page> {
         <form method="post" action="${hrefOf(view, '/devices/command', { command })}">
           ${formTokenField(view)}
           <input type="hidden" name="devices" value="${devices.map(({ id }) => id).join(' ')}" />
-          ${confirmation(`Yes, ${verb.toLowerCase()} for ${count}`)}
-          <button class="danger">${verb}: ${count}</button>
+          ${confirmation(`Yes, ${verb.toLowerCase()} for ${which}`)}
+          <button class="danger">${verb}</button>
           ${back}
         </form>`,
     ),
   }
+}
+
+function devicesInWords(devices: readonly Pick<Device, 'id' | 'name'>[]): string {
+  const [first] = devices
+  return devices.length === 1 && first !== undefined ? (first.name ?? first.id) : `${devices.length} devices`
 }
 
 function shortLink(view: View, { id, name }: Pick<Device, 'id' | 'name'>): Html {
@@ -135,15 +146,18 @@ async function chosenDevices(
   return { devices, isMore: false }
 }
 
-export function commandedIds(devices = ''): readonly string[] {
+export async function commandedDevices(view: View, devices = ''): Promise<CommandRun['devices']> {
   const ids = devices.split(' ').filter((id) => id !== '')
-  if (ids.length <= COMMANDED_MAX) return ids
-  throw new CodedError('CONSOLE_FORM_REFUSED', `A command takes up to ${COMMANDED_MAX} devices.`)
+  if (ids.length > COMMANDED_MAX) {
+    throw new CodedError('CONSOLE_FORM_REFUSED', `A command takes up to ${COMMANDED_MAX} devices.`)
+  }
+  const names = await deviceNames(view, ids)
+  return ids.map((id) => ({ id, name: names.get(id) ?? null }))
 }
 
 export interface CommandRun {
   readonly command: DeviceCommandName
-  readonly ids: readonly string[]
+  readonly devices: readonly Pick<Device, 'id' | 'name'>[]
   /** Carries the command out for one device. Errors with a code become its result. */
   readonly run: (deviceId: string) => Promise<void>
 }
@@ -152,9 +166,9 @@ export interface CommandRun {
 const RESULTS = '<!--results-->'
 
 /** The pieces of a page that grows with each result, so the browser shows the progress. */
-export async function* resultPieces(view: View, { command, ids, run }: CommandRun): AsyncGenerator<string> {
+export async function* resultPieces(view: View, { command, devices, run }: CommandRun): AsyncGenerator<string> {
   const { verb } = DEVICE_COMMAND_TEXT[command]
-  const title = `${verb}: ${counted(ids.length, 'device', 'devices')}`
+  const title = `${verb}: ${devicesInWords(devices)}`
   const content = section(
     'results',
     'Results',
@@ -166,16 +180,13 @@ export async function* resultPieces(view: View, { command, ids, run }: CommandRu
   const [head = '', tail = ''] = documentOf({ title, content }, headerOf(view)).split(RESULTS)
   yield `${head}<ol>`
   let refused = 0
-  for (const id of ids) {
-    const problem = await problemOf(run, id)
+  for (const device of devices) {
+    const problem = await problemOf(run, device.id)
     if (problem !== null) refused += 1
-    yield html`<li>
-      <a href="${hrefOf(view, `/devices/${id}`)}"><code>${id}</code></a
-      >: ${problem ?? DONE}
-    </li>`.text
+    yield html`<li>${shortLink(view, device)} ${problem ?? DONE}</li>`.text
   }
   const summary = html`<p role="status">
-    <strong>${ids.length - refused} done, ${refused} refused.</strong>
+    <strong>${devices.length - refused} done, ${refused} refused.</strong>
     <a href="${hrefOf(view, '/devices')}">Back to the devices</a>
   </p>`
   yield `</ol>${summary.text}${tail}`

@@ -6,7 +6,7 @@ import { type labelChange, labelsIn, labelsText } from '../../protocol/edge/labe
 import { CodedError } from '../../protocol/errors.ts'
 import { reportedState } from '../devices/devices.ts'
 import { auditTable } from './audit.ts'
-import { commandLinks, mayCommand } from './device-commands.ts'
+import { commandRows, mayCommand } from './device-commands.ts'
 import type { Device } from '../storage/device-records.ts'
 import { evidencePart } from './evidence.ts'
 import { labelLinks, stateInWords } from './devices.ts'
@@ -56,7 +56,7 @@ export async function devicePage(view: View): Promise<Page> {
     content: html`${section(
       'state',
       'State',
-      html`${rowsOf(stateRows(view, state))} ${mayCommand(view) ? commandLinks(view, device) : ''}`,
+      rowsOf([...stateRows(view, state), ...(mayCommand(view) ? commandRows(view, device) : [])]),
     )}
     ${section('labels', 'Labels', labelsPart(view, device))}
     ${section(

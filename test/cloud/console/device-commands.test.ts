@@ -45,6 +45,23 @@ describe('the choice', () => {
     expect((await browser.open('/devices/command?command=lock&of=all')).page).toContain(`Lock: ${ids.length} devices`)
   })
 
+  it('names the device if it is only one', async () => {
+    const { page } = await browser.open(`/devices/command?command=lock&device=${scene.device.id}`)
+    expect(page).toContain('<h1>Lock: Printer</h1>')
+    expect(page).toContain('Yes, lock for Printer')
+  })
+
+  it.each([
+    [null, ['lock', 'release', 'rotate-key', 'terminate', 'revoke']],
+    ['lock', ['unlock', 'release', 'rotate-key', 'terminate', 'revoke']],
+    ['terminate', ['release', 'rotate-key', 'revoke']],
+    ['revoke', []],
+  ])('of a device after %s has the commands that are possible', async (name, offered) => {
+    if (name !== null) await command(name, [scene.device.id])
+    const { page } = await browser.open(`/devices/${scene.device.id}`)
+    expect([...page.matchAll(/\/devices\/command\?command=([a-z-]+)&/g)].map(([, each]) => each)).toEqual(offered)
+  })
+
   it('asks for devices when none is selected', async () => {
     const { status, page } = await browser.open('/devices/command?command=lock&of=selected')
     expect([status, page.includes('No device is selected')]).toEqual([200, true])
@@ -63,6 +80,12 @@ describe('a command for several devices', () => {
     expect(await suspended()).toEqual(ids)
     const { body } = await twin.call('GET', '/edge/api/v1/audit?action=LOCK_DEVICE')
     expect(pick(body, 'records', 0, 'by', 'kind')).toBe('ADMINISTRATOR')
+  })
+
+  it('names each device in its result', async () => {
+    const { page } = await command('lock', [scene.device.id])
+    expect(page).toContain('<h1>Lock: Printer</h1>')
+    expect(page).toMatch(/<li><a [^>]*>Printer<\/a>[^]*?done/)
   })
 
   it('shows the reason for each device that refuses it, and continues with the next', async () => {

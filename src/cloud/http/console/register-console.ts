@@ -9,7 +9,7 @@ import { CodedError, ERRORS } from '../../../protocol/errors.ts'
 import { USAGE_MEDIA_TYPES } from '../../../protocol/service/usage-export.ts'
 import { uuidInLowerCase } from '../../../protocol/wire.ts'
 import { html } from '../../../html/html.ts'
-import { commandOf, commandedIds, resultPieces } from '../../console/device-commands.ts'
+import { commandOf, commandedDevices, resultPieces } from '../../console/device-commands.ts'
 import { type Edit, ofForm, problemOf, withChange } from '../../console/edit.ts'
 import {
   type Page,
@@ -189,8 +189,10 @@ class Console {
       await requireScope(store, operator, [['body', 'deviceId']], { body: { deviceId } })
       await commandDevice(actingOn(devices, operator), command, deviceId)
     }
-    const view = await store.read((reader) => this.#view(reader, request, signedIn))
-    const pieces = resultPieces(view, { command, ids: commandedIds(form['devices']), run })
+    const pieces = await store.read(async (reader) => {
+      const view = await this.#view(reader, request, signedIn)
+      return resultPieces(view, { command, devices: await commandedDevices(view, form['devices']), run })
+    })
     return withHeaders(reply, 200).send(Readable.from(pieces))
   }
 
