@@ -9,13 +9,13 @@ import {
   type Page,
   type View,
   ROWS_SHOWN,
+  exactTimeOf,
   hrefOf,
   instanceField,
   olderLink,
   refusedForm,
   requireReadable,
   tableOf,
-  timeOf,
   typed,
 } from './page.ts'
 
@@ -72,13 +72,13 @@ export async function auditTable(view: View, records: readonly AuditRecord[]): P
     records.map(({ deviceId }) => deviceId),
   )
   const rows = records.map((record) => [
-    timeOf(record.at, view.now),
+    exactTimeOf(record.at),
     record.by.kind === 'CLOUD' ? 'the cloud' : `${record.by.kind.toLowerCase()} ${nameOf(record.by)}`,
     record.action.toLowerCase().replaceAll('_', ' '),
     aboutOf(view, record, names),
     detailOf(record.detail),
   ])
-  return tableOf('Changes', ['When', 'Who', 'What', 'About', 'Detail'], rows)
+  return tableOf('Changes', ['When, UTC', 'Who', 'What', 'About', 'Detail'], rows)
 }
 
 function aboutOf(

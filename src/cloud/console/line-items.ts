@@ -8,6 +8,7 @@ import {
   type Page,
   type View,
   ROWS_SHOWN,
+  exactTimeOf,
   hrefOf,
   numeric,
   offsetOf,
@@ -28,7 +29,7 @@ export function lineItemsPage(view: View): Promise<Page> {
     const rows = (await poolsOf(reader, instance.id, shown, now)).map(({ lineItem, used, left, resetAt }) => [
       canEdit ? html`<a href="${editHref(lineItem.id)}">${lineItem.id}</a>` : lineItem.id,
       lineItem.elastic ? lineItem.state.toLowerCase() : `${lineItem.state.toLowerCase()}, not elastic`,
-      windowOf(lineItem, now),
+      windowOf(lineItem),
       lineItem.rateTableSeries === '' ? 'without series' : lineItem.rateTableSeries,
       tokensInWords(lineItem.quantity),
       tokensInWords(used),
@@ -37,7 +38,7 @@ export function lineItemsPage(view: View): Promise<Page> {
       lineItem.consumptionLimit === null ? 'none' : `${tokensInWords(lineItem.consumptionLimit.limit)} per requester`,
     ])
     const columns = [
-      ...['Line item', 'State', 'Window', 'Series'],
+      ...['Line item', 'State', 'Window, UTC', 'Series'],
       ...['Quantity', 'Used', 'Left'].map(numeric),
       ...['Resets', 'Consumption limit'],
     ]
@@ -52,9 +53,9 @@ export function lineItemsPage(view: View): Promise<Page> {
   })
 }
 
-function windowOf({ startsAt, endsAt }: Pick<LineItem, 'startsAt' | 'endsAt'>, now: number): Piece {
+function windowOf({ startsAt, endsAt }: Pick<LineItem, 'startsAt' | 'endsAt'>): Piece {
   if (startsAt === 0 && endsAt === INSTANT_MAX) return 'always'
-  const from = startsAt === 0 ? '' : html`from ${timeOf(startsAt, now)}`
-  const to = endsAt === INSTANT_MAX ? '' : html`to ${timeOf(endsAt, now)}`
+  const from = startsAt === 0 ? '' : html`from ${exactTimeOf(startsAt)}`
+  const to = endsAt === INSTANT_MAX ? '' : html`to ${exactTimeOf(endsAt)}`
   return html`${from} ${to}`
 }

@@ -340,3 +340,9 @@ export function timeOf(at: number | null, now: number): Html {
 export function nameOfInstance({ shortName, id }: Pick<Instance, 'shortName' | 'id'>): string {
   return shortName === '' ? id : `${shortName} (${id.slice(0, 8)})`
 }
+/** In UTC. For times that people compare with those of logs and of contracts. */
+export function exactTimeOf(at: number): Html {
+  const exact = new Date(at).toISOString()
+  return html`<time datetime="${exact}">${exact.slice(0, 19).replace('T', ' ')}</time>`
+}
+

@@ -11,13 +11,13 @@ import {
   type Page,
   type View,
   ROWS_SHOWN,
+  exactTimeOf,
   hrefOf,
   instanceField,
   numeric,
   olderLink,
   refusedForm,
   tableOf,
-  timeOf,
   typed,
 } from './page.ts'
 import { isRefusal, statusInWords } from './recent-usage.ts'
@@ -169,12 +169,12 @@ function bucketsPart(fitting: readonly NumberedUsage[], by: Bucket): Html {
   ${rest > 0 ? html`<p class="soft">And ${rest} more. Choose totals by day, or a shorter time.</p>` : ''}`
 }
 
-const COLUMNS = ['When', 'Requester', 'Item', numeric('Count'), 'Result', 'Line item', numeric('Tokens'), 'Source']
+const COLUMNS = ['When, UTC', 'Requester', 'Item', numeric('Count'), 'Result', 'Line item', numeric('Tokens'), 'Source']
 
 function rowOf(view: View, record: UsageRecord, names: ReadonlyMap<string, string>) {
   const { source, item, version } = record
   return [
-    timeOf(record.usageTime, view.now),
+    exactTimeOf(record.usageTime),
     `${record.requesterType} ${record.requesterValue}`,
     version === '' ? item : `${item} ${version}`,
     formatDecimal(record.count),
