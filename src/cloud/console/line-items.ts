@@ -14,6 +14,7 @@ import {
   offsetOf,
   ofInstance,
   pagesByOffset,
+  searched,
   tableOf,
   timeOf,
 } from './page.ts'
@@ -25,7 +26,8 @@ export function lineItemsPage(view: View): Promise<Page> {
     const offset = offsetOf(query['from'])
     const canEdit = mayEditRules(view)
     const editHref = (lineItem: string): string => hrefOf(view, '/line-items/edit', { lineItem })
-    const shown = policy.lineItems.slice(offset, offset + ROWS_SHOWN)
+    const { search, found, form } = searched(view, '/line-items', policy.lineItems)
+    const shown = found.slice(offset, offset + ROWS_SHOWN)
     const rows = (await poolsOf(reader, instance.id, shown, now)).map(({ lineItem, used, left, resetAt }) => [
       canEdit ? html`<a href="${editHref(lineItem.id)}">${lineItem.id}</a>` : lineItem.id,
       lineItem.elastic ? lineItem.state.toLowerCase() : `${lineItem.state.toLowerCase()}, not elastic`,
@@ -42,13 +44,13 @@ export function lineItemsPage(view: View): Promise<Page> {
       ...['Quantity', 'Used', 'Left'].map(numeric),
       ...['Resets', 'Consumption limit'],
     ]
-    const isMore = policy.lineItems.length > offset + ROWS_SHOWN
+    const isMore = found.length > offset + ROWS_SHOWN
     return section(
       'list',
-      `${counted(policy.lineItems.length, 'line item', 'line items')}, at revision ${policy.revision}`,
-      html`${tableOf('Line items', columns, rows)}
+      `${counted(found.length, 'line item', 'line items')}, at revision ${policy.revision}`,
+      html`${form} ${tableOf('Line items', columns, rows)}
       ${canEdit ? html`<p><a href="${editHref('')}">New line item</a></p>` : ''}
-      ${pagesByOffset(view, '/line-items', { isMore })}`,
+      ${pagesByOffset(view, '/line-items', { query: { search }, isMore })}`,
     )
   })
 }

@@ -6,14 +6,25 @@ import { mayEditRules } from './edit.ts'
 import { ACTIONS_EDIT } from './edit-actions.ts'
 import { CONDITION_EDIT } from './edit-condition.ts'
 import { actionUses } from '../service-api/show-line-items.ts'
-import { type Page, type View, ROWS_SHOWN, hrefOf, offsetOf, ofInstance, pagesByOffset, tableOf } from './page.ts'
+import {
+  type Page,
+  type View,
+  ROWS_SHOWN,
+  hrefOf,
+  offsetOf,
+  ofInstance,
+  pagesByOffset,
+  searched,
+  tableOf,
+} from './page.ts'
 
 export function rulesPage(view: View): Promise<Page> {
   const { reader, query } = view
   return ofInstance(view, 'Rules of access', async (instance, { policy }) => {
     const offset = offsetOf(query['from'])
     const canEdit = mayEditRules(view)
-    const shown = policy.lineItems.slice(offset, offset + ROWS_SHOWN)
+    const { search, found, form } = searched(view, '/rules', policy.lineItems)
+    const shown = found.slice(offset, offset + ROWS_SHOWN)
     const conditions = new Map(policy.conditions.map((condition) => [condition.id, condition]))
     const uses = await actionUses(
       reader,
@@ -39,10 +50,12 @@ export function rulesPage(view: View): Promise<Page> {
       </p>`
       return section(`line-item-${index}`, lineItemId, html`${body} ${canEdit ? change : ''}`)
     })
-    const isMore = policy.lineItems.length > offset + ROWS_SHOWN
-    const none = html`<p class="soft">The instance has no line items.</p>`
-    return html`${parts.length === 0 ? none : parts} ${pagesByOffset(view, '/rules', { isMore })}
-    ${conditionsPart(view, policy.conditions)}`
+    const isMore = found.length > offset + ROWS_SHOWN
+    const none = html`<p class="soft">
+      ${policy.lineItems.length === 0 ? 'The instance has no line items.' : 'No line item is found.'}
+    </p>`
+    return html`${form} ${parts.length === 0 ? none : parts}
+    ${pagesByOffset(view, '/rules', { query: { search }, isMore })} ${conditionsPart(view, policy.conditions)}`
   })
 }
 

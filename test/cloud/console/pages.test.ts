@@ -408,6 +408,40 @@ it('leaves what was typed into a filter as it is, also characters that cannot be
   }
 })
 
+it('finds line items and their rules by a part of the id', async () => {
+  expect((await browser.open('/line-items')).page).not.toContain('type="search"')
+  for (let n = 0; n < 60; n += 1) await twin.lineItem(scene.instanceId, { activationId: `MANY-${n}` })
+  for (const path of ['/line-items', '/rules']) {
+    expect((await browser.open(path)).page).toContain('type="search"')
+    const { page } = await browser.open(`${path}?search=+laser`)
+    expect([path, page.includes('LASER-2026'), page.includes('PRINT-2026')]).toEqual([path, true, false])
+    const found = await browser.open(`${path}?search=many`)
+    expect(found.page).toMatch(/href="[^"]*search=many[^"]*" rel="next"/)
+  }
+})
+
+it('shows which rate table of a series is in effect', async () => {
+  const create = async (version: string, effectiveFrom: number): Promise<void> => {
+    const body = { series: 'laser', version, effectiveFrom, items: [{ name: 'Engrave', rate: 4 }] }
+    await twin.call('POST', '/provisioning/api/v1.1/rate-tables', { body })
+  }
+  await create('2', START)
+  await create('2b', START)
+  await create('3', twin.now + HOUR)
+  const { page } = await browser.open('/rate-tables')
+  const states = [
+    ...page.matchAll(
+      /laser<\/a>[^]*?data-label="Version"[^]*?<div>(.*?)<\/div>[^]*?data-label="State"[^]*?<div>(.*?)</g,
+    ),
+  ]
+  expect(states.map(([, version, state]) => [version, state])).toEqual([
+    ['3', 'not yet in effect'],
+    ['2b', 'in effect'],
+    ['2', 'replaced'],
+    ['1', 'replaced'],
+  ])
+})
+
 it('filters usage records and adds them up', async () => {
   const { page } = await browser.open('/usage?requester=KimLee&outcome=refused')
   expect(page).toContain('refused: in no rate table in effect')
