@@ -5,20 +5,30 @@ import { CodedError } from '../../protocol/errors.ts'
 import type { RateTableRecord } from '../storage/records.ts'
 import { mayEditRules } from './edit.ts'
 import { RATE_TABLE_EDIT } from './edit-rate-table.ts'
-import { type Page, type View, ROWS_SHOWN, hrefOf, offsetOf, pagesByOffset, tableOf, timeOf } from './page.ts'
+import {
+  type Page,
+  type View,
+  ROWS_SHOWN,
+  hrefOf,
+  offsetOf,
+  exactTimeOf,
+  pagesByOffset,
+  tableOf,
+  timeOf,
+} from './page.ts'
 
 export async function rateTablesPage(view: View): Promise<Page> {
   const { reader, now, query } = view
   const { series, version } = query
   if (series !== undefined && version !== undefined) return ratesPage(view, series, version)
-  const found = await reader.rateTables.page(offsetOf(query['from']), ROWS_SHOWN + 1)
+  const found = await reader.rateTables.page(offsetOf(query['from']), ROWS_SHOWN + 1, now)
   const rows = found
     .slice(0, ROWS_SHOWN)
     .map((table) => [
       html`<a href="${hrefWith(view, '/rate-tables', table)}">${nameOf(table.series)}</a>`,
       table.version,
-      effectiveOf(table, now),
-      table.effectiveFrom > now ? 'not yet in effect' : 'in effect until the next one of its series',
+      effectiveOf(table),
+      table.effectiveFrom > now ? 'not yet in effect' : table.isReplaced ? 'replaced' : 'in effect',
       timeOf(table.created, now),
     ])
   return {
@@ -26,15 +36,15 @@ export async function rateTablesPage(view: View): Promise<Page> {
     content: section(
       'list',
       'By effective date, latest first',
-      html`${tableOf('Rate tables', ['Series', 'Version', 'Effective', 'State', 'Created'], rows)}
+      html`${tableOf('Rate tables', ['Series', 'Version', 'Effective from, UTC', 'State', 'Created'], rows)}
       ${mayEditRules(view) ? html`<p><a href="${hrefOf(view, RATE_TABLE_EDIT.path)}">New rate table</a></p>` : ''}
       ${pagesByOffset(view, '/rate-tables', { isMore: found.length > ROWS_SHOWN })}`,
     ),
   }
 }
 
-function effectiveOf({ effectiveFrom }: { readonly effectiveFrom: number }, now: number): Html {
-  return effectiveFrom === 0 ? html`always` : timeOf(effectiveFrom, now)
+function effectiveOf({ effectiveFrom }: { readonly effectiveFrom: number }): Html {
+  return effectiveFrom === 0 ? html`always` : exactTimeOf(effectiveFrom)
 }
 
 async function ratesPage(view: View, series: string, version: string): Promise<Page> {
@@ -54,7 +64,7 @@ async function ratesPage(view: View, series: string, version: string): Promise<P
     content: section(
       'rates',
       `${table.items.length} items`,
-      html`<p>Effective ${effectiveOf(table, view.now)}.</p>
+      html`<p>Effective from ${effectiveOf(table)} UTC.</p>
         ${tableOf('Rates', ['Item', 'Version', 'Tokens per unit'], rows)}
         ${mayEditRules(view) ? html`<p><a href="${hrefWith(view, RATE_TABLE_EDIT.path, table)}">New version of these rates</a></p>` : ''}
         ${pagesByOffset(view, '/rate-tables', { query: { series, version }, isMore })}`,

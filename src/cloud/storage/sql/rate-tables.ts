@@ -16,21 +16,43 @@ export function rateTableReader({ db }: Sql) {
         .executeTakeFirst()
       return row === undefined ? undefined : rateTableOf(row)
     },
-    /** Without items; latest effective first. */
-    async page(offset: number, limit: number): Promise<readonly Omit<RateTableRecord, 'items'>[]> {
+    /** Without items; latest effective first. `isReplaced`: another one of its series has taken effect since, until `now`. */
+    async page(
+      offset: number,
+      limit: number,
+      now: number,
+    ): Promise<readonly (Omit<RateTableRecord, 'items'> & { readonly isReplaced: boolean })[]> {
       const rows = await db
-        .selectFrom('rate_tables')
+        .selectFrom('rate_tables as shown')
         .select(['series', 'version', 'effective_from', 'created'])
+        .select(({ exists, selectFrom }) =>
+          exists(
+            selectFrom('rate_tables as later')
+              .select('later.seq')
+              .whereRef('later.series', '=', 'shown.series')
+              .where('later.effective_from', '<=', BigInt(now))
+              .where(({ eb, and, or }) =>
+                or([
+                  eb('later.effective_from', '>', eb.ref('shown.effective_from')),
+                  and([
+                    eb('later.effective_from', '=', eb.ref('shown.effective_from')),
+                    eb('later.seq', '>', eb.ref('shown.seq')),
+                  ]),
+                ]),
+              ),
+          ).as('replaced'),
+        )
         .orderBy('effective_from', 'desc')
         .orderBy('seq', 'desc')
         .offset(offset)
         .limit(limit)
         .execute()
-      return rows.map(({ series, version, effective_from, created }) => ({
+      return rows.map(({ series, version, effective_from, created, replaced }) => ({
         series,
         version,
         effectiveFrom: Number(effective_from),
         created: Number(created),
+        isReplaced: Boolean(replaced),
       }))
     },
     /** Without items, by creation. */
