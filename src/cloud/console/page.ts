@@ -58,13 +58,14 @@ const MENU = [
 const STYLE = `${BASE_STYLE}
 header,main{max-width:76rem;margin:0 auto;padding:.8rem 1rem}
 header{display:flex;flex-wrap:wrap;gap:.4rem 1.2rem;align-items:center}
-header p,header form{margin:0}header form,header select{min-width:0;max-width:100%}
+header p,header form{margin:0}header form{min-width:0;max-width:100%}header select{width:16rem}
 nav{display:flex;flex-wrap:wrap;gap:.2rem 1rem}
 nav a{padding:.2rem 0}nav a[aria-current]{color:var(--ink);font-weight:600;text-decoration-color:var(--bar);text-underline-offset:.3rem}
 .end{margin-left:auto}
 main{display:grid;gap:1rem;grid-template-columns:minmax(0,1fr);overflow-wrap:anywhere}
 h1{font-size:1.35rem;margin:.4rem 0 0}h2{font-size:1.05rem;margin:0 0 .6rem}h3{font-size:1rem;margin:1rem 0 .4rem}
 section form,.filter{display:flex;flex-wrap:wrap;gap:.6rem;align-items:end}
+section form>a,label>span{padding:.475rem 0}label:has(textarea){flex-basis:100%}
 label{display:grid;grid-template-columns:minmax(0,auto);gap:.15rem;color:var(--soft);max-width:100%}
 input,select,textarea,button{font:inherit;color:var(--ink);background:var(--ground);border:1px solid var(--soft);border-radius:.35rem;padding:.35rem .6rem;max-width:100%}
 input:not([type=checkbox]),select,button{height:2.4rem}
@@ -83,7 +84,7 @@ svg{display:block;width:100%;height:7rem;border-bottom:1px solid var(--soft)}rec
 .bulk{display:block;margin-top:.8rem}.bulk .filter,dl+.filter{margin-top:.8rem}section table+p{margin-top:.5rem}
 th input[type=checkbox]{width:1.1rem;height:1.1rem;margin-right:.3rem;vertical-align:text-bottom}
 ol{margin:.6rem 0;padding-left:2.5rem}
-.rows{flex-basis:100%}.rows input,.rows select{width:100%;min-width:4rem}
+.rows{flex-basis:100%}.rows table{table-layout:fixed}.rows input,.rows select{width:100%;min-width:4rem}
 .pages{display:flex;gap:1rem;margin:.8rem 0 0}
 .problem{margin:0;padding-left:.8rem;border-left:.3rem solid var(--attention)}
 @media(max-width:44rem){
@@ -91,7 +92,8 @@ meter{width:6rem}
 table,tbody,tr,td,tbody th{display:block}thead{display:block;position:absolute;clip-path:inset(50%);width:1px;height:1px;overflow:hidden}
 tbody tr{border:1px solid var(--line);border-radius:.5rem;padding:.4rem .8rem;margin:0 0 .6rem}
 tbody th,td{border:0;padding:.15rem 0}tbody th{color:var(--ink)}
-td{display:grid;grid-template-columns:minmax(7rem,35%) minmax(0,1fr);gap:.6rem}td.n{text-align:left}
+td{display:grid;grid-template-columns:minmax(5.5rem,30%) minmax(0,1fr);gap:.6rem}td.n{text-align:left}td:has(>div:empty){display:none}
+.rows td{grid-template-columns:minmax(0,1fr);gap:0}
 td::before,.rows tbody th::before{content:attr(data-label);color:var(--soft);font-weight:400;white-space:normal}
 th,td{min-width:0}
 }
@@ -298,8 +300,6 @@ export function mayRead({ administrator: { scope } }: View, instanceIds: readonl
   return scope === null || instanceIds.every((id) => scope.has(id.toLowerCase()))
 }
 
-export function pagesByOffset(
-  view: View,
 interface Search<Found> {
   readonly search: string
   readonly found: readonly Found[]
@@ -325,6 +325,8 @@ export function searched<Found extends { readonly id: string }>(
   return { search, found, form }
 }
 
+export function pagesByOffset(
+  view: View,
   to: string,
   { query = {}, isMore }: { readonly query?: Readonly<Record<string, string>>; readonly isMore: boolean },
 ): Html {
@@ -362,12 +364,12 @@ export function timeOf(at: number | null, now: number): Html {
   return html`<time datetime="${exact}" title="${exact}">${words}</time>`
 }
 
-export function nameOfInstance({ shortName, id }: Pick<Instance, 'shortName' | 'id'>): string {
-  return shortName === '' ? id : `${shortName} (${id.slice(0, 8)})`
-}
 /** In UTC. For times that people compare with those of logs and of contracts. */
 export function exactTimeOf(at: number): Html {
   const exact = new Date(at).toISOString()
   return html`<time datetime="${exact}">${exact.slice(0, 19).replace('T', ' ')}</time>`
 }
 
+export function nameOfInstance({ shortName, id }: Pick<Instance, 'shortName' | 'id'>): string {
+  return shortName === '' ? id : `${shortName} (${id.slice(0, 8)})`
+}
