@@ -18,6 +18,8 @@ export const ACTIONS_EDIT: Edit = {
     const unused = unusedRow(fields)
     if (unused !== undefined) return [{ field: `effect.${unused}`, text: 'choose an effect, or empty the row' }]
     const rows = actionRows(fields)
+    const unplaced = rows.find((row) => !Number.isFinite(positionOf(fields, row)))
+    if (unplaced !== undefined) return [{ field: `position.${unplaced}`, text: 'must be a number' }]
     const parsed = replacedActionsBody.safeParse(rows.map((row) => actionOf(fields, row)))
     if (!parsed.success) return [refusalOf(parsed.error, ([at, key]) => inputOf(rows[Number(at)], key))]
     await replaceActions({ store, newId }, { instanceId, lineItemId: fields['lineItem'] ?? '' }, parsed.data, now)
@@ -61,7 +63,11 @@ function fieldsOf(lineItem: string, actions: readonly Action[]): Fields {
 function actionRows(fields: Fields): readonly number[] {
   return rowsIn(fields, 'effect', ROWS_SHOWN)
     .filter((row) => textOf(fields, `effect.${row}`) !== undefined)
-    .sort((one, other) => (numberOf(fields, `position.${one}`) ?? 0) - (numberOf(fields, `position.${other}`) ?? 0))
+    .sort((one, other) => positionOf(fields, one) - positionOf(fields, other))
+}
+
+function positionOf(fields: Fields, row: number): number {
+  return numberOf(fields, `position.${row}`) ?? Number.NaN
 }
 
 /** As in the body of the service's operation. */
@@ -136,5 +142,5 @@ async function actionsForm(
 }
 
 const TEXT = html`size="12"`
-const POSITION = html`type="number" min="1" step="1" size="3"`
+const POSITION = html`type="number" min="1" step="1" size="3" required`
 const AMOUNT = html`type="number" min="0" step="0.000001" size="10"`

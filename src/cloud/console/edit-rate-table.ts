@@ -86,6 +86,7 @@ const CELLS = new Map<PropertyKey | undefined, string>([
 
 function inputOf(rows: readonly number[], [field, at, key]: readonly PropertyKey[]): string | undefined {
   if (field !== 'items') return field === undefined ? undefined : String(field)
+  if (at === undefined) return rows.length === 0 ? 'item.0' : undefined
   // An item as a whole has neither a rate nor a formula, or both.
   const row = rows[Number(at)]
   return row === undefined ? undefined : `${CELLS.get(key) ?? 'rate'}.${row}`

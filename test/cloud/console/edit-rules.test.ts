@@ -55,6 +55,8 @@ describe('the actions of a line item', () => {
       [{ 'allocation.0': '' }, 'needs an allocation (BAD_REQUEST)'],
       [{ 'condition.0': '' }, 'at most one action can have no condition (BAD_REQUEST)'],
       [{ 'effect.2': 'PERHAPS' }, '>Effect of action 3: '],
+      [{ 'position.0': '' }, 'Position of action 1: must be a number'],
+      [{ 'position.1': 'last' }, 'Position of action 2: must be a number'],
       [{ 'name.2': 'No effect' }, 'Effect of action 3: choose an effect, or empty the row'],
       [{ 'allocation.3': '5' }, 'Effect of action 4: choose an effect, or empty the row'],
     ] as const) {
@@ -201,6 +203,7 @@ describe('a rate table', () => {
       [{ effectiveFrom: 'soon' }, '>Effective from, UTC: '],
       [{ 'rate.0': '-1' }, '>Rate of row 1: '],
       [{ 'rate.0': '', 'formula.0': '1+' }, '>Formula of row 1: '],
+      [{ 'item.0': '', 'rate.0': '', 'item.1': '', 'rate.1': '' }, '>Item of row 1: must not be empty'],
       [{ 'item.1': 'Laser cut' }, '>The form must not contain the same name and version twice.'],
     ] as const) {
       const { status, page } = await browser.send('/rate-tables/edit', { ...form, ...change })
