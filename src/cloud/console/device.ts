@@ -79,7 +79,8 @@ export async function devicePage(view: View): Promise<Page> {
 function labelsPart(view: View, device: Device): Html {
   if (!mayCommand(view)) return html`<p>${labelLinks(view, device)}</p>`
   return html`${labelsForm(view, device.id, labelsText(device.labels))}
-    <p class="soft">Such as site=berlin line=3, separated by spaces. ${labelLinks(view, device)}</p>`
+    <p class="soft">Separated by spaces, such as site=berlin line=3.</p>
+    ${Object.keys(device.labels).length === 0 ? '' : html`<p>Devices with the same label: ${labelLinks(view, device)}</p>`}`
 }
 
 function labelsForm(view: View, deviceId: string, labels: string): Html {

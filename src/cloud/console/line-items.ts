@@ -57,7 +57,7 @@ export function lineItemsPage(view: View): Promise<Page> {
 
 function windowOf({ startsAt, endsAt }: Pick<LineItem, 'startsAt' | 'endsAt'>): Piece {
   if (startsAt === 0 && endsAt === INSTANT_MAX) return 'always'
-  const from = startsAt === 0 ? '' : html`from ${exactTimeOf(startsAt)}`
-  const to = endsAt === INSTANT_MAX ? '' : html`to ${exactTimeOf(endsAt)}`
+  const from = startsAt === 0 ? '' : html`from ${exactTimeOf(startsAt, false)}`
+  const to = endsAt === INSTANT_MAX ? '' : html`to ${exactTimeOf(endsAt, false)}`
   return html`${from} ${to}`
 }

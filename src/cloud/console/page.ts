@@ -58,7 +58,7 @@ const MENU = [
 const STYLE = `${BASE_STYLE}
 header,main{max-width:76rem;margin:0 auto;padding:.8rem 1rem}
 header{display:flex;flex-wrap:wrap;gap:.4rem 1.2rem;align-items:center}
-header p,header form{margin:0}header form{min-width:0;max-width:100%}header select{width:16rem}
+header p,header form{margin:0}header form{min-width:0;max-width:100%}header select{width:13rem}header:has(select) nav{flex-basis:100%}
 nav{display:flex;flex-wrap:wrap;gap:.2rem 1rem}
 nav a{padding:.2rem 0}nav a[aria-current]{color:var(--ink);font-weight:600;text-decoration-color:var(--bar);text-underline-offset:.3rem}
 .end{margin-left:auto}
@@ -87,12 +87,13 @@ ol{margin:.6rem 0;padding-left:2.5rem}
 .rows{flex-basis:100%}.rows table{table-layout:fixed}.rows input,.rows select{width:100%;min-width:4rem}
 .pages{display:flex;gap:1rem;margin:.8rem 0 0}
 .problem{margin:0;padding-left:.8rem;border-left:.3rem solid var(--attention)}
-@media(max-width:44rem){
+time{white-space:nowrap}
+@media(max-width:66rem){
 meter{width:6rem}
-table,tbody,tr,td,tbody th{display:block}thead{display:block;position:absolute;clip-path:inset(50%);width:1px;height:1px;overflow:hidden}
-tbody tr{border:1px solid var(--line);border-radius:.5rem;padding:.4rem .8rem;margin:0 0 .6rem}
+table,tr,td,tbody th{display:block}tbody{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(20rem,100%),1fr));gap:.6rem}thead{display:block;position:absolute;clip-path:inset(50%);width:1px;height:1px;overflow:hidden}
+tbody tr{border:1px solid var(--line);border-radius:.5rem;padding:.4rem .8rem}
 tbody th,td{border:0;padding:.15rem 0}tbody th{color:var(--ink)}
-td{display:grid;grid-template-columns:minmax(5.5rem,30%) minmax(0,1fr);gap:.6rem}td.n{text-align:left}td:has(>div:empty){display:none}
+td{display:grid;grid-template-columns:minmax(6.3rem,30%) minmax(0,1fr);gap:.6rem}td.n{text-align:left}td:has(>div:empty){display:none}
 .rows td{grid-template-columns:minmax(0,1fr);gap:0}
 td::before,.rows tbody th::before{content:attr(data-label);color:var(--soft);font-weight:400;white-space:normal}
 th,td{min-width:0}
@@ -237,7 +238,7 @@ export function numeric(title: string): Column {
   return { title, numeric: true }
 }
 
-/** On a phone, rows are cards. The roles keep it a table for screen readers there. */
+/** In a narrow window, rows are cards. The roles keep it a table for screen readers there. */
 export function tableOf(label: string, columns: readonly Column[], rows: readonly (readonly Piece[])[]): Html {
   const titleOf = (column: Column | undefined): string => (typeof column === 'object' ? column.title : (column ?? ''))
   const classOf = (column: Column | undefined): Html =>
@@ -365,9 +366,9 @@ export function timeOf(at: number | null, now: number): Html {
 }
 
 /** In UTC. For times that people compare with those of logs and of contracts. */
-export function exactTimeOf(at: number): Html {
+export function exactTimeOf(at: number, withSeconds = true): Html {
   const exact = new Date(at).toISOString()
-  return html`<time datetime="${exact}">${exact.slice(0, 19).replace('T', ' ')}</time>`
+  return html`<time datetime="${exact}">${exact.slice(0, withSeconds ? 19 : 16).replace('T', ' ')}</time>`
 }
 
 export function nameOfInstance({ shortName, id }: Pick<Instance, 'shortName' | 'id'>): string {

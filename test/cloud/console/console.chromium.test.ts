@@ -180,12 +180,20 @@ it('breaks no word of a table on a desktop', { timeout: 60_000 }, async () => {
   }
 })
 
-it('fits on a phone with names that are as long as the service takes', { timeout: 60_000 }, async () => {
+it('fits with names and numbers that are as long as the service takes', { timeout: 60_000 }, async () => {
   await using crowded = await openTwin()
   for (const letter of ['x', '工', 'م']) {
     const body = { shortName: letter.repeat(100), accountId: letter.repeat(100) }
     await crowded.call('POST', '/provisioning/api/v1.1/instances', { body })
   }
+  const large = await crowded.instance()
+  const lineItem = {
+    activationId: 'W'.repeat(200),
+    quantity: 123_456_789_012,
+    attributes: { overdraftType: 'Unlimited' },
+  }
+  await crowded.lineItem(large, lineItem)
+  await crowded.lineItem(large, { ...lineItem, activationId: 'A', attributes: { resetFrequency: 'MONTHLY' } })
   const context = await chromium.browser.newContext({ viewport: PHONE })
   onTestFinished(() => context.close())
   const page = await context.newPage()
@@ -196,6 +204,13 @@ it('fits on a phone with names that are as long as the service takes', { timeout
   await page.getByRole('button', { name: 'Show' }).click()
   await page.getByRole('heading', { level: 1, name: 'x'.repeat(100) }).waitFor()
   expect(await page.evaluate('document.documentElement.scrollWidth')).toBe(PHONE.width)
+  for (const path of ['', '/line-items', '/usage', '/audit']) {
+    await page.goto(`${crowded.cloud.address}/console${path}?instance=${large}`)
+    for (const width of [320, 768, 1025, 1280]) {
+      await page.setViewportSize({ width, height: 740 })
+      expect([path, await page.evaluate('document.documentElement.scrollWidth')]).toEqual([path, width])
+    }
+  }
 })
 
 it('names the first field of each row of a form on a phone', { timeout: 60_000 }, async () => {
