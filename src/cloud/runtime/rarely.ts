@@ -1,7 +1,7 @@
 /** Shortest interval between two lines of one kind, ms. */
 const LOGGED_EVERY_MS = 60_000
 
-/** Limits log lines that anyone can cause, by kind: no client may fill the disk with them. */
+/** Limits log lines that clients or a long outage can cause, by kind: they must not fill the disk. */
 export class Rarely {
   readonly #now: () => number
   readonly #kinds = new Map<string, { at: number; times: number }>()

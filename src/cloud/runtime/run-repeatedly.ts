@@ -1,5 +1,7 @@
 /** Periodic work. Rounds share no state: a failed round is logged, and the next one starts from the store. */
+import { CodedError } from '../../protocol/errors.ts'
 import type { Log } from '../../protocol/log.ts'
+import { Rarely } from './rarely.ts'
 
 export interface Timers {
   every(ms: number, call: () => void | Promise<void>): () => void
@@ -24,11 +26,14 @@ export function runRepeatedly(
   failed: string,
 ): RepeatedJob {
   const state: { stopped: boolean; round: Promise<void> | undefined } = { stopped: false, round: undefined }
+  // A database that does not respond for hours must not fill the disk.
+  const rarely = new Rarely(() => performance.now())
   const work = async (): Promise<void> => {
     try {
       for (let done = 0; done < ROUND_MAX && !state.stopped && (await doNext()); done += 1) continue
     } catch (error) {
-      log.error({ err: error }, failed)
+      const kind = error instanceof CodedError ? error.code : 'UNKNOWN'
+      rarely.log(kind, (rounds) => log.error({ err: error, rounds }, failed))
     }
   }
   const cancel = timers.every(everyMs, () => {
