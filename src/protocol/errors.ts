@@ -135,7 +135,7 @@ export const ERRORS = catalogue({
   CURSOR_UNKNOWN: {
     meaning: 'This service did not issue the cursor, or its database has been replaced since.',
     remedy:
-      'Use the cursor of the previous export from the same cloud. Without a cursor, everything is exported again.',
+      'Use a cursor that this cloud gave: of the previous export, or the position of an event. Without a cursor, an export begins with the first record.',
     http: 400,
     retry: 'no',
   },
@@ -880,7 +880,7 @@ export const ERRORS = catalogue({
     meaning:
       'The MQTT broker for change notifications refused the user name, password or client id, or denied a topic.',
     remedy:
-      'If push.username is set, correct it and the password in push.password_file. Otherwise the device signs in with its own key: run tallygate doctor to see whether the cloud accepts it, or correct the permissions at the broker. Until then, the device finds changes at its next sync.',
+      'If push.password_file is set, correct the password in it, or push.username. Otherwise the device signs in with its own key: run tallygate doctor to see whether the cloud accepts it, or correct the permissions at the broker. Until then, the device finds changes at its next sync.',
     http: 502,
     retry: 'no',
   },
