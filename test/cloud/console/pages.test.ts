@@ -216,7 +216,9 @@ describe('labels of a device', () => {
     expect(page).toContain(scene.device.id)
     expect(page).toContain('name="labels" value="site=bonn"')
     expect((await browser.open('/devices?labels=site%3Dbremen')).page).not.toContain(scene.device.id)
-    expect((await browser.open('/devices/command?command=lock&of=all&labels=site%3Dbonn')).page).toContain('Lock: Printer')
+    expect((await browser.open('/devices/command?command=lock&of=all&labels=site%3Dbonn')).page).toContain(
+      'Lock: Printer',
+    )
   })
 
   it('are refused with their code if they are malformed', async () => {
