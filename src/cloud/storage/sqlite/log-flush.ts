@@ -46,6 +46,7 @@ export class LogFlush {
 
   async close(): Promise<void> {
     await this.#last.catch(() => undefined)
+    this.#setAside()
     await promisify(close)(this.#file)
   }
 
