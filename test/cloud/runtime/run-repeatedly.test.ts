@@ -21,12 +21,13 @@ it('logs a problem that lasts once a minute, and another one at once', async () 
     'a session was not moved on',
   )
   const first = problem
-  for (let round = 0; round < 3; round += 1) await call()
+  for (let round = 0; round < 61; round += 1) await call()
   problem = new CodedError('DATABASE_WITHOUT_STANDBY', 'PostgreSQL does not wait')
   await call()
   await job.stop()
   expect(lines).toEqual([
     ['a session was not moved on', { err: first, rounds: 1 }],
+    ['a session was not moved on', { err: first, rounds: 60 }],
     ['a session was not moved on', { err: problem, rounds: 1 }],
   ])
 })
