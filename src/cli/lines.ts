@@ -42,15 +42,23 @@ function widthOf(text: string): number {
   return width
 }
 
+/** Longer cells, such as a long name, move only the rest of their own row. Key ids have 43 characters. */
+const WIDTH_MAX = 48
+
 export function columns(given: readonly (readonly string[])[]): readonly string[] {
   const rows = given.map((row) => row.map(harmless))
-  const widths = rows[0]?.map((_, column) => Math.max(...rows.map((row) => widthOf(row[column] ?? '')))) ?? []
+  const widths = rows[0]?.map((_, column) => widthOfColumn(rows, column)) ?? []
   return rows.map((row) =>
     row
       .map((cell, column) => cell + ' '.repeat(Math.max(0, (widths[column] ?? 0) - widthOf(cell))))
       .join('  ')
       .trimEnd(),
   )
+}
+
+function widthOfColumn(rows: readonly (readonly string[])[], column: number): number {
+  const widths = rows.map((row) => widthOf(row[column] ?? ''))
+  return Math.max(0, ...widths.filter((width) => width <= WIDTH_MAX))
 }
 
 /** @param empty the sentence in place of a table without rows */

@@ -24,6 +24,15 @@ describe('a name with characters that a terminal obeys', () => {
     expect([first, second].map((line) => line.length)).toEqual([10, 10])
   })
 
+  it('moves only the rest of its own row if it is very long', () => {
+    const lines = columns([
+      ['x'.repeat(200), 'a'],
+      ['short', 'b'],
+      ['longer', 'c'],
+    ])
+    expect(lines).toEqual([`${'x'.repeat(200)}  a`, 'short   b', 'longer  c'])
+  })
+
   it('takes two columns per wide character, so that the next column begins at the same place', () => {
     const names = ['日本語', '한국어', 'Käse 🧀', '👨‍👩‍👧', '🇩🇪', '❤️', 'ＡＢ', 'e\u0301', 'ไม้', 'ｶﾅ']
     const gaps = columns(names.map((name) => [name, 'x'])).map((line, index) =>
