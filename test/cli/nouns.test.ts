@@ -119,6 +119,11 @@ it('prints amounts exactly with --json, and rounded in tables', async () => {
   expect(row![3]).toBe('8,123,456,789,012.1')
 })
 
+it('shows one object with its times as dates', async () => {
+  await twin.rates({ Print: 1 })
+  expect((await run('rate-tables', 'show', '1')).out).toMatch(/^effectiveFrom +2026-\d\d-\d\dT[\d:.]+Z$/m)
+})
+
 describe('names', () => {
   it('select the instance of usage, events, keys and recoveries', async () => {
     await run('instances', 'set', 'Workshop', '--account', 'me')

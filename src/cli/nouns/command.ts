@@ -9,7 +9,7 @@ import type { Io } from '../io.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 import { type Settable, isRow, plan, problemsOf, withTimes } from './change.ts'
 import { type Path, readDocument } from './document.ts'
-import { type Field, type Names, type Noun, type Scope, textOf } from './noun.ts'
+import { type Field, type Names, type Noun, type Scope, instantText, textOf } from './noun.ts'
 import { NOUNS } from './nouns.ts'
 import { type Row, Service, notFound } from './service.ts'
 import { type SiteObject, repeated } from './site.ts'
@@ -212,9 +212,15 @@ export async function namesFor(lists: ReadonlySet<'instances' | 'devices'>, serv
   return new Map(entries.filter(([, name]) => name !== '') as [string, string][])
 }
 
+/** Properties of objects that are POSIX milliseconds; 0: not limited, or never. */
+const TIMES: ReadonlySet<string> = new Set([
+  ...['chargedUntil', 'created', 'effectiveFrom', 'end', 'lastAccessRequest', 'modified', 'nextReset', 'start'],
+])
+
 function pairsOf(row: Row, prefix: string): readonly (readonly string[])[] {
   return Object.entries(row).flatMap(([name, value]) => {
     const path = `${prefix}${name}`
+    if (TIMES.has(path) && textOf(value) !== '0') return [[path, instantText(value)]]
     if (Array.isArray(value) && value.some((each) => typeof each === 'object'))
       return value.flatMap((each, index) => pairsOf(each as Row, `${path}[${index}].`))
     const isNested = typeof value === 'object' && value !== null && !Array.isArray(value) && !('rawJSON' in value)

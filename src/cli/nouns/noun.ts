@@ -100,7 +100,7 @@ export function textOf(value: unknown): string {
   return numberText(value) ?? JSON.stringify(value)
 }
 
-function instantText(value: unknown): string {
+export function instantText(value: unknown): string {
   const date = new Date(Number(numberText(value) ?? textOf(value)))
   return textOf(value) === '' ? '' : Number.isNaN(date.getTime()) ? textOf(value) : date.toISOString()
 }
