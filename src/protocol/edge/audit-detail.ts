@@ -8,7 +8,7 @@ const AS_WRITTEN = 'given'
 
 /** Such as `series: laser; version: 2; effective from: 2026-05-01T00:00:00Z`. What is not set is left out. */
 export function detailInWords(detail: string): string {
-  return pairsOf(JSON.parse(detail), (name) => `${inWords(name)}: `, '; ')
+  return pairsOf(JSON.parse(detail) as object, (name) => `${inWords(name)}: `, '; ')
 }
 
 function pairsOf(object: object, label: (name: string) => string, separator: string): string {
@@ -24,7 +24,9 @@ function valueText(name: string, value: unknown): string {
   if (typeof value === 'number' && INSTANTS.has(name)) return instantText(value)
   if (value === null) return ''
   if (Array.isArray(value)) return value.map((each) => valueText('', each)).join(', ')
-  return typeof value === 'object' ? pairsOf(value, (each) => `${each}=`, ' ') : String(value)
+  return typeof value === 'object'
+    ? pairsOf(value, (each) => `${each}=`, ' ')
+    : String(value as string | number | boolean)
 }
 
 /** Empty at the ends of time, which set no limit. */

@@ -25,22 +25,25 @@ export function rateTableReader({ db }: Sql) {
       const rows = await db
         .selectFrom('rate_tables as shown')
         .select(['series', 'version', 'effective_from', 'created'])
-        .select(({ exists, selectFrom }) =>
-          exists(
-            selectFrom('rate_tables as later')
-              .select('later.seq')
-              .whereRef('later.series', '=', 'shown.series')
-              .where('later.effective_from', '<=', BigInt(now))
-              .where(({ eb, and, or }) =>
-                or([
-                  eb('later.effective_from', '>', eb.ref('shown.effective_from')),
-                  and([
-                    eb('later.effective_from', '=', eb.ref('shown.effective_from')),
-                    eb('later.seq', '>', eb.ref('shown.seq')),
+        .select((outer) =>
+          outer
+            .exists(
+              outer
+                .selectFrom('rate_tables as later')
+                .select('later.seq')
+                .whereRef('later.series', '=', 'shown.series')
+                .where('later.effective_from', '<=', BigInt(now))
+                .where((at) =>
+                  at.or([
+                    at('later.effective_from', '>', at.ref('shown.effective_from')),
+                    at.and([
+                      at('later.effective_from', '=', at.ref('shown.effective_from')),
+                      at('later.seq', '>', at.ref('shown.seq')),
+                    ]),
                   ]),
-                ]),
-              ),
-          ).as('replaced'),
+                ),
+            )
+            .as('replaced'),
         )
         .orderBy('effective_from', 'desc')
         .orderBy('seq', 'desc')
