@@ -42,7 +42,7 @@ function widthOf(text: string): number {
   return width
 }
 
-/** Longer cells, such as a long name, move only the rest of their own row. Key ids have 43 characters. */
+/** Longer cells, such as a long name, move only the rest of the row. Key ids have 43 characters. */
 const WIDTH_MAX = 48
 
 export function columns(given: readonly (readonly string[])[]): readonly string[] {

@@ -24,7 +24,7 @@ describe('a name with characters that a terminal obeys', () => {
     expect([first, second].map((line) => line.length)).toEqual([10, 10])
   })
 
-  it('moves only the rest of its own row if it is very long', () => {
+  it('moves only the rest of its row if it is very long', () => {
     const lines = columns([
       ['x'.repeat(200), 'a'],
       ['short', 'b'],
