@@ -24,9 +24,8 @@ function valueText(name: string, value: unknown): string {
   if (typeof value === 'number' && INSTANTS.has(name)) return instantText(value)
   if (value === null) return ''
   if (Array.isArray(value)) return value.map((each) => valueText('', each)).join(', ')
-  return typeof value === 'object'
-    ? pairsOf(value, (each) => `${each}=`, ' ')
-    : String(value as string | number | boolean)
+  if (typeof value === 'object') return pairsOf(value, (each) => `${each}=`, ' ')
+  return typeof value === 'string' ? value : JSON.stringify(value)
 }
 
 /** Empty at the ends of time, which set no limit. */
