@@ -1117,7 +1117,7 @@ export function messageOf(error: unknown): string {
 /** Error body, unless the interface defines another shape. */
 export const errorBody = z.object({ message: z.string(), code: z.string() })
 
-/** @param root what the value is, for the message. @throws CodedError BAD_REQUEST */
+/** @param root name of the value in the message. @throws CodedError BAD_REQUEST */
 export function parseInput<T>(schema: z.ZodType<T>, value: unknown, root = 'body'): T {
   const parsed = schema.safeParse(value)
   if (parsed.success) return parsed.data

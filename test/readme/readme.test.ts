@@ -34,7 +34,7 @@ const guides = [
 const texts = guides.map((guide) => readFileSync(join(root, guide), 'utf8')).join('\n')
 
 test('every secret that a guide installs belongs to the user of the service that reads it', () => {
-  // From its input: a file for whoever runs the command.
+  // From standard input, it makes a file of the administrator.
   const installed = [...texts.matchAll(/\binstall -m [46]00 (?!\/dev\/stdin).*$/gm)].map(([line]) => line)
   expect(installed.length).toBeGreaterThan(2)
   expect(installed.filter((line) => !/ -o tallygate(-cloud)? /.test(line))).toEqual([])

@@ -277,7 +277,7 @@ describe('the clock of a twin', () => {
   })
 
   it.for([1, 2])(
-    'is not recorded while transaction %i of a look fails, whoever else shares its commit',
+    'is not recorded while transaction %i of a look fails, also because of others in its commit',
     async (nth) => {
       const disk = { isFull: false, transactions: 0 }
       const full = new CodedError('NOT_RECORDED', 'the disk is full')
