@@ -37,8 +37,8 @@ export function requireConsistent(settings: CloudSettings): void {
 /** @throws CodedError CONFIG_INVALID */
 function requirePublicUrl({ publicUrl, prefix }: CloudSettings['http']): void {
   if (publicUrl === null) return
-  const { username, password, search, hash, pathname } = new URL(publicUrl)
-  if (username !== '' || password !== '' || search !== '' || hash !== '') {
+  const { search, hash, pathname } = new URL(publicUrl)
+  if (namesUser(publicUrl) || search !== '' || hash !== '') {
     throw invalid('http.public_url takes a URL without user name, query and fragment.')
   }
   if (prefix !== '' && pathname.replace(/\/+$/, '').endsWith(prefix)) {

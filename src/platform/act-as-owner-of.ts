@@ -1,4 +1,5 @@
-import { type Stats, statSync } from 'node:fs'
+import { statSync } from 'node:fs'
+import { orNull } from './or-null.ts'
 
 /**
  * Lets root work in a directory of another user with only that user's rights, until the result is disposed: the user may
@@ -7,7 +8,8 @@ import { type Stats, statSync } from 'node:fs'
 export function actAsOwnerOf(directory: string): Disposable {
   const nothing = { [Symbol.dispose]: () => undefined }
   if (process.geteuid?.() !== 0) return nothing
-  const owner = foundAt(directory)
+  // If the directory is missing or unreadable, the work in it reports the reason.
+  const owner = orNull(() => statSync(directory))
   if (owner === null || owner.uid === 0) return nothing
   const [group, groups] = [process.getegid?.() ?? 0, process.getgroups?.() ?? []]
   const giveBack = (): void => {
@@ -25,13 +27,4 @@ export function actAsOwnerOf(directory: string): Disposable {
     throw error
   }
   return { [Symbol.dispose]: giveBack }
-}
-
-/** Null: there is none, or it cannot be looked at. The work in it then reports the reason. */
-function foundAt(directory: string): Stats | null {
-  try {
-    return statSync(directory)
-  } catch {
-    return null
-  }
 }

@@ -1,4 +1,5 @@
 import { statSync } from 'node:fs'
+import { orNull } from './or-null.ts'
 
 /** Files that this process has open. If another program removes or replaces one, writes to it are lost when the process ends. */
 export class FilesInUse {
@@ -20,12 +21,10 @@ export class FilesInUse {
   }
 }
 
-/** Null: the file cannot be looked at. */
+/** Null: the system does not show it. */
 function identityOf(path: string): string | null {
-  try {
+  return orNull(() => {
     const found = statSync(path, { throwIfNoEntry: false })
     return found === undefined ? 'none' : `${found.dev}:${found.ino}`
-  } catch {
-    return null
-  }
+  })
 }

@@ -14,10 +14,10 @@ import {
   offsetOf,
   ofInstance,
   pagesByOffset,
-  searched,
   tableOf,
   timeOf,
 } from './page.ts'
+import { searched } from './searched.ts'
 import { poolsOf } from '../accounts/pools-of.ts'
 
 export function lineItemsPage(view: View): Promise<Page> {

@@ -301,31 +301,6 @@ export function mayRead({ administrator: { scope } }: View, instanceIds: readonl
   return scope === null || instanceIds.every((id) => scope.has(id.toLowerCase()))
 }
 
-interface Search<Found> {
-  readonly search: string
-  readonly found: readonly Found[]
-  /** Empty for a list that fits on one page. */
-  readonly form: Html | string
-}
-
-/** Line items whose id contains what is typed. */
-export function searched<Found extends { readonly id: string }>(
-  view: View,
-  to: string,
-  all: readonly Found[],
-): Search<Found> {
-  const search = typed(view, 'search')
-  const part = search.toLowerCase()
-  const found = part === '' ? all : all.filter(({ id }) => id.toLowerCase().includes(part))
-  if (all.length <= ROWS_SHOWN) return { search, found, form: '' }
-  const form = html`<form class="filter" method="get" action="${view.root}${to}">
-    ${instanceField(view)}
-    <label>Part of the line item <input type="search" name="search" value="${search}" /></label>
-    <button>Search</button>
-  </form>`
-  return { search, found, form }
-}
-
 export function pagesByOffset(
   view: View,
   to: string,

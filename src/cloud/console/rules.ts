@@ -6,17 +6,8 @@ import { mayEditRules } from './edit.ts'
 import { ACTIONS_EDIT } from './edit-actions.ts'
 import { CONDITION_EDIT } from './edit-condition.ts'
 import { actionUses } from '../service-api/show-line-items.ts'
-import {
-  type Page,
-  type View,
-  ROWS_SHOWN,
-  hrefOf,
-  offsetOf,
-  ofInstance,
-  pagesByOffset,
-  searched,
-  tableOf,
-} from './page.ts'
+import { type Page, type View, ROWS_SHOWN, hrefOf, offsetOf, ofInstance, pagesByOffset, tableOf } from './page.ts'
+import { searched } from './searched.ts'
 
 export function rulesPage(view: View): Promise<Page> {
   const { reader, query } = view
