@@ -2,29 +2,28 @@
  * A defect, preloaded: reports entries as committed before they are, so the agent answers before the commit. Deterministic: a
  * commit waits for enough event loop turns for the answers to be written, or for the next call.
  */
-import type { JournalAnswer, JournalCall } from '../../src/agent/platform/sqlite/journal-calls.ts'
-import { JournalHandler } from '../../src/agent/platform/sqlite/journal-handler.ts'
+import { type JournalCall, JournalHandler } from '../../src/agent/platform/sqlite/journal-handler.ts'
 
 /** Event loop turns between an early answer and its commit: far more than answers need. */
 const TURNS = 50
 
 // They are called with the handler that they belong to.
 // oxlint-disable-next-line typescript/unbound-method
-const { answerTo, takeUnflushed } = JournalHandler.prototype
+const { run, takeUnflushed } = JournalHandler.prototype
 
 let postponed: (() => void) | undefined
 
-JournalHandler.prototype.answerTo = function (this: JournalHandler, call: JournalCall): JournalAnswer {
+JournalHandler.prototype.run = function (this: JournalHandler, call: JournalCall): Error | null {
   postponed?.()
-  if (call.method !== 'append') return answerTo.call(this, call)
+  if (call.name !== 'append') return run.call(this, call)
   const commit = (): void => {
     if (postponed !== commit) return
     postponed = undefined
-    answerTo.call(this, call)
+    run.call(this, call)
   }
   postponed = commit
   afterTurns(TURNS, commit)
-  return { ok: true, value: '' }
+  return null
 }
 
 // No flush comes between an early answer and its commit: it could begin after the commit and end before the answer.

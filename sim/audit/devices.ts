@@ -1,7 +1,6 @@
 /** Spending on each disk is covered by grants; tracks what owners do to disks. */
 import type Sqlite from 'better-sqlite3'
-import type { JournalAnswer, JournalCall } from '../../src/agent/platform/sqlite/journal-calls.ts'
-import type { Damage } from '../device/disk.ts'
+import type { Damage, Effect } from '../device/disk.ts'
 import { entriesIn, accountsFolded } from '../device/entry-table.ts'
 import type { Machine } from '../device/machine.ts'
 import { Books } from './books.ts'
@@ -29,18 +28,17 @@ export class DeviceAudit {
   }
 
   /** A call of a device's journal took effect. @param twin the cloud's database */
-  taken(machine: Machine, call: JournalCall, answer: JournalAnswer, twin: Sqlite.Database): void {
-    if (!answer.ok) return
-    switch (call.method) {
+  taken(machine: Machine, effect: Effect, twin: Sqlite.Database): void {
+    switch (effect.name) {
       case 'append':
         this.#entries.appended(
           machine,
-          call.args[0].entries.map(({ body }) => body),
+          effect.entries.map(({ body }) => body),
           twin,
         )
         break
       case 'acknowledge':
-        this.#time.acknowledgedBy(machine, ...call.args)
+        this.#time.acknowledgedBy(machine, ...effect.args)
         break
       case 'attach':
         this.#shared.grants.set(machine.name, null)
@@ -52,8 +50,6 @@ export class DeviceAudit {
         break
       case 'storeSeal':
         break
-      default:
-        return
     }
     this.#shared.look('I5')
     this.#checkOver(machine, true)

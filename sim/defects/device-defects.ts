@@ -3,7 +3,6 @@
  * defects override some.
  */
 import type { HttpExchange } from '../../src/agent/platform/http/exchange.ts'
-import type { JournalCall } from '../../src/agent/platform/sqlite/journal-calls.ts'
 import type { Journal } from '../../src/agent/ledger/journal.ts'
 import type { AssembledAgent } from '../../src/agent/assemble.ts'
 import type { LeftLog } from '../../src/agent/ledger/volatile-log.ts'
@@ -13,7 +12,7 @@ import type { KeyPair } from '../world/signatures.ts'
 export interface DeviceDefects {
   journal(journal: Journal, disk: Disk): Journal
   exchange(exchange: HttpExchange, key: KeyPair): HttpExchange
-  onTaken(disk: Disk, call: JournalCall): void
+  onTaken(disk: Disk): void
   onProcessEnd(disk: Disk): void
   onPowerCut(disk: Disk): void
   left(left: LeftLog | undefined): LeftLog | undefined

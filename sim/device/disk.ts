@@ -6,15 +6,23 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
-import type { JournalLimits } from '../../src/agent/platform/sqlite/journal-calls.ts'
-import { JournalHandler } from '../../src/agent/platform/sqlite/journal-handler.ts'
+import type { Batch } from '../../src/agent/platform/sqlite/batch.ts'
+import type { JournalLimits } from '../../src/agent/platform/sqlite/journal-file.ts'
+import { type JournalCall, JournalHandler } from '../../src/agent/platform/sqlite/journal-handler.ts'
 import { JournalStore } from '../../src/agent/platform/sqlite/journal-store.ts'
 import { openDatabase } from '../../src/agent/platform/sqlite/open-database.ts'
+import type { SealedSegment } from '../../src/agent/ledger/journal.ts'
 import type { LeftLog } from '../../src/agent/ledger/volatile-log.ts'
 import { openOrSalvage } from '../../src/agent/platform/sqlite/salvage-journal.ts'
 import { withEntryTable } from './entry-table.ts'
 
 export type Damage = 'FILE' | 'ENTRY' | 'COUNTERS'
+
+/** A call of the journal that took effect, and what the audit checks of it. */
+export type Effect =
+  | { readonly name: 'append'; readonly entries: Batch['entries'] }
+  | { readonly name: 'acknowledge'; readonly args: Parameters<JournalStore['acknowledge']> }
+  | { readonly name: 'attach' | 'storeSeal' }
 
 /** The empty journal of every new device. */
 let empty: Buffer | undefined
@@ -41,6 +49,7 @@ export class Disk {
   /** Only the disk reserve can be written. */
   full = false
   diskReserve = true
+  #effect: Effect | null = null
 
   constructor(image: Buffer = emptyJournal()) {
     this.#load(image)
@@ -87,6 +96,18 @@ export class Disk {
     this.database.close()
   }
 
+  tookEffect(effect: Effect): void {
+    this.#effect = effect
+  }
+
+  /** Runs a call, and what is due after it. */
+  run(handler: JournalHandler, call: JournalCall): { readonly error: Error | null; readonly effect: Effect | null } {
+    this.#effect = null
+    const error = handler.run(call)
+    handler.answered()
+    return { error, effect: this.#effect }
+  }
+
   #load(image: Buffer): void {
     this.database = new Database(image)
     this.database.defaultSafeIntegers(true)
@@ -113,14 +134,16 @@ export function handlerOn(disk: Disk, path: string, limits: JournalLimits): Jour
 class StoreOnDisk extends JournalStore {
   readonly #disk: Disk
 
-  constructor(disk: Disk, limits: ConstructorParameters<typeof JournalStore>[1]) {
+  constructor(disk: Disk, limits: JournalLimits) {
     super(disk.database, limits)
     this.#disk = disk
   }
 
-  override append(...args: Parameters<JournalStore['append']>): ReturnType<JournalStore['append']> {
-    this.#needRoom(args[0].answered)
-    return super.append(...args)
+  override append(batch: Batch): string {
+    this.#needRoom(batch.answered)
+    const head = super.append(batch)
+    this.#disk.tookEffect({ name: 'append', entries: batch.entries })
+    return head
   }
 
   override saveClock(...args: Parameters<JournalStore['saveClock']>): void {
@@ -128,19 +151,27 @@ class StoreOnDisk extends JournalStore {
     super.saveClock(...args)
   }
 
-  override storeSeal(...args: Parameters<JournalStore['storeSeal']>): ReturnType<JournalStore['storeSeal']> {
+  override storeSeal(document: string): SealedSegment {
     this.#needRoom(true)
-    return super.storeSeal(...args)
+    const sealed = super.storeSeal(document)
+    this.#disk.tookEffect({ name: 'storeSeal' })
+    return sealed
   }
 
   override acknowledge(...args: Parameters<JournalStore['acknowledge']>): void {
     this.#needRoom(true)
     super.acknowledge(...args)
+    this.#disk.tookEffect({ name: 'acknowledge', args })
   }
 
   override attach(...args: Parameters<JournalStore['attach']>): void {
     this.#needRoom(true)
     super.attach(...args)
+    this.#disk.tookEffect({ name: 'attach' })
+  }
+
+  override close(): void {
+    // The database outlives the process.
   }
 
   #needRoom(hasDiskReserve: boolean): void {

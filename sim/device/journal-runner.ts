@@ -3,14 +3,10 @@
  * die before or after the commit, the flush may fail, and the disk may be full.
  */
 import { CodedError } from '../../src/protocol/errors.ts'
-import type {
-  JournalAnswer,
-  JournalCall,
-  OnAnswer,
-  StartRunner,
-} from '../../src/agent/platform/sqlite/journal-calls.ts'
+import type { JournalCall } from '../../src/agent/platform/sqlite/journal-handler.ts'
+import type { StartRunner } from '../../src/agent/platform/sqlite/journal-runner.ts'
 import type { Scheduler } from '../world/scheduler.ts'
-import { type Disk, handlerOn } from './disk.ts'
+import { type Disk, type Effect, handlerOn } from './disk.ts'
 
 export type Mishap = 'DIES_BEFORE' | 'DIES_AFTER' | 'FLUSH_FAILS_BEFORE' | 'FLUSH_FAILS_AFTER'
 
@@ -21,8 +17,8 @@ export interface RunnerDeps {
   readonly mishap: (call: JournalCall) => Mishap | null
   readonly alive: () => boolean
   readonly die: () => void
-  /** Called after a call took effect and before its answer. */
-  readonly onTaken: (call: JournalCall, answer: JournalAnswer) => void
+  /** Called after a call was run and before its answer. @param effect null: none that is audited */
+  readonly onTaken: (call: JournalCall, error: Error | null, effect: Effect | null) => void
 }
 
 export function journalRunner(deps: RunnerDeps): StartRunner {
@@ -31,7 +27,7 @@ export function journalRunner(deps: RunnerDeps): StartRunner {
     const handler = handlerOn(disk, path, limits)
     let freeAt = 0
     let ended = false
-    const take = (call: JournalCall, onAnswer: OnAnswer): void => {
+    const take = (call: JournalCall): void => {
       if (ended || !deps.alive()) return
       const mishap = deps.mishap(call)
       if (mishap === 'DIES_BEFORE') {
@@ -39,29 +35,27 @@ export function journalRunner(deps: RunnerDeps): StartRunner {
         return
       }
       if (mishap === 'FLUSH_FAILS_BEFORE') {
-        onAnswer(flushFailed(path))
+        call.done(flushFailed(path))
         return
       }
-      // The database outlives the process: only the connection is closed.
-      const answer = call.method === 'close' ? ({ ok: true, value: undefined } as const) : handler.answerTo(call)
-      handler.answered()
-      deps.onTaken(call, answer)
+      const { error, effect } = disk.run(handler, call)
+      deps.onTaken(call, error, effect)
       if (mishap === 'DIES_AFTER') {
         deps.die()
         return
       }
-      onAnswer(mishap === 'FLUSH_FAILS_AFTER' ? flushFailed(path) : answer)
-      if (call.method === 'close') ended = true
+      call.done(mishap === 'FLUSH_FAILS_AFTER' ? flushFailed(path) : error)
+      if (call.traits.isLast === true) ended = true
     }
     return {
-      post: (call, onAnswer) => {
+      post: (call) => {
         freeAt = Math.max(freeAt, scheduler.now) + deps.latency()
-        scheduler.at(freeAt, () => take(call, onAnswer))
+        scheduler.at(freeAt, () => take(call))
       },
     }
   }
 }
 
-export function flushFailed(path: string): JournalAnswer {
-  return { ok: false, error: new CodedError('DISK_FAILED', `${path}: disk I/O error`) }
+export function flushFailed(path: string): CodedError {
+  return new CodedError('DISK_FAILED', `${path}: disk I/O error`)
 }

@@ -3,7 +3,8 @@
  * time, timers, randomness, the journal's disk and the connection to the cloud.
  */
 import { createCloudHttp } from '../../src/agent/platform/http/cloud-client.ts'
-import type { JournalAnswer, JournalCall, JournalLimits } from '../../src/agent/platform/sqlite/journal-calls.ts'
+import type { JournalLimits } from '../../src/agent/platform/sqlite/journal-file.ts'
+import type { JournalCall } from '../../src/agent/platform/sqlite/journal-handler.ts'
 import { openJournal } from '../../src/agent/platform/sqlite/journal.ts'
 import type { AccessAnswer, AccessCall } from '../../src/agent/access/access.ts'
 import type { Clock, TimeSource } from '../../src/agent/runtime/clock.ts'
@@ -22,7 +23,7 @@ import type { Broker } from '../world/broker.ts'
 import type { Network } from '../world/network.ts'
 import type { Random } from '../world/random.ts'
 import type { Scheduler } from '../world/scheduler.ts'
-import type { Disk } from './disk.ts'
+import type { Disk, Effect } from './disk.ts'
 import { type Mishap, journalRunner } from './journal-runner.ts'
 import type { MachineKeys } from './machine-keys.ts'
 import { VolatileMemory } from './volatile-memory.ts'
@@ -47,7 +48,7 @@ export interface MachineDeps {
   readonly broker: Broker | null
   readonly defects: DeviceDefects
   readonly note: (what: string) => void
-  readonly onTaken: (machine: Machine, call: JournalCall, answer: JournalAnswer) => void
+  readonly onTaken: (machine: Machine, call: JournalCall, error: Error | null, effect: Effect | null) => void
   /** Entries are in the volatile log and may be answered. */
   readonly onLogged: (machine: Machine, entries: readonly PendingEntry[]) => void
   readonly onRetracted: (machine: Machine, from: number) => void
@@ -300,14 +301,14 @@ export class Machine {
 
   nextMishap(process: Process, call: JournalCall): Mishap | null {
     const [trap] = this.traps
-    if (trap === undefined || call.method === 'read' || call.method === 'recent') return null
+    if (trap === undefined || call.name === 'read' || call.name === 'recent') return null
     if (trap.skip > 0) {
       trap.skip -= 1
       return null
     }
     this.traps.shift()
     this.deps.onFault(trap.power ? 'power cut at a write' : `${words[trap.mishap]} at a write`)
-    this.deps.note(`${trap.mishap} ${call.method}`)
+    this.deps.note(`${trap.mishap} ${call.name}`)
     process.lastTrap = trap
     if (trap.mishap.startsWith('FLUSH')) process.mayFail = true
     return trap.mishap
@@ -401,10 +402,10 @@ class Process {
         mishap: (call) => machine.nextMishap(this, call),
         alive,
         die: () => machine.die(this),
-        onTaken: (call, answer) => {
-          if (call.method === 'append') machine.appended()
-          defects.onTaken(disk, call)
-          onTaken(machine, call, answer)
+        onTaken: (call, error, effect) => {
+          if (call.name === 'append') machine.appended()
+          defects.onTaken(disk)
+          onTaken(machine, call, error, effect)
         },
       }),
     )

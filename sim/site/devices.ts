@@ -212,11 +212,12 @@ export class Devices {
       broker: this.#stage.broker,
       defects: { ...SOUND_DEVICE, ...this.#stage.defect?.device?.() },
       note,
-      onTaken: (taker, call, answer) => {
-        this.#stage.trace.note(name, `${call.method} ${answer.ok ? 'done' : codeOf(answer.error)}`)
-        if (answer.ok && call.method === 'append') this.decisions += call.args[0].entries.length
-        if (answer.ok && call.method === 'acknowledge') this.syncs += 1
-        this.#stage.judge(() => this.#stage.auditor.devices.taken(taker, call, answer, this.#stage.twin.database))
+      onTaken: (taker, call, error, effect) => {
+        this.#stage.trace.note(name, `${call.name} ${error === null ? 'done' : codeOf(error)}`)
+        if (effect === null) return
+        if (effect.name === 'append') this.decisions += effect.entries.length
+        if (effect.name === 'acknowledge') this.syncs += 1
+        this.#stage.judge(() => this.#stage.auditor.devices.taken(taker, effect, this.#stage.twin.database))
       },
       onLogged: (logger, entries) => {
         this.#stage.judge(() =>

@@ -5,7 +5,9 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { onTestFinished } from 'vitest'
 import { type JournalOptions, openJournal } from '../../src/agent/platform/sqlite/journal.ts'
-import type { JournalLimits, StartRunner } from '../../src/agent/platform/sqlite/journal-calls.ts'
+import type { JournalLimits } from '../../src/agent/platform/sqlite/journal-file.ts'
+import type { CallTraits, JournalCall } from '../../src/agent/platform/sqlite/journal-handler.ts'
+import type { StartRunner } from '../../src/agent/platform/sqlite/journal-runner.ts'
 import type {
   AccountState,
   ClockStamp,
@@ -65,6 +67,11 @@ export async function journalIn(
   const journal = await openJournal(options, runner)
   onTestFinished(() => journal.close())
   return journal
+}
+
+/** A call for a handler alone, at the time 0. */
+export function callOf(name: JournalCall['name'], work: JournalCall['work'], traits: CallTraits = {}): JournalCall {
+  return { name, work, traits, now: 0, done: () => undefined }
 }
 
 /** A compact JWS in form: the payload stands where it always stands. */

@@ -2,12 +2,10 @@
 // process can end right after any commit, and writes can be refused.
 import { entryBody, type EntryBody, SEGMENT_ENTRIES_MAX } from '../../src/protocol/edge/sync.ts'
 import { type JournalOptions, openJournal } from '../../src/agent/platform/sqlite/journal.ts'
-import type {
-  JournalAnswer,
-  JournalCall,
-  JournalLimits,
-  StartRunner,
-} from '../../src/agent/platform/sqlite/journal-calls.ts'
+import type { Batch } from '../../src/agent/platform/sqlite/batch.ts'
+import type { JournalLimits } from '../../src/agent/platform/sqlite/journal-file.ts'
+import type { JournalCall } from '../../src/agent/platform/sqlite/journal-handler.ts'
+import type { StartRunner } from '../../src/agent/platform/sqlite/journal-runner.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import { JournalStore } from '../../src/agent/platform/sqlite/journal-store.ts'
 import type { Journal, Snapshot } from '../../src/agent/ledger/journal.ts'
@@ -18,7 +16,7 @@ import { JOURNAL_LIMITS } from './harness.ts'
 
 export type DurableEntry = EntryBody & { readonly epoch: number }
 
-const READS: ReadonlySet<JournalCall['method']> = new Set([
+const READS: ReadonlySet<JournalCall['name']> = new Set([
   ...(['read', 'recent', 'sealed', 'sealedEarlier', 'proofs', 'prepareSeal', 'findStep', 'close'] as const),
 ])
 
@@ -87,29 +85,27 @@ export class TestDisk extends Disk {
     const handler = handlerOn(this, path, limits)
     const process = {}
     this.#process = process
-    const answerTo = (call: JournalCall): JournalAnswer => {
-      if (call.method === 'close') return { ok: true, value: undefined }
-      const isWrite = !READS.has(call.method)
+    const run = (call: JournalCall): Error | null => {
+      const isWrite = !READS.has(call.name)
       if (isWrite && this.refusals > 0) {
         this.refusals -= 1
-        return { ok: false, error: new CodedError('NOT_RECORDED', 'the disk is full') }
+        return new CodedError('NOT_RECORDED', 'the disk is full')
       }
-      const answer = handler.answerTo(call)
-      handler.answered()
-      if (!isWrite || !answer.ok) return answer
-      if (call.method === 'append') this.#record(call)
-      return this.committed() ? flushFailed(path) : answer
+      const { error, effect } = this.run(handler, call)
+      if (!isWrite || error !== null) return error
+      if (effect?.name === 'append') this.#record(effect.entries)
+      return this.committed() ? flushFailed(path) : null
     }
     return {
-      post: (call, onAnswer) => {
+      post: (call) => {
         queueMicrotask(() => {
-          if (this.#process === process) onAnswer(answerTo(call))
+          if (this.#process === process) call.done(run(call))
         })
       },
     }
   }
 
-  #record({ args: [{ entries }] }: Extract<JournalCall, { method: 'append' }>): void {
+  #record(entries: Batch['entries']): void {
     const epoch = Number(this.database.prepare('SELECT epoch FROM state').pluck().get())
     for (const { body } of entries) {
       this.history.push({ ...entryBody.parse(JSON.parse(body)), epoch })

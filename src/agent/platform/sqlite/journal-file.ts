@@ -5,7 +5,6 @@
 import { statSync } from 'node:fs'
 import type Database from 'better-sqlite3'
 import { CodedError } from '../../../protocol/errors.ts'
-import type { JournalLimits } from './journal-calls.ts'
 import { type JournalStatements, statementsOf } from './journal-statements.ts'
 import { isFull } from './open-database.ts'
 
@@ -26,6 +25,20 @@ const SHRINK_PAGES = 512n
 
 /** Truncate the write-ahead log above this size when idle: a little more than a checkpoint leaves, which is reused. */
 const LOG_BYTES_KEPT = 2.25 * 1024 * 1024
+
+export interface JournalLimits {
+  readonly pagesMax: number
+  /** Extra pages for seals, acknowledgements and cleanup, which must succeed on a full disk. */
+  readonly diskReservePages: number
+  /** At most SEGMENT_ENTRIES_MAX of the protocol. */
+  readonly segmentEntriesMax: number
+  readonly retentionMs: number
+  readonly retainedBytesMax: number
+  /** Application sessions of each caller whose last response is kept. */
+  readonly answersMax: number
+  readonly recentEntries: number
+  readonly pastRulesBytesMax: number
+}
 
 export class JournalFile {
   readonly database: Database.Database

@@ -1,11 +1,37 @@
-/** One call at a time, in order. A failure that may have left a partial write ends the process. */
+/**
+ * Runs calls on the store: with or without the reserved disk space, and with an error that says what a failure means. One that
+ * may have left a partial write ends the process.
+ */
 import Database from 'better-sqlite3'
 import { CodedError, type ErrorCode, messageOf } from '../../../protocol/errors.ts'
 import { systemFailure } from '../../../protocol/file-reasons.ts'
-import type { JournalAnswer, JournalCall } from './journal-calls.ts'
 import type { JournalStore } from './journal-store.ts'
 import type { DiskReserve } from './disk-reserve.ts'
 import { isFull } from './open-database.ts'
+
+/** One call of the journal. */
+export interface JournalCall {
+  readonly name: keyof JournalStore
+  /** One transaction. Runs again if a full disk refused it and has space then. */
+  readonly work: (store: JournalStore) => void
+  readonly traits: CallTraits
+  /** The agent's time, POSIX ms, to date records with a retention time. */
+  readonly now: number
+  /** Called once, in the order of the calls. @param error an error without a code: a broken invariant; null: the work is durable */
+  readonly done: (error: Error | null) => void
+}
+
+/** How a call differs from most. */
+export interface CallTraits {
+  /** Refused if it would need the reserved disk space: success shows that the ledger takes entries. */
+  readonly sparesDiskReserve?: boolean
+  /** Fills the disk reserve if the disk has space for it. */
+  readonly fillsDiskReserve?: 'BEFORE' | 'AFTER'
+  /** Exactly one caller waits for it. */
+  readonly isAwaitedByOne?: boolean
+  /** Closes the database. Does not open it. */
+  readonly isLast?: boolean
+}
 
 export interface JournalHandlerDeps {
   readonly path: string
@@ -24,13 +50,15 @@ export class JournalHandler {
     this.#deps = deps
   }
 
-  answerTo(call: JournalCall): JournalAnswer {
+  /** Null: the work is done, and not flushed yet. */
+  run(call: JournalCall): Error | null {
     try {
-      return { ok: true, value: this.#take(call) }
+      this.#run(call)
+      return null
     } catch (cause) {
       const error = errorOf(cause, this.#deps.path, this.#store !== undefined)
       if (isDiskFailure(error)) this.#failed ??= { error: cause }
-      return { ok: false, error }
+      return error
     }
   }
 
@@ -57,9 +85,9 @@ export class JournalHandler {
   }
 
   /** All later calls fail with this. */
-  fail(error: unknown): JournalAnswer {
+  fail(error: unknown): Error {
     this.#failed ??= { error }
-    return { ok: false, error: errorOf(error, this.#deps.path, true) }
+    return errorOf(error, this.#deps.path, true)
   }
 
   /** One step in an idle moment; false: nothing (more) to do. Never throws: a failure fails every later call. */
@@ -82,24 +110,19 @@ export class JournalHandler {
     }
   }
 
-  #take(call: JournalCall): unknown {
-    const { method, args, now } = call
+  #run({ work, now, traits }: JournalCall): void {
     if (this.#failed !== undefined) throw this.#failed.error
-    if (method === 'close') return this.#store?.close()
+    if (traits.isLast === true) {
+      if (this.#store !== undefined) work(this.#store)
+      return
+    }
+    const { diskReserve } = this.#deps
     const store = (this.#store ??= this.#opened(now))
     store.now = now
-    const run = (): unknown => Reflect.apply(store[method], store, args)
-    if (method === 'append' && !call.args[0].answered) return this.#withoutDiskReserve(store, run)
-    if (method === 'saveClock') {
-      return this.#withoutDiskReserve(store, () => {
-        run()
-        store.file.refuseDiskReserve()
-      })
-    }
-    if (method === 'read') store.file.hasDiskReserve = this.#deps.diskReserve.fill()
-    const result = this.#withDiskReserve(store, run)
-    if (method === 'acknowledge') store.file.hasDiskReserve = this.#deps.diskReserve.fill()
-    return result
+    if (traits.fillsDiskReserve === 'BEFORE') store.file.hasDiskReserve = diskReserve.fill()
+    if (traits.sparesDiskReserve === true) this.#withoutDiskReserve(store, work)
+    else this.#withDiskReserve(store, work)
+    if (traits.fillsDiskReserve === 'AFTER') store.file.hasDiskReserve = diskReserve.fill()
   }
 
   /** Opening folds what an earlier process left pending, which may need the reserved disk space. */
@@ -115,35 +138,35 @@ export class JournalHandler {
   }
 
   /** Refuses the work while the reserved disk space is missing, after trying to reserve it again. */
-  #withoutDiskReserve(store: JournalStore, work: () => unknown): unknown {
+  #withoutDiskReserve(store: JournalStore, work: JournalCall['work']): void {
     try {
-      return withDiskSpace(store, work)
+      withDiskSpace(store, work)
     } catch (error) {
       if (store.file.hasDiskReserve || !this.#deps.diskReserve.fill(store.file)) throw error
       store.file.hasDiskReserve = true
-      return work()
+      work(store)
     }
   }
 
-  #withDiskReserve(store: JournalStore, run: () => unknown): unknown {
+  #withDiskReserve(store: JournalStore, work: JournalCall['work']): void {
     try {
-      return withDiskSpace(store, run)
+      withDiskSpace(store, work)
     } catch (error) {
       if (!isFull(error) || !this.#deps.diskReserve.release()) throw error
       store.file.hasDiskReserve = false
       store.file.checkpoint()
-      return run()
+      work(store)
     }
   }
 }
 
 /** On a full disk, a checkpoint may still free the log for reuse. */
-function withDiskSpace<T>(open: JournalStore, work: () => T): T {
+function withDiskSpace(store: JournalStore, work: JournalCall['work']): void {
   try {
-    return work()
+    work(store)
   } catch (error) {
-    if (!isFull(error) || !open.file.checkpoint()) throw error
-    return work()
+    if (!isFull(error) || !store.file.checkpoint()) throw error
+    work(store)
   }
 }
 

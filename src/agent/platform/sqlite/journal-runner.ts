@@ -8,13 +8,19 @@ import { FilesInUse } from '../../../platform/files-in-use.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { DiskReserve } from './disk-reserve.ts'
 import { Housekeeping } from './housekeeping.ts'
-import type { JournalAnswer, JournalCall, JournalRunner, OnAnswer, RunnerOptions } from './journal-calls.ts'
-import { JournalHandler, isDiskFailure } from './journal-handler.ts'
+import { type JournalCall, JournalHandler, isDiskFailure } from './journal-handler.ts'
 import { PAGE_BYTES } from './open-database.ts'
-import { openOrSalvage } from './salvage-journal.ts'
+import { openOrSalvage, type StoreOptions } from './salvage-journal.ts'
 
 /** A flush this fast, ms, takes less time than to begin it beside the thread and to learn of its end. */
 const FAST_FLUSH_MS = 1
+
+/** Runs calls in the order in which they are posted, and then answers them. */
+export interface JournalRunner {
+  post(call: JournalCall): void
+}
+
+export type StartRunner = (options: StoreOptions) => JournalRunner
 
 /** A collection of these would close their databases. */
 const keptOpen = new Set<JournalRunner>()
@@ -26,7 +32,7 @@ export interface Flushes {
 
 /** @param flushes of `node:fs` unless a test replaces them */
 export function runInThisThread(
-  options: RunnerOptions,
+  options: StoreOptions,
   flushes: Flushes = { beside: fdatasync, here: fdatasyncSync },
 ): JournalRunner {
   return new Runner(options, flushes)
@@ -43,13 +49,13 @@ class Runner implements JournalRunner {
   readonly #flushes: Flushes
   readonly #handler: JournalHandler
   readonly #housekeeping: Housekeeping
-  readonly #waiting: { readonly call: JournalCall; readonly onAnswer: OnAnswer }[] = []
+  readonly #waiting: JournalCall[] = []
   #files: Files | null = null
   #inUse: FilesInUse | null = null
   #isBusy = false
   #lastFlushMs = Infinity
 
-  constructor(options: RunnerOptions, flushes: Flushes) {
+  constructor(options: StoreOptions, flushes: Flushes) {
     const { path, limits, later } = options
     const diskReservePath = `${path}-disk-reserve`
     this.#path = path
@@ -75,35 +81,30 @@ class Runner implements JournalRunner {
     this.#housekeeping = new Housekeeping({ step: () => this.#tidy(), now: () => performance.now(), timers })
   }
 
-  post(call: JournalCall, onAnswer: OnAnswer): void {
-    this.#waiting.push({ call, onAnswer })
-    if (!this.#isBusy) this.#next()
+  post(call: JournalCall): void {
+    if (this.#isBusy) this.#waiting.push(call)
+    else this.#take(call)
   }
 
-  #next(): void {
-    const next = this.#waiting.shift()
-    this.#isBusy = next !== undefined
-    if (next !== undefined) this.#take(next.call, next.onAnswer)
-  }
-
-  #take(call: JournalCall, onAnswer: OnAnswer): void {
-    const handler = this.#handler
-    const answer = handler.answerTo(call)
-    if (!answer.ok && isDiskFailure(answer.error)) this.#keepOpen()
-    if (call.method === 'close') {
-      this.#close(answer)
-      onAnswer(answer)
-    } else if (!answer.ok || !handler.takeUnflushed()) {
-      this.#answer(onAnswer, answer)
-    } else if (call.method === 'append' && call.args[0].isAwaitedByOne && this.#lastFlushMs < FAST_FLUSH_MS) {
-      this.#answer(onAnswer, this.#flushedHere('log') ?? answer)
+  #take(call: JournalCall): void {
+    this.#isBusy = true
+    const { isLast, isAwaitedByOne } = call.traits
+    const error = this.#handler.run(call)
+    if (error !== null && isDiskFailure(error)) this.#keepOpen()
+    if (isLast === true) {
+      this.#close(error)
+      call.done(error)
+    } else if (error !== null || !this.#handler.takeUnflushed()) {
+      this.#answer(call, error)
+    } else if (isAwaitedByOne === true && this.#lastFlushMs < FAST_FLUSH_MS) {
+      this.#answer(call, this.#flushedHere('log'))
     } else {
-      this.#flush('log', (failure) => this.#answer(onAnswer, failure ?? answer))
+      this.#flush('log', (failure) => this.#answer(call, failure))
     }
   }
 
-  #answer(onAnswer: OnAnswer, answer: JournalAnswer): void {
-    onAnswer(answer)
+  #answer(call: JournalCall, error: Error | null): void {
+    call.done(error)
     // After the responses are written.
     setImmediate(this.#afterAnswer)
   }
@@ -116,8 +117,12 @@ class Runner implements JournalRunner {
 
   #proceed(): void {
     if (this.#isBusy) return
-    if (this.#handler.answered()) this.#checkpoint()
-    else this.#next()
+    if (this.#handler.answered()) {
+      this.#checkpoint()
+      return
+    }
+    const next = this.#waiting.shift()
+    if (next !== undefined) this.#take(next)
   }
 
   /** A step between calls. */
@@ -154,7 +159,7 @@ class Runner implements JournalRunner {
     else copy()
   }
 
-  #flush(file: keyof Files, done: (failure: JournalAnswer | null) => void): void {
+  #flush(file: keyof Files, done: (failure: Error | null) => void): void {
     const begun = performance.now()
     this.#flushes.beside(this.#file(file), (error) => {
       this.#lastFlushMs = performance.now() - begun
@@ -163,7 +168,7 @@ class Runner implements JournalRunner {
   }
 
   /** In this thread. Null: it is flushed. */
-  #flushedHere(file: keyof Files): JournalAnswer | null {
+  #flushedHere(file: keyof Files): Error | null {
     const begun = performance.now()
     try {
       this.#flushes.here(this.#file(file))
@@ -185,7 +190,7 @@ class Runner implements JournalRunner {
   }
 
   /** What the disk contains is unknown, so that all later calls fail, too. */
-  #failed(file: keyof Files, cause: unknown): JournalAnswer {
+  #failed(file: keyof Files, cause: unknown): Error {
     this.#keepOpen()
     return this.#handler.fail(
       new Database.SqliteError(`${this.#pathOf(file)}: ${messageOf(cause)}`, 'SQLITE_IOERR_FSYNC'),
@@ -201,8 +206,9 @@ class Runner implements JournalRunner {
     keptOpen.add(this)
   }
 
-  #close(answer: JournalAnswer): void {
+  #close(error: Error | null): void {
     this.#housekeeping.stop()
-    if (answer.ok && this.#files !== null) for (const file of [this.#files.log, this.#files.database]) closeSync(file)
+    if (error === null && this.#files !== null)
+      for (const file of [this.#files.log, this.#files.database]) closeSync(file)
   }
 }

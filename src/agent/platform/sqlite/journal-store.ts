@@ -17,8 +17,10 @@ import {
   type Confirmation,
   type GrantedAccount,
   type Identity,
+  type JournalOperations,
   type Leaving,
   NOTHING_TO_SAY,
+  type RecordedEntry,
   type SealRequest,
   type SealedSegment,
   type SegmentPlace,
@@ -27,7 +29,7 @@ import {
   type StoredGrant,
   type StoredPolicy,
 } from '../../ledger/journal.ts'
-import type { Batch, FoundEntry, JournalLimits, JournalMethods, PreparedSeal } from './journal-calls.ts'
+import type { Batch } from './batch.ts'
 import {
   type AccountRow,
   type AnswerRow,
@@ -48,7 +50,7 @@ import {
 } from './journal-statements.ts'
 import { checkCounters } from './check-counters.ts'
 import { entriesBefore, entriesBetween, sumsOf } from './entry-blocks.ts'
-import { JournalFile, ifSpace } from './journal-file.ts'
+import { JournalFile, type JournalLimits, ifSpace } from './journal-file.ts'
 import { PAGE_BYTES } from './open-database.ts'
 import { PendingCommits } from './pending-commits.ts'
 import { type SealPlan, planSegment } from './plan-segment.ts'
@@ -71,7 +73,13 @@ const PRUNE_ROWS = 2_000
 /** Blocks of entries deleted per cleanup. */
 const PRUNE_BLOCKS = 32
 
-export class JournalStore implements JournalMethods {
+/** One step of a search; `next` is where to continue, null at the end. */
+export interface FoundEntry {
+  readonly found: RecordedEntry | null
+  readonly next: number | null
+}
+
+export class JournalStore implements JournalOperations {
   readonly file: JournalFile
   readonly commits: PendingCommits
   /** The agent's time at the current call, POSIX ms. */
@@ -184,7 +192,7 @@ export class JournalStore implements JournalMethods {
   }
 
   /** Prepares the text of the next segment for signing. */
-  prepareSeal(request: SealRequest): PreparedSeal {
+  prepareSeal(request: SealRequest): string {
     this.#plan = null
     this.commits.fold()
     const identity = this.#identity()
@@ -196,11 +204,11 @@ export class JournalStore implements JournalMethods {
     }
     const { text, plan } = planSegment(this.#database, identity, request, this.#limits.segmentEntriesMax)
     this.#plan = plan
-    return { text }
+    return text
   }
 
   /** Stores the signed segment and the returns that it reports. */
-  storeSeal(document: string): Omit<SealedSegment, 'document'> {
+  storeSeal(document: string): SealedSegment {
     const plan = this.#plan
     if (plan === null) throw new Error('invariant: a segment is prepared before it is stored')
     const { epoch, seq, hash, final, lastEntry, head } = plan
@@ -237,7 +245,7 @@ export class JournalStore implements JournalMethods {
       }
     })
     this.#plan = null
-    return { epoch, seq, hash, final, answer: null }
+    return { epoch, seq, hash, document, final, answer: null }
   }
 
   acknowledge(
@@ -386,6 +394,7 @@ export class JournalStore implements JournalMethods {
 
   saveClock(stamp: ClockStamp): void {
     this.commits.run(() => this.#statements.saveClock.run(...stampValues(stamp)))
+    this.file.refuseDiskReserve()
   }
 
   recent(limit: number): readonly EntryBodyWire[] {

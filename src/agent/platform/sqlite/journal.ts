@@ -1,46 +1,33 @@
 /**
  * The journal in SQLite. Calls are answered in order; while a segment is being signed, later calls wait. After a failure
  * of unknown outcome, all calls fail.
+ *
+ * Each method makes a {@link JournalCall}. A runner takes them one by one, has {@link JournalHandler} run their work on the
+ * {@link JournalStore}, and flushes what they commit.
  */
-import type { AccountId } from '../../../core/accounts/account.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import {
-  type ClockStamp,
-  type IdempotencyRecord,
   type Journal,
   JournalLost,
-  type PendingEntry,
   type RecordedEntry,
-  type Reservation,
   type SealRequest,
   type SealedSegment,
-  type StoredSession,
 } from '../../ledger/journal.ts'
 import type { HealthCondition } from '../../sync/health.ts'
 import type { LinkLog } from '../../sync/ports.ts'
-import type {
-  AccountMove,
-  Batch,
-  FoundEntry,
-  JournalCall,
-  JournalMethods,
-  JournalRunner,
-  RunnerOptions,
-  StartRunner,
-} from './journal-calls.ts'
-import { runInThisThread } from './journal-runner.ts'
+import { type Batch, batchOf } from './batch.ts'
+import type { CallTraits, JournalCall } from './journal-handler.ts'
+import { type JournalRunner, runInThisThread, type StartRunner } from './journal-runner.ts'
+import type { FoundEntry, JournalStore } from './journal-store.ts'
+import type { StoreOptions } from './salvage-journal.ts'
 
 export interface JournalOptions
-  extends Pick<RunnerOptions, 'path' | 'limits'>, Partial<Pick<RunnerOptions, 'later' | 'left'>> {
+  extends Pick<StoreOptions, 'path' | 'limits'>, Partial<Pick<StoreOptions, 'later' | 'left'>> {
   readonly sign: (payload: string) => Promise<string>
   readonly now: () => number
   readonly log: LinkLog
   readonly onBroken: (error: Error) => void
 }
-
-type Method = keyof JournalMethods
-type Args<M extends Method> = Parameters<JournalMethods[M]>
-type Result<M extends Method> = ReturnType<JournalMethods[M]>
 
 /** @throws CodedError STATE_IN_USE, STATE_UNWRITABLE, DATABASE_NEWER or DATABASE_CORRUPT */
 export async function openJournal(options: JournalOptions, start: StartRunner = runInThisThread): Promise<Journal> {
@@ -52,25 +39,25 @@ export async function openJournal(options: JournalOptions, start: StartRunner = 
     throw error
   }
   return {
-    read: () => client.call('read'),
-    acknowledge: (...args) => client.call('acknowledge', ...args),
-    sealed: (seq) => client.call('sealed', seq),
-    sealedEarlier: (after) => client.call('sealedEarlier', after),
-    proofs: () => client.call('proofs'),
-    fence: () => client.call('fence'),
-    attach: (...args) => client.call('attach', ...args),
-    limit: (accounts) => client.call('limit', accounts),
-    saveIdentity: (identity) => client.call('saveIdentity', identity),
-    savePolicy: (policy, keys) => client.call('savePolicy', policy, keys),
-    saveClock: (stamp) => client.call('saveClock', stamp),
-    recent: (limit) => client.call('recent', limit),
+    read: () => client.call('read', (store) => store.read(), { fillsDiskReserve: 'BEFORE' }),
+    acknowledge: (...args) =>
+      client.call('acknowledge', (store) => store.acknowledge(...args), { fillsDiskReserve: 'AFTER' }),
+    sealed: (seq) => client.call('sealed', (store) => store.sealed(seq)),
+    sealedEarlier: (after) => client.call('sealedEarlier', (store) => store.sealedEarlier(after)),
+    proofs: () => client.call('proofs', (store) => store.proofs()),
+    fence: () => client.call('fence', (store) => store.fence()),
+    attach: (...args) => client.call('attach', (store) => store.attach(...args)),
+    limit: (accounts) => client.call('limit', (store) => store.limit(accounts)),
+    saveIdentity: (identity) => client.call('saveIdentity', (store) => store.saveIdentity(identity)),
+    savePolicy: (...args) => client.call('savePolicy', (store) => store.savePolicy(...args)),
+    saveClock: (stamp) => client.call('saveClock', (store) => store.saveClock(stamp), { sparesDiskReserve: true }),
+    recent: (limit) => client.call('recent', (store) => store.recent(limit)),
     append: async (entries, stamp) => {
       if (entries.length === 0) return
       const isAwaitedByOne = entries.length === 1 && entries[0]?.isDenial !== true
-      await client.call('append', { ...batchOf(entries, [], stamp, false), isAwaitedByOne })
+      await client.append(batchOf(entries, [], stamp, false), isAwaitedByOne)
     },
-    appendWriteBehind: (entries, reservations, stamp, answered) =>
-      client.call('append', { ...batchOf(entries, reservations, stamp, answered), isAwaitedByOne: false }),
+    appendWriteBehind: (...args) => client.append(batchOf(...args), false),
     seal: (request) => client.seal(request),
     find: (correlationId) => find(client, correlationId),
     condition: () => client.condition,
@@ -82,18 +69,20 @@ export async function openJournal(options: JournalOptions, start: StartRunner = 
 async function find(client: JournalClient, correlationId: string): Promise<RecordedEntry | null> {
   let before: number | null = null
   do {
-    const { found, next }: FoundEntry = await client.call('findStep', correlationId, before)
+    const { found, next }: FoundEntry = await client.findStep(correlationId, before)
     if (found !== null) return found
     before = next
   } while (before !== null)
   return null
 }
 
+const USUAL: CallTraits = {}
+
 class JournalClient {
   readonly #options: JournalOptions
   readonly #runner: JournalRunner
   /** Calls made while a segment is being signed; null otherwise. */
-  #afterSeal: (() => void)[] | null = null
+  #afterSeal: JournalCall[] | null = null
   #isOpen = false
   #isClosing = false
   #broken: Error | null = null
@@ -110,69 +99,87 @@ class JournalClient {
   }
 
   async open(): Promise<void> {
-    await this.call('recent', 0)
+    await this.call('recent', (store) => store.recent(0))
     this.#isOpen = true
   }
 
-  call<M extends Method>(method: M, ...args: Args<M>): Promise<Result<M>> {
+  call<T>(name: JournalCall['name'], work: (store: JournalStore) => T, traits: CallTraits = USUAL): Promise<T> {
     if (this.#isClosing) {
       return Promise.reject(new CodedError('NOT_RECORDED', 'The agent stops, and its ledger is closed.'))
     }
-    return this.#send(method, args, this.#afterSeal)
+    return this.#send(name, work, traits, this.#afterSeal)
+  }
+
+  append(batch: Batch, isAwaitedByOne: boolean): Promise<string> {
+    return this.call('append', (store) => store.append(batch), { sparesDiskReserve: !batch.answered, isAwaitedByOne })
+  }
+
+  findStep(correlationId: string, before: number | null): Promise<FoundEntry> {
+    return this.call('findStep', (store) => store.findStep(correlationId, before))
   }
 
   /** Later calls wait until the segment is signed and stored. */
   async seal(request: SealRequest): Promise<SealedSegment> {
     if (this.#afterSeal !== null) throw new Error('invariant: one segment is sealed at a time')
-    const prepared = this.call('prepareSeal', request)
-    const queue: (() => void)[] = []
+    const prepared = this.call('prepareSeal', (store) => store.prepareSeal(request))
+    const queue: JournalCall[] = []
     this.#afterSeal = queue
     try {
-      const { text } = await prepared
-      const document = await this.#options.sign(text)
-      return { ...(await this.#send('storeSeal', [document], null)), document }
+      const document = await this.#options.sign(await prepared)
+      return await this.#send('storeSeal', (store) => store.storeSeal(document), USUAL, null)
     } finally {
       this.#afterSeal = null
-      for (const post of queue) post()
+      for (const call of queue) this.#post(call)
     }
   }
 
   /** A broken database stays open: to close it would flush again, which could succeed without what was lost. */
   async close(): Promise<void> {
     if (this.#isClosing || this.#broken !== null) return
-    const closed = this.call('close')
+    const closed = this.call('close', (store) => store.close(), { isLast: true })
     this.#isClosing = true
     await closed.catch(() => undefined)
   }
 
   /** @param queue the calls behind which this one waits; null: it does not wait */
-  #send<M extends Method>(method: M, args: Args<M>, queue: (() => void)[] | null): Promise<Result<M>> {
-    const call = { method, args, now: this.#options.now() } as unknown as JournalCall
+  #send<T>(
+    name: JournalCall['name'],
+    work: (store: JournalStore) => T,
+    traits: CallTraits,
+    queue: JournalCall[] | null,
+  ): Promise<T> {
+    const now = this.#options.now()
     return new Promise((resolve, reject) => {
-      const post = (): void => this.#post(call, resolve as (value: unknown) => void, reject)
-      if (queue === null) post()
-      else queue.push(post)
+      let value: T
+      const call: JournalCall = {
+        name,
+        traits,
+        now,
+        work: (store) => {
+          value = work(store)
+        },
+        done: (cause) => {
+          const error = this.#outcome(traits, cause)
+          if (error === null) resolve(value)
+          else reject(error)
+        },
+      }
+      if (queue === null) this.#post(call)
+      else queue.push(call)
     })
   }
 
-  #post(call: JournalCall, resolve: (value: unknown) => void, reject: (error: Error) => void): void {
-    if (this.#broken !== null) {
-      reject(this.#broken)
-      return
-    }
-    this.#runner.post(call, (answer) => {
-      if (this.#broken !== null) {
-        reject(this.#broken)
-        return
-      }
-      if (!answer.ok) {
-        reject(this.#failure(answer.error))
-        return
-      }
-      // These two could not use reserved disk space.
-      if (call.method === 'saveClock' || (call.method === 'append' && !call.args[0].answered)) this.#clear()
-      resolve(answer.value)
-    })
+  #post(call: JournalCall): void {
+    if (this.#broken === null) this.#runner.post(call)
+    else call.done(this.#broken)
+  }
+
+  /** The error for the caller; null: none. */
+  #outcome({ sparesDiskReserve }: CallTraits, error: Error | null): Error | null {
+    if (this.#broken !== null) return this.#broken
+    if (error !== null) return this.#failure(error)
+    if (sparesDiskReserve === true) this.#clear()
+    return null
   }
 
   #clear(): void {
@@ -197,41 +204,5 @@ class JournalClient {
     this.#broken = new JournalLost(error)
     this.#options.onBroken(error)
     return this.#broken
-  }
-}
-
-function batchOf(
-  entries: readonly PendingEntry[],
-  reservations: readonly Reservation[],
-  stamp: ClockStamp,
-  answered: boolean,
-): Omit<Batch, 'isAwaitedByOne'> {
-  const moves = new Map<AccountId, { used: bigint; refunded: bigint; burned: bigint; allowance: bigint }>()
-  const answers: IdempotencyRecord[] = []
-  const sessions = new Map<string, StoredSession>()
-  for (const { moves: counter, postings, allowances, idempotencyRecord, session } of entries) {
-    if (session !== undefined) sessions.set(session.id, session)
-    if (idempotencyRecord !== null) answers.push(idempotencyRecord)
-    for (const { account, amount } of postings) {
-      let sum = moves.get(account)
-      if (sum === undefined) {
-        sum = { used: 0n, refunded: 0n, burned: 0n, allowance: 0n }
-        moves.set(account, sum)
-      }
-      sum[counter] += amount
-      const allowance = allowances?.get(account) ?? 0n
-      if (allowance > sum.allowance) sum.allowance = allowance
-      if (counter === 'burned') sum.used += amount
-    }
-  }
-  return {
-    firstN: entries[0]?.n ?? 0,
-    entries,
-    moves: [...moves].map(([account, sum]): AccountMove => ({ account, ...sum })),
-    answers,
-    sessions: [...sessions.values()],
-    reservations,
-    answered,
-    stamp,
   }
 }

@@ -10,14 +10,14 @@ import { RecentOfEach } from '../../access/idempotency-cache.ts'
 import type { IdempotencyRecord, Reservation, StoredSession } from '../../ledger/journal.ts'
 import { UnstoredEntries } from './entry-blocks.ts'
 import { decodeTexts, encodeTexts, type EntryTexts } from './entry-texts.ts'
-import type { AccountMove, Batch } from './journal-calls.ts'
+import type { AccountMove, Batch } from './batch.ts'
 import { stampValues, type StampValues } from './journal-statements.ts'
 import { prepared } from './prepared.ts'
 import { reusedMemory } from './reused-memory.ts'
 import { readSlots } from './slots.ts'
 
 /** A commit without the texts of its entries, and with the chain head after its last entry. */
-export interface PendingBatch extends Omit<Batch, 'answered' | 'entries' | 'isAwaitedByOne'> {
+export interface PendingBatch extends Omit<Batch, 'answered' | 'entries'> {
   readonly count: number
   readonly head: string
 }

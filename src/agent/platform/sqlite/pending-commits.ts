@@ -7,7 +7,7 @@ import { CodedError } from '../../../protocol/errors.ts'
 import type { RecentOfEach } from '../../access/idempotency-cache.ts'
 import { BLOCK_ENTRIES, UnstoredEntries } from './entry-blocks.ts'
 import { encodeTexts, headAfter } from './entry-texts.ts'
-import type { Batch } from './journal-calls.ts'
+import type { Batch } from './batch.ts'
 import { ifSpace, type JournalFile } from './journal-file.ts'
 import { type AccountRow, type JournalStatements, type StateRow, statementsOf } from './journal-statements.ts'
 import {

@@ -5,10 +5,19 @@ import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { entryHash } from '../../../protocol/signing.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
 import { JournalStore } from './journal-store.ts'
-import type { JournalLimits, RunnerOptions } from './journal-calls.ts'
+import type { JournalLimits } from './journal-file.ts'
 import { SUFFIXES, type Salvage, holdsFrames, remove, salvaged, sizeOf } from './read-damaged.ts'
 import { insertEntries } from './entry-blocks.ts'
 import { BUSY_MS, flushDirectoryOf, openDatabase, refusalOf } from './open-database.ts'
+
+export interface StoreOptions {
+  readonly path: string
+  readonly limits: JournalLimits
+  /** Files that exist only once the journal has content: beside one of them, an empty database is damaged. */
+  readonly later: readonly string[]
+  /** Entries that an earlier process answered but did not write to the journal, which they continue; null: none. */
+  readonly left: BootLog | null
+}
 
 /**
  * Opens the journal, or salvages all readable, proven data into a new one. The damaged file is renamed, never deleted.
@@ -17,7 +26,7 @@ import { BUSY_MS, flushDirectoryOf, openDatabase, refusalOf } from './open-datab
  * @param now POSIX ms; used only for the file name
  * @throws CodedError if the journal is not damaged but locked, written by a newer version, or cannot be written
  */
-export function openOrSalvage({ path, limits, later, left }: RunnerOptions, now: number): JournalStore {
+export function openOrSalvage({ path, limits, later, left }: StoreOptions, now: number): JournalStore {
   if (isSalvageUnfinished(path)) finishSalvage(path)
   try {
     refuseEmptied(path, later)

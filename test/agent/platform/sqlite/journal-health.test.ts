@@ -1,11 +1,10 @@
 import Database from 'better-sqlite3'
 import { expect, it } from 'vitest'
-import type { StartRunner } from '../../../../src/agent/platform/sqlite/journal-calls.ts'
 import { JournalHandler } from '../../../../src/agent/platform/sqlite/journal-handler.ts'
 import type { JournalStore } from '../../../../src/agent/platform/sqlite/journal-store.ts'
-import { runInThisThread } from '../../../../src/agent/platform/sqlite/journal-runner.ts'
+import { runInThisThread, type StartRunner } from '../../../../src/agent/platform/sqlite/journal-runner.ts'
 import { CodedError } from '../../../../src/protocol/errors.ts'
-import { attach, entry, journalIn, STAMP, temporaryDirectory } from '../../harness.ts'
+import { attach, callOf, entry, journalIn, STAMP, temporaryDirectory } from '../../harness.ts'
 
 const FULL = new CodedError('NOT_RECORDED', 'the disk is full', { details: { path: 'journal.db' } })
 const FAILED = new CodedError('DISK_FAILED', 'a flush failed')
@@ -18,10 +17,9 @@ async function journalOnFailingDisk() {
   const runner: StartRunner = (options) => {
     const here = runInThisThread(options)
     return {
-      post: (call, onAnswer) => {
-        const { error } = disk
-        if (error === null || call.method === 'close') here.post(call, onAnswer)
-        else onAnswer({ ok: false, error })
+      post: (call) => {
+        if (disk.error === null || call.name === 'close') here.post(call)
+        else call.done(disk.error)
       },
     }
   }
@@ -106,10 +104,10 @@ it.each(['SQLITE_CORRUPT', 'SQLITE_CORRUPT_INDEX', 'SQLITE_NOTADB', 'SQLITE_IOER
     const handlerOf = (open: () => JournalStore) =>
       new JournalHandler({ path: 'journal.db', open, diskReserve: { fill: () => true, release: () => false } })
     const codeOf = (handler: JournalHandler): unknown => {
-      const answer = handler.answerTo({ method: 'recent', args: [1], now: 0 })
-      if (answer.ok || !(answer.error instanceof CodedError)) return null
-      expect(answer.error.cause).toBe(error)
-      return answer.error.code
+      const failure = handler.run(callOf('recent', (store) => store.recent(1)))
+      if (!(failure instanceof CodedError)) return null
+      expect(failure.cause).toBe(error)
+      return failure.code
     }
     expect(codeOf(handlerOf(fail))).toBe(code === 'SQLITE_IOERR_READ' ? 'DISK_FAILED' : 'DATABASE_CORRUPT')
     const running = { file: { hasDiskReserve: true }, now: 0, recent: fail } as unknown as JournalStore

@@ -4,8 +4,11 @@ import { join } from 'node:path'
 import { setImmediate as turn } from 'node:timers/promises'
 import { describe, expect, it } from 'vitest'
 import { IDLE_MS } from '../../../../src/agent/platform/sqlite/housekeeping.ts'
-import { type Flushes, runInThisThread } from '../../../../src/agent/platform/sqlite/journal-runner.ts'
-import type { StartRunner } from '../../../../src/agent/platform/sqlite/journal-calls.ts'
+import {
+  type Flushes,
+  runInThisThread,
+  type StartRunner,
+} from '../../../../src/agent/platform/sqlite/journal-runner.ts'
 import { messageOf } from '../../../../src/protocol/errors.ts'
 import type { Journal } from '../../../../src/agent/ledger/journal.ts'
 import { attach, entry, journalIn, STAMP, temporaryDirectory } from '../../harness.ts'

@@ -9,7 +9,7 @@ import { JournalHandler } from '../../../../src/agent/platform/sqlite/journal-ha
 import { JournalStore } from '../../../../src/agent/platform/sqlite/journal-store.ts'
 import { openDatabase } from '../../../../src/agent/platform/sqlite/open-database.ts'
 import type { Segment } from '../../../../src/protocol/edge/sync.ts'
-import { attach, entry, journalIn, payloadOf, SEAL, STAMP, temporaryDirectory } from '../../harness.ts'
+import { attach, callOf, entry, journalIn, payloadOf, SEAL, STAMP, temporaryDirectory } from '../../harness.ts'
 import { fillDisk, smallDisk } from '../../../support/mounts.ts'
 
 const A = 'line/i/a/0'
@@ -76,7 +76,7 @@ describe('housekeeping', () => {
       open: () => new JournalStore(database, limits),
       diskReserve: { fill, release: () => true },
     })
-    expect(handler.answerTo({ method: 'read', args: [], now: 0 })).toMatchObject({ ok: true })
+    expect(handler.run(callOf('read', (store) => store.read(), { fillsDiskReserve: 'BEFORE' }))).toBeNull()
     database.exec(`CREATE TABLE filler (x); INSERT INTO filler VALUES (zeroblob(4096 * ${free})); DROP TABLE filler`)
     return { database, handler, path }
   }
@@ -136,7 +136,7 @@ describe('housekeeping', () => {
   it('copies a long log after the answer to a call, which does not wait for it', () => {
     const { database, handler } = withFreePages(1_000, () => true)
     const log = () => database.prepare('PRAGMA wal_checkpoint(NOOP)').get() as { log: bigint; checkpointed: bigint }
-    expect(handler.answerTo({ method: 'saveClock', args: [STAMP], now: 0 })).toMatchObject({ ok: true })
+    expect(handler.run(callOf('saveClock', (store) => store.saveClock(STAMP), { sparesDiskReserve: true }))).toBeNull()
     expect(log().checkpointed).toBe(0n)
     expect(handler.answered()).toBe(true)
     expect(log().checkpointed).toBe(0n)
@@ -153,7 +153,7 @@ describe('housekeeping', () => {
       database.close()
       expect(handler[work]()).not.toBe(true)
       for (let call = 0; call < 2; call += 1)
-        expect(handler.answerTo({ method: 'recent', args: [1], now: 0 })).toMatchObject({ ok: false })
+        expect(handler.run(callOf('recent', (store) => store.recent(1)))).not.toBeNull()
     },
   )
 })

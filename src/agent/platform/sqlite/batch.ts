@@ -1,0 +1,61 @@
+/** What one commit of entries changes. */
+import type { AccountId } from '../../../core/accounts/account.ts'
+import type { Micro } from '../../../core/pricing/amount.ts'
+import type { ClockStamp, IdempotencyRecord, PendingEntry, Reservation, StoredSession } from '../../ledger/journal.ts'
+
+export interface AccountMove {
+  readonly account: AccountId
+  readonly used: Micro
+  readonly refunded: Micro
+  readonly burned: Micro
+  /** How far usage may exceed the grant; 0n: not at all. */
+  readonly allowance: Micro
+}
+
+export interface Batch {
+  readonly firstN: number
+  readonly entries: readonly Pick<PendingEntry, 'body' | 'inputs'>[]
+  readonly moves: readonly AccountMove[]
+  readonly answers: readonly IdempotencyRecord[]
+  readonly sessions: readonly StoredSession[]
+  readonly reservations: readonly Reservation[]
+  /** These entries were already answered, so they may use the disk space reserved for deliveries. */
+  readonly answered: boolean
+  readonly stamp: ClockStamp
+}
+
+export function batchOf(
+  entries: readonly PendingEntry[],
+  reservations: readonly Reservation[],
+  stamp: ClockStamp,
+  answered: boolean,
+): Batch {
+  const moves = new Map<AccountId, { used: bigint; refunded: bigint; burned: bigint; allowance: bigint }>()
+  const answers: IdempotencyRecord[] = []
+  const sessions = new Map<string, StoredSession>()
+  for (const { moves: counter, postings, allowances, idempotencyRecord, session } of entries) {
+    if (session !== undefined) sessions.set(session.id, session)
+    if (idempotencyRecord !== null) answers.push(idempotencyRecord)
+    for (const { account, amount } of postings) {
+      let sum = moves.get(account)
+      if (sum === undefined) {
+        sum = { used: 0n, refunded: 0n, burned: 0n, allowance: 0n }
+        moves.set(account, sum)
+      }
+      sum[counter] += amount
+      const allowance = allowances?.get(account) ?? 0n
+      if (allowance > sum.allowance) sum.allowance = allowance
+      if (counter === 'burned') sum.used += amount
+    }
+  }
+  return {
+    firstN: entries[0]?.n ?? 0,
+    entries,
+    moves: [...moves].map(([account, sum]): AccountMove => ({ account, ...sum })),
+    answers,
+    sessions: [...sessions.values()],
+    reservations,
+    answered,
+    stamp,
+  }
+}
