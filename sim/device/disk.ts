@@ -49,7 +49,8 @@ export class Disk {
   /** Only the disk reserve can be written. */
   full = false
   diskReserve = true
-  #effect: Effect | null = null
+  /** Of the last call; null: it failed, or has none that is audited. */
+  effect: Effect | null = null
 
   constructor(image: Buffer = emptyJournal()) {
     this.#load(image)
@@ -96,16 +97,12 @@ export class Disk {
     this.database.close()
   }
 
-  tookEffect(effect: Effect): void {
-    this.#effect = effect
-  }
-
   /** Runs a call, and what is due after it. */
-  run(handler: JournalHandler, call: JournalCall): { readonly error: Error | null; readonly effect: Effect | null } {
-    this.#effect = null
+  run(handler: JournalHandler, call: JournalCall): Error | null {
+    this.effect = null
     const error = handler.run(call)
     handler.answered()
-    return { error, effect: this.#effect }
+    return error
   }
 
   #load(image: Buffer): void {
@@ -142,7 +139,7 @@ class StoreOnDisk extends JournalStore {
   override append(batch: Batch): string {
     this.#needRoom(batch.answered)
     const head = super.append(batch)
-    this.#disk.tookEffect({ name: 'append', entries: batch.entries })
+    this.#disk.effect = { name: 'append', entries: batch.entries }
     return head
   }
 
@@ -154,20 +151,20 @@ class StoreOnDisk extends JournalStore {
   override storeSeal(document: string): SealedSegment {
     this.#needRoom(true)
     const sealed = super.storeSeal(document)
-    this.#disk.tookEffect({ name: 'storeSeal' })
+    this.#disk.effect = { name: 'storeSeal' }
     return sealed
   }
 
   override acknowledge(...args: Parameters<JournalStore['acknowledge']>): void {
     this.#needRoom(true)
     super.acknowledge(...args)
-    this.#disk.tookEffect({ name: 'acknowledge', args })
+    this.#disk.effect = { name: 'acknowledge', args }
   }
 
   override attach(...args: Parameters<JournalStore['attach']>): void {
     this.#needRoom(true)
     super.attach(...args)
-    this.#disk.tookEffect({ name: 'attach' })
+    this.#disk.effect = { name: 'attach' }
   }
 
   override close(): void {

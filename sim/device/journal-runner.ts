@@ -6,7 +6,7 @@ import { CodedError } from '../../src/protocol/errors.ts'
 import type { JournalCall } from '../../src/agent/platform/sqlite/journal-handler.ts'
 import type { StartRunner } from '../../src/agent/platform/sqlite/journal-runner.ts'
 import type { Scheduler } from '../world/scheduler.ts'
-import { type Disk, type Effect, handlerOn } from './disk.ts'
+import { type Disk, handlerOn } from './disk.ts'
 
 export type Mishap = 'DIES_BEFORE' | 'DIES_AFTER' | 'FLUSH_FAILS_BEFORE' | 'FLUSH_FAILS_AFTER'
 
@@ -17,8 +17,8 @@ export interface RunnerDeps {
   readonly mishap: (call: JournalCall) => Mishap | null
   readonly alive: () => boolean
   readonly die: () => void
-  /** Called after a call was run and before its answer. @param effect null: none that is audited */
-  readonly onTaken: (call: JournalCall, error: Error | null, effect: Effect | null) => void
+  /** Called after a call was run and before its answer. */
+  readonly onTaken: (call: JournalCall, error: Error | null) => void
 }
 
 export function journalRunner(deps: RunnerDeps): StartRunner {
@@ -38,8 +38,8 @@ export function journalRunner(deps: RunnerDeps): StartRunner {
         call.done(flushFailed(path))
         return
       }
-      const { error, effect } = disk.run(handler, call)
-      deps.onTaken(call, error, effect)
+      const error = disk.run(handler, call)
+      deps.onTaken(call, error)
       if (mishap === 'DIES_AFTER') {
         deps.die()
         return

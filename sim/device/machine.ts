@@ -23,7 +23,7 @@ import type { Broker } from '../world/broker.ts'
 import type { Network } from '../world/network.ts'
 import type { Random } from '../world/random.ts'
 import type { Scheduler } from '../world/scheduler.ts'
-import type { Disk, Effect } from './disk.ts'
+import type { Disk } from './disk.ts'
 import { type Mishap, journalRunner } from './journal-runner.ts'
 import type { MachineKeys } from './machine-keys.ts'
 import { VolatileMemory } from './volatile-memory.ts'
@@ -48,7 +48,7 @@ export interface MachineDeps {
   readonly broker: Broker | null
   readonly defects: DeviceDefects
   readonly note: (what: string) => void
-  readonly onTaken: (machine: Machine, call: JournalCall, error: Error | null, effect: Effect | null) => void
+  readonly onTaken: (machine: Machine, call: JournalCall, error: Error | null) => void
   /** Entries are in the volatile log and may be answered. */
   readonly onLogged: (machine: Machine, entries: readonly PendingEntry[]) => void
   readonly onRetracted: (machine: Machine, from: number) => void
@@ -402,10 +402,10 @@ class Process {
         mishap: (call) => machine.nextMishap(this, call),
         alive,
         die: () => machine.die(this),
-        onTaken: (call, error, effect) => {
+        onTaken: (call, error) => {
           if (call.name === 'append') machine.appended()
           defects.onTaken(disk)
-          onTaken(machine, call, error, effect)
+          onTaken(machine, call, error)
         },
       }),
     )

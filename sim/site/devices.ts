@@ -212,8 +212,9 @@ export class Devices {
       broker: this.#stage.broker,
       defects: { ...SOUND_DEVICE, ...this.#stage.defect?.device?.() },
       note,
-      onTaken: (taker, call, error, effect) => {
+      onTaken: (taker, call, error) => {
         this.#stage.trace.note(name, `${call.name} ${error === null ? 'done' : codeOf(error)}`)
+        const { effect } = disk
         if (effect === null) return
         if (effect.name === 'append') this.decisions += effect.entries.length
         if (effect.name === 'acknowledge') this.syncs += 1

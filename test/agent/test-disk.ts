@@ -91,9 +91,9 @@ export class TestDisk extends Disk {
         this.refusals -= 1
         return new CodedError('NOT_RECORDED', 'the disk is full')
       }
-      const { error, effect } = this.run(handler, call)
+      const error = this.run(handler, call)
       if (!isWrite || error !== null) return error
-      if (effect?.name === 'append') this.#record(effect.entries)
+      if (this.effect?.name === 'append') this.#record(this.effect.entries)
       return this.committed() ? flushFailed(path) : null
     }
     return {

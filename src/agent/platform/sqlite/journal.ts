@@ -59,24 +59,11 @@ export async function openJournal(options: JournalOptions, start: StartRunner = 
     },
     appendWriteBehind: (...args) => client.append(batchOf(...args), false),
     seal: (request) => client.seal(request),
-    find: (correlationId) => find(client, correlationId),
+    find: (correlationId) => client.find(correlationId),
     condition: () => client.condition,
     close: () => client.close(),
   }
 }
-
-/** Searches in small steps, newest first, so that commits wait only briefly. */
-async function find(client: JournalClient, correlationId: string): Promise<RecordedEntry | null> {
-  let before: number | null = null
-  do {
-    const { found, next }: FoundEntry = await client.findStep(correlationId, before)
-    if (found !== null) return found
-    before = next
-  } while (before !== null)
-  return null
-}
-
-const USUAL: CallTraits = {}
 
 class JournalClient {
   readonly #options: JournalOptions
@@ -103,7 +90,7 @@ class JournalClient {
     this.#isOpen = true
   }
 
-  call<T>(name: JournalCall['name'], work: (store: JournalStore) => T, traits: CallTraits = USUAL): Promise<T> {
+  call<T>(name: JournalCall['name'], work: (store: JournalStore) => T, traits: CallTraits = {}): Promise<T> {
     if (this.#isClosing) {
       return Promise.reject(new CodedError('NOT_RECORDED', 'The agent stops, and its ledger is closed.'))
     }
@@ -114,8 +101,14 @@ class JournalClient {
     return this.call('append', (store) => store.append(batch), { sparesDiskReserve: !batch.answered, isAwaitedByOne })
   }
 
-  findStep(correlationId: string, before: number | null): Promise<FoundEntry> {
-    return this.call('findStep', (store) => store.findStep(correlationId, before))
+  /** Searches in small steps, newest first, so that commits wait only briefly. */
+  async find(correlationId: string): Promise<RecordedEntry | null> {
+    let step: FoundEntry = { found: null, next: null }
+    do {
+      const { next } = step
+      step = await this.call('findStep', (store) => store.findStep(correlationId, next))
+    } while (step.found === null && step.next !== null)
+    return step.found
   }
 
   /** Later calls wait until the segment is signed and stored. */
@@ -126,7 +119,7 @@ class JournalClient {
     this.#afterSeal = queue
     try {
       const document = await this.#options.sign(await prepared)
-      return await this.#send('storeSeal', (store) => store.storeSeal(document), USUAL, null)
+      return await this.#send('storeSeal', (store) => store.storeSeal(document), {}, null)
     } finally {
       this.#afterSeal = null
       for (const call of queue) this.#post(call)
