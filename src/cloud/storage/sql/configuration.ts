@@ -1,6 +1,6 @@
 /** Stores only values that differ from their defaults. */
 import type { ConfigurationValue } from '../records.ts'
-import type { Sql } from './sql.ts'
+import { type Sql, upsert } from './sql.ts'
 
 export function configurationReader({ db }: Sql) {
   return {
@@ -21,12 +21,7 @@ export function configurationTransaction(sql: Sql) {
   return {
     ...configurationReader(sql),
     async save({ name, value, modified, updatedBy }: ConfigurationValue): Promise<void> {
-      const columns = { value, modified: BigInt(modified), updated_by: updatedBy }
-      await sql.db
-        .insertInto('configuration')
-        .values({ name, ...columns })
-        .onConflict((conflict) => conflict.column('name').doUpdateSet(columns))
-        .execute()
+      await upsert(sql.db, 'configuration', { name }, { value, modified: BigInt(modified), updated_by: updatedBy })
     },
     async remove(name: string): Promise<void> {
       await sql.db.deleteFrom('configuration').where('name', '=', name).execute()

@@ -1,5 +1,5 @@
 import type { ConsumptionLimitRecord } from '../records.ts'
-import type { Sql } from './sql.ts'
+import { type Sql, upsert } from './sql.ts'
 import type { Row } from './tables.ts'
 
 export function consumptionLimitReader({ db }: Sql) {
@@ -27,21 +27,16 @@ export function consumptionLimitReader({ db }: Sql) {
 }
 
 export function consumptionLimitTransaction(sql: Sql) {
-  const { db } = sql
   return {
     ...consumptionLimitReader(sql),
     async save(limit: ConsumptionLimitRecord): Promise<void> {
-      const columns = {
+      const key = { instance_id: limit.instanceId, line_item_id: limit.lineItemId }
+      await upsert(sql.db, 'consumption_limits', key, {
         limit_amount: limit.limit,
         frequency: limit.frequency,
         next_reset: BigInt(limit.nextReset),
         first_period: BigInt(limit.first),
-      }
-      await db
-        .insertInto('consumption_limits')
-        .values({ instance_id: limit.instanceId, line_item_id: limit.lineItemId, ...columns })
-        .onConflict((conflict) => conflict.columns(['instance_id', 'line_item_id']).doUpdateSet(columns))
-        .execute()
+      })
     },
   }
 }

@@ -2,7 +2,7 @@
 import { type RawBuilder, type SqlBool, sql as expression } from 'kysely'
 import type { Label } from '../../../protocol/edge/labels.ts'
 import { CONTACTS, type Contact, type DeviceFilter } from '../device-records.ts'
-import type { Sql } from './sql.ts'
+import { type Sql, countOf } from './sql.ts'
 
 /** As literals, like in the partial indexes. */
 const IS_SERVED = expression<SqlBool>`revoked_at IS NULL AND suspension_state IS NULL`
@@ -130,11 +130,7 @@ export async function countByContact(
   // One by one: a single statement would keep requests waiting on SQLite.
   for (const state of group.isEmpty ? [] : CONTACTS) {
     const { query } = matching(db, { ...filter, contact: { state, overdueBefore } }, group)
-    const { count } = await db
-      .selectFrom(query.select('devices.seq').limit(most).as('some'))
-      .select(({ fn }) => fn.countAll<bigint>().as('count'))
-      .executeTakeFirstOrThrow()
-    counts.set(state, Number(count))
+    counts.set(state, await countOf(db.selectFrom(query.select('devices.seq').limit(most).as('some'))))
   }
   return counts
 }

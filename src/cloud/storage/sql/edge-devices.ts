@@ -17,9 +17,10 @@ import {
   type Sql,
   changedOf,
   chunks,
-  filledUp,
+  countOf,
   prepared,
   preparedUpdate,
+  rowsOf,
   toBigint,
   toFlag,
   toNumber,
@@ -55,15 +56,9 @@ export function deviceReader(sql: Sql) {
         registeredAt: Number(registered_at),
       }))
     },
-    async keysBetween(deviceId: string, since: number, until: number): Promise<number> {
-      const { count } = await db
-        .selectFrom('device_keys')
-        .select(({ fn }) => fn.countAll<bigint>().as('count'))
-        .where('device_id', '=', deviceId)
-        .where('registered_at', '>', BigInt(since))
-        .where('registered_at', '<=', BigInt(until))
-        .executeTakeFirstOrThrow()
-      return Number(count)
+    keysBetween(deviceId: string, since: number, until: number): Promise<number> {
+      const keys = db.selectFrom('device_keys').where('device_id', '=', deviceId)
+      return countOf(keys.where('registered_at', '>', BigInt(since)).where('registered_at', '<=', BigInt(until)))
     },
     /** Overdue and current ones by their last contact, longest ago first; others in order of enrollment. */
     async find(filter: DeviceFilter, offset: number, limit: number): Promise<readonly Device[]> {
@@ -83,15 +78,14 @@ export function deviceReader(sql: Sql) {
     /** @param most counted of each; this number means "so many or more" */
     countByContact: (filter: Omit<DeviceFilter, 'contact'>, overdueBefore: number, most: number) =>
       countByContact(db, filter, { overdueBefore, most }),
-    async countTrusted(instanceId: string): Promise<number> {
-      const { count } = await db
-        .selectFrom('device_instances')
-        .innerJoin('devices', 'devices.id', 'device_instances.device_id')
-        .select(({ fn }) => fn.countAll<bigint>().as('count'))
-        .where('device_instances.instance_id', '=', instanceId)
-        .where('devices.revoked_at', 'is', null)
-        .executeTakeFirstOrThrow()
-      return Number(count)
+    countTrusted(instanceId: string): Promise<number> {
+      return countOf(
+        db
+          .selectFrom('device_instances')
+          .innerJoin('devices', 'devices.id', 'device_instances.device_id')
+          .where('device_instances.instance_id', '=', instanceId)
+          .where('devices.revoked_at', 'is', null),
+      )
     },
     /**
      * Devices, other than `except`, that are not revoked and have synced since then.
@@ -145,18 +139,15 @@ const devicesWithKeys = prepared((db, count) =>
 
 async function withKeys(db: Sql['db'], thumbprints: readonly string[]): Promise<ReadonlyMap<string, KnownDeviceKey>> {
   const found = new Map<string, KnownDeviceKey>()
-  for (const some of chunks(thumbprints)) {
-    const listed = filledUp(some)
-    for (const row of (await db.executeQuery(devicesWithKeys(db, listed, listed.length))).rows) {
-      const device = deviceOf(row)
-      const thumbprint = row.used_thumbprint
-      found.set(thumbprint, {
-        device,
-        thumbprint,
-        publicKey: thumbprint === device.thumbprint ? device.publicKey : (JSON.parse(row.used_key) as PublicJwk),
-        state: stateOf(device, thumbprint),
-      })
-    }
+  for (const row of await rowsOf(db, devicesWithKeys, thumbprints)) {
+    const device = deviceOf(row)
+    const thumbprint = row.used_thumbprint
+    found.set(thumbprint, {
+      device,
+      thumbprint,
+      publicKey: thumbprint === device.thumbprint ? device.publicKey : (JSON.parse(row.used_key) as PublicJwk),
+      state: stateOf(device, thumbprint),
+    })
   }
   return found
 }
@@ -212,13 +203,8 @@ export function deviceTransaction(sql: Sql) {
     },
     /** Locks those that exist and that no other transaction has locked: it waits for none. */
     async lockSome(ids: readonly string[]): Promise<ReadonlyMap<string, Device>> {
-      const found = new Map<string, Device>()
-      for (const some of chunks(ids.toSorted())) {
-        const listed = filledUp(some)
-        const query = (lockRows ? lockedDevices : devicesWithIds)(db, listed, listed.length)
-        for (const row of (await db.executeQuery(query)).rows) found.set(row.id, deviceOf(row))
-      }
-      return found
+      const rows = await rowsOf(db, lockRows ? lockedDevices : devicesWithIds, ids.toSorted())
+      return new Map(rows.map((row) => [row.id, deviceOf(row)]))
     },
     async insert(device: Device): Promise<void> {
       const enrolled = { id: device.id, enrolled_at: BigInt(device.enrolledAt) }

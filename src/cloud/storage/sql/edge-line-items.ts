@@ -1,5 +1,5 @@
 import type { OfflinePolicyRecord, CloudReserve } from '../device-records.ts'
-import type { Sql } from './sql.ts'
+import { type Sql, upsert } from './sql.ts'
 
 export function offlinePolicyReader({ db }: Sql) {
   return {
@@ -21,16 +21,11 @@ export function offlinePolicyReader({ db }: Sql) {
 }
 
 export function offlinePolicyTransaction(sql: Sql) {
-  const { db } = sql
   return {
     ...offlinePolicyReader(sql),
     async save({ instanceId, lineItemId, overspendCap, overspendCapMax }: OfflinePolicyRecord): Promise<void> {
-      const columns = { overspend_cap: overspendCap, overspend_cap_max: overspendCapMax }
-      await db
-        .insertInto('offline_policies')
-        .values({ instance_id: instanceId, line_item_id: lineItemId, ...columns })
-        .onConflict((conflict) => conflict.columns(['instance_id', 'line_item_id']).doUpdateSet(columns))
-        .execute()
+      const key = { instance_id: instanceId, line_item_id: lineItemId }
+      await upsert(sql.db, 'offline_policies', key, { overspend_cap: overspendCap, overspend_cap_max: overspendCapMax })
     },
   }
 }
@@ -51,11 +46,7 @@ export function cloudReserveTransaction(sql: Sql) {
   return {
     ...cloudReserveReader(sql),
     async save({ instanceId, lineItemId, tokens }: CloudReserve): Promise<void> {
-      await sql.db
-        .insertInto('cloud_reserves')
-        .values({ instance_id: instanceId, line_item_id: lineItemId, tokens })
-        .onConflict((conflict) => conflict.columns(['instance_id', 'line_item_id']).doUpdateSet({ tokens }))
-        .execute()
+      await upsert(sql.db, 'cloud_reserves', { instance_id: instanceId, line_item_id: lineItemId }, { tokens })
     },
   }
 }

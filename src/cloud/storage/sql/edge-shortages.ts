@@ -13,7 +13,7 @@ import {
 } from '../device-records.ts'
 import { ABOVE, HAS_LEFT, LEFT, isShort } from './edge-accounts.ts'
 import type { Lacking } from './fleet-figures.ts'
-import { type Sql, chunks, filledUp, prepared, toBigint, toNumber } from './sql.ts'
+import { type Sql, chunks, filledUp, prepared, rowsOf, toBigint, toNumber, upsert } from './sql.ts'
 import type { Row } from './tables.ts'
 
 const NONE = expression<bigint | null>`CAST(NULL AS BIGINT)`
@@ -73,12 +73,7 @@ export function shortageReader({ db, fleet }: Sql) {
     },
     /** Those of these accounts that have a shortage, of whatever age. */
     async among(accounts: readonly AccountId[]): Promise<ReadonlySet<AccountId>> {
-      const found = new Set<AccountId>()
-      for (const some of chunks(accounts)) {
-        const listed = filledUp(some)
-        for (const { id } of (await db.executeQuery(withShortages(db, listed, listed.length))).rows) found.add(id)
-      }
-      return found
+      return new Set((await rowsOf(db, withShortages, accounts)).map(({ id }) => id))
     },
     /** What the epoch must return. */
     async recallsFrom(
@@ -219,20 +214,20 @@ export function shortageTransaction(sql: Sql) {
     async save(shortage: Shortage): Promise<void> {
       const parsed = parseAccount(shortage.account)
       if (parsed === undefined) throw new Error('invariant: an account id is one that core made')
-      const columns = {
-        lacking: shortage.lacking,
-        enough: shortage.enough,
-        keep: shortage.keep,
-        since: BigInt(shortage.since),
-        at: BigInt(shortage.at),
-        recalled_at: toBigint(shortage.recalledAt),
-        notified_at: toBigint(shortage.notifiedAt),
-      }
-      await db
-        .insertInto('shortages')
-        .values({ account: shortage.account, who: shortage.who, ...columns })
-        .onConflict((conflict) => conflict.columns(['account', 'who']).doUpdateSet(columns))
-        .execute()
+      await upsert(
+        db,
+        'shortages',
+        { account: shortage.account, who: shortage.who },
+        {
+          lacking: shortage.lacking,
+          enough: shortage.enough,
+          keep: shortage.keep,
+          since: BigInt(shortage.since),
+          at: BigInt(shortage.at),
+          recalled_at: toBigint(shortage.recalledAt),
+          notified_at: toBigint(shortage.notifiedAt),
+        },
+      )
     },
     /** Ids of some `servable` devices, which count as notified at `now`. */
     async takeServable(times: ServableTimes, limit: number): Promise<readonly string[]> {

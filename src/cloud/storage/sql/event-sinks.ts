@@ -1,6 +1,6 @@
 /** Cursors of sinks, and the events that they have rejected. */
 import { type DeadLetter, DEAD_LETTERS_MAX, type SinkLease, type SinkState } from '../records.ts'
-import { type Sql, toNumber } from './sql.ts'
+import { type Sql, countOf, toNumber, upsert } from './sql.ts'
 import type { Row } from './tables.ts'
 
 export function eventSinkReader({ db }: Sql) {
@@ -132,19 +132,11 @@ export function eventSinkTransaction(sql: Sql) {
     },
     async countDeadLetters(sink: string): Promise<number> {
       const some = db.selectFrom('dead_letters').select('sink').where('sink', '=', sink).limit(DEAD_LETTERS_MAX)
-      const { count } = await db
-        .selectFrom(some.as('some'))
-        .select((of) => of.fn.countAll<bigint>().as('count'))
-        .executeTakeFirstOrThrow()
-      return Number(count)
+      return countOf(db.selectFrom(some.as('some')))
     },
     async bury(sink: string, { position, eventId, type, problem, at }: DeadLetter): Promise<void> {
-      const values = { event_id: eventId, type, problem, at: BigInt(at), replayed: 0n }
-      await db
-        .insertInto('dead_letters')
-        .values({ sink, position, ...values })
-        .onConflict((conflict) => conflict.columns(['sink', 'position']).doUpdateSet(values))
-        .execute()
+      const columns = { event_id: eventId, type, problem, at: BigInt(at), replayed: 0n }
+      await upsert(db, 'dead_letters', { sink, position }, columns)
     },
     /** It was rejected again, unless an administrator has discarded it: then it may be archived. */
     async keep(sink: string, { position, problem, at }: DeadLetter): Promise<void> {

@@ -1,17 +1,11 @@
 import type { StoredAnswer } from '../records.ts'
-import { type Sql, chunks, filledUp, prepared } from './sql.ts'
+import { type Sql, prepared, rowsOf } from './sql.ts'
 
 export function idempotencyTransaction({ db }: Sql) {
   return {
     /** By scope. */
     async find(scopes: readonly string[]): Promise<ReadonlyMap<string, StoredAnswer>> {
-      const found = new Map<string, StoredAnswer>()
-      for (const some of chunks(scopes)) {
-        const listed = filledUp(some)
-        const { rows } = await db.executeQuery(answersTo(db, listed, listed.length))
-        for (const row of rows) found.set(row.scope, answerOf(row))
-      }
-      return found
+      return new Map((await rowsOf(db, answersTo, scopes)).map((row) => [row.scope, answerOf(row)]))
     },
     /** False: there is an answer for this scope. */
     async add({ scope, requestHash, answer, created }: StoredAnswer): Promise<boolean> {

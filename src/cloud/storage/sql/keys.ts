@@ -1,7 +1,7 @@
 import { sql as raw } from 'kysely'
 import type { Role } from '../../../protocol/service/keys.ts'
 import type { KeyRecord, KeyType, KeyVersion } from '../records.ts'
-import { type Sql, chunks, filledUp, prepared, toBigint, toNumber } from './sql.ts'
+import { type Sql, countOf, prepared, rowsOf, toBigint, toNumber, upsert } from './sql.ts'
 import type { Row } from './tables.ts'
 
 export function keyReader({ db }: Sql) {
@@ -12,13 +12,7 @@ export function keyReader({ db }: Sql) {
     },
     /** Of any type. */
     async withIds(ids: readonly string[]): Promise<readonly KeyRecord[]> {
-      const found: KeyRecord[] = []
-      for (const some of chunks(ids)) {
-        const listed = filledUp(some)
-        const { rows } = await db.executeQuery(keysWithIds(db, listed, listed.length))
-        found.push(...rows.map(keyOf))
-      }
-      return found
+      return (await rowsOf(db, keysWithIds, ids)).map(keyOf)
     },
     /** By creation. */
     async list(offset: number, limit: number): Promise<readonly KeyRecord[]> {
@@ -37,15 +31,14 @@ export function keyReader({ db }: Sql) {
       return (await db.selectFrom('public_keys').selectAll().orderBy('seq').execute()).map(keyOf)
     },
     /** Administration keys that can save keys. Excludes deleted keys. */
-    async countAdministration(): Promise<number> {
-      const { count } = await db
-        .selectFrom('public_keys')
-        .select((select) => select.fn.countAll<bigint>().as('count'))
-        .where('type', '=', 'administration-key')
-        .where('retires_at', 'is', null)
-        .where((where) => where.or([where('roles', 'is', null), where('roles', 'like', '%"keys"%')]))
-        .executeTakeFirstOrThrow()
-      return Number(count)
+    countAdministration(): Promise<number> {
+      return countOf(
+        db
+          .selectFrom('public_keys')
+          .where('type', '=', 'administration-key')
+          .where('retires_at', 'is', null)
+          .where((where) => where.or([where('roles', 'is', null), where('roles', 'like', '%"keys"%')])),
+      )
     },
   }
 }
@@ -72,22 +65,22 @@ export function keyTransaction(sql: Sql, written: () => void) {
     },
     async save(key: KeyRecord): Promise<void> {
       written()
-      const columns = {
-        name: key.name,
-        roles: toJson(key.roles),
-        instances: toJson(key.instances),
-        pem: key.pem,
-        active_from: BigInt(key.activeFrom),
-        previous: key.previous === null ? null : JSON.stringify(key.previous),
-        retires_at: toBigint(key.retiresAt),
-        created: BigInt(key.created),
-        modified: BigInt(key.modified),
-      }
-      await db
-        .insertInto('public_keys')
-        .values({ type: key.type, id: key.id, ...columns })
-        .onConflict((conflict) => conflict.columns(['type', 'id']).doUpdateSet(columns))
-        .execute()
+      await upsert(
+        db,
+        'public_keys',
+        { type: key.type, id: key.id },
+        {
+          name: key.name,
+          roles: toJson(key.roles),
+          instances: toJson(key.instances),
+          pem: key.pem,
+          active_from: BigInt(key.activeFrom),
+          previous: key.previous === null ? null : JSON.stringify(key.previous),
+          retires_at: toBigint(key.retiresAt),
+          created: BigInt(key.created),
+          modified: BigInt(key.modified),
+        },
+      )
     },
     async remove(type: KeyType, id: string): Promise<void> {
       written()
@@ -127,17 +120,11 @@ export function signingKeyReader({ db }: Sql) {
 }
 
 export function signingKeyTransaction(sql: Sql) {
-  const { db } = sql
   return {
     ...signingKeyReader(sql),
     /** Replaces the registered key. Under the keys' lock. */
     async register(thumbprint: string, now: number): Promise<void> {
-      const columns = { thumbprint, since: BigInt(now) }
-      await db
-        .insertInto('signing_key')
-        .values({ slot: 1n, ...columns })
-        .onConflict((conflict) => conflict.column('slot').doUpdateSet(columns))
-        .execute()
+      await upsert(sql.db, 'signing_key', { slot: 1n }, { thumbprint, since: BigInt(now) })
     },
   }
 }

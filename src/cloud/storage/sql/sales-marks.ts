@@ -1,5 +1,5 @@
 import type { SalesMarkRecord } from '../device-records.ts'
-import { type Sql, toFlag } from './sql.ts'
+import { type Sql, toFlag, upsert } from './sql.ts'
 
 export function salesMarkReader({ db }: Sql) {
   return {
@@ -22,17 +22,8 @@ export function salesMarkTransaction(sql: Sql) {
   return {
     ...salesMarkReader(sql),
     async save({ id, turn, seenAt, awaited, accepted }: SalesMarkRecord): Promise<void> {
-      const columns = {
-        turn: BigInt(turn),
-        seen_at: BigInt(seenAt),
-        awaited: toFlag(awaited),
-        accepted: toFlag(accepted),
-      }
-      await db
-        .insertInto('sales_marks')
-        .values({ id, ...columns })
-        .onConflict((conflict) => conflict.column('id').doUpdateSet(columns))
-        .execute()
+      const seen = { turn: BigInt(turn), seen_at: BigInt(seenAt) }
+      await upsert(db, 'sales_marks', { id }, { ...seen, awaited: toFlag(awaited), accepted: toFlag(accepted) })
     },
     /** False if the database does not have turn `from`: it is older or newer than the file. */
     async turn(id: string, from: number, seenAt: number): Promise<boolean> {

@@ -10,7 +10,7 @@ import {
 } from '../../../core/sessions/session.ts'
 import { type StoredCharge, chargeOf, storedCharge } from '../../../core/sessions/stored-charge.ts'
 import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
-import { type Sql, chunks, filledUp, prepared, times, toBigint, toNumber, updates } from './sql.ts'
+import { type Sql, chunks, countOf, prepared, rowsOf, times, toBigint, toNumber, updates, upsert } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** As literals, like in the partial indexes: SQLite uses such an index only if it can prove that it applies. */
@@ -182,13 +182,8 @@ export function sessionTransaction(sql: Sql) {
     },
     /** Locks those of the devices that have not ended and that no other transaction has locked, by device. */
     async lockOfDevices(deviceIds: readonly string[]): Promise<ReadonlyMap<string, readonly Session[]>> {
-      const found: Session[] = []
-      for (const some of chunks(deviceIds)) {
-        const listed = filledUp(some)
-        const query = (lockRows ? lockedOfDevices : sessionsOfDevices)(db, listed, listed.length)
-        found.push(...(await db.executeQuery(query)).rows.map(sessionOf))
-      }
-      return Map.groupBy(found, ({ deviceId }) => deviceId ?? '')
+      const rows = await rowsOf(db, lockRows ? lockedOfDevices : sessionsOfDevices, deviceIds)
+      return Map.groupBy(rows.map(sessionOf), ({ deviceId }) => deviceId ?? '')
     },
     /** Locks the earliest due session, or one that is put off, skipping those locked by others. */
     async lockDue(now: number): Promise<Session | undefined> {
@@ -264,21 +259,11 @@ function sessionOf(row: Row<'sessions'>): Session {
 export function sessionCommandTransaction({ db }: Sql) {
   return {
     async note(deviceId: string, sessionId: string, command: SessionCommand['command'], at: number): Promise<void> {
-      const columns = { wanted: command, at: BigInt(at) }
-      await db
-        .insertInto('session_commands')
-        .values({ device_id: deviceId, session_id: sessionId, ...columns })
-        .onConflict((conflict) => conflict.columns(['device_id', 'session_id']).doUpdateSet(columns))
-        .execute()
+      const key = { device_id: deviceId, session_id: sessionId }
+      await upsert(db, 'session_commands', key, { wanted: command, at: BigInt(at) })
     },
-    async count(deviceId: string): Promise<number> {
-      const { count } = await db
-        .selectFrom('session_commands')
-        .select(({ fn }) => fn.countAll<bigint | number | string>().as('count'))
-        .where('device_id', '=', deviceId)
-        .executeTakeFirstOrThrow()
-      return Number(count)
-    },
+    count: (deviceId: string): Promise<number> =>
+      countOf(db.selectFrom('session_commands').where('device_id', '=', deviceId)),
     async take(deviceId: string, sessionId: string): Promise<SessionCommand['command'] | undefined> {
       const row = await db
         .deleteFrom('session_commands')

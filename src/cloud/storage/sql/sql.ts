@@ -1,5 +1,13 @@
 /** Context of all queries: Kysely inside one transaction, and the locking features of the database. */
-import { type Compilable, type CompiledQuery, type Kysely, type RawBuilder, sql as expression } from 'kysely'
+import {
+  type Compilable,
+  type CompiledQuery,
+  type Insertable,
+  type Kysely,
+  type RawBuilder,
+  type SelectQueryBuilder,
+  sql as expression,
+} from 'kysely'
 import type { FleetFigures } from './fleet-figures.ts'
 import type { Tables } from './tables.ts'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -37,6 +45,25 @@ const nothing = async (): Promise<void> => {
 
 /** For serialized or read-only transactions. */
 export const ALONE: RuleLocks = { hold: nothing, lock: nothing, lockHeld: nothing, lockAll: nothing, add: nothing }
+
+/** Inserts a row, or sets these columns of the row with this key. */
+export async function upsert<T extends keyof Tables, K extends keyof Insertable<Tables[T]>>(
+  db: Sql['db'],
+  table: T,
+  key: Pick<Insertable<Tables[T]>, K>,
+  columns: Omit<Insertable<Tables[T]>, K>,
+): Promise<void> {
+  await db
+    .insertInto(table)
+    .values({ ...key, ...columns } as never)
+    .onConflict((conflict) => conflict.columns(Object.keys(key) as never).doUpdateSet(columns as never))
+    .execute()
+}
+
+export async function countOf<DB, T extends keyof DB>(query: SelectQueryBuilder<DB, T, unknown>): Promise<number> {
+  const counted = query.select(({ fn }) => fn.countAll<bigint>().as('count')).$castTo<{ count: bigint }>()
+  return Number((await counted.executeTakeFirstOrThrow()).count)
+}
 
 /** Values per statement: below the smallest parameter limit of the databases. */
 const VALUES_MAX = 500
@@ -106,6 +133,21 @@ export function* parts<T>(rows: readonly T[]): Generator<readonly T[]> {
 /** A condition as a column of 1 and 0: SQLite has no boolean type. */
 export function asFlag(condition: RawBuilder<boolean>): RawBuilder<bigint> {
   return expression<bigint>`CAST(CASE WHEN ${condition} THEN 1 ELSE 0 END AS BIGINT)`
+}
+
+/** The rows of a prepared query for a list of any length. @param of the parameters of one element */
+export async function rowsOf<R, T>(
+  db: Sql['db'],
+  query: ReturnType<typeof prepared<R>>,
+  list: readonly T[],
+  of: (one: T) => readonly unknown[] = (one) => [one],
+): Promise<readonly R[]> {
+  const rows: R[] = []
+  for (const some of chunks(list)) {
+    const listed = filledUp(some)
+    rows.push(...(await db.executeQuery(query(db, listed.flatMap(of), listed.length))).rows)
+  }
+  return rows
 }
 
 type Column = 'TEXT' | 'BIGINT'

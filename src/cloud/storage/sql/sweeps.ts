@@ -1,9 +1,6 @@
 import type { ClockRecord } from '../records.ts'
-import { type InsertObject, sql as expression } from 'kysely'
-import type { Sql } from './sql.ts'
-import type { Row, Tables } from './tables.ts'
-
-type OneRow = 'clock_record' | 'clock_confirmed' | 'settlement_confirmed'
+import { sql as expression } from 'kysely'
+import { type Sql, upsert } from './sql.ts'
 
 export function sweepReader({ db }: Sql) {
   return {
@@ -26,15 +23,6 @@ export function sweepReader({ db }: Sql) {
 
 export function sweepTransaction(sql: Sql) {
   const { db, lockRows } = sql
-  /** In a table that has one row. */
-  const setRow = async <T extends OneRow>(table: T, columns: Omit<Row<T>, 'slot'>): Promise<void> => {
-    const values = { slot: 1n, ...columns } as InsertObject<Tables, OneRow>
-    await db
-      .insertInto<OneRow>(table)
-      .values(values)
-      .onConflict((conflict) => conflict.column('slot').doUpdateSet(columns))
-      .execute()
-  }
   return {
     ...sweepReader(sql),
     /** The database's clock, POSIX ms; null: it is this process's clock. */
@@ -48,7 +36,7 @@ export function sweepTransaction(sql: Sql) {
     /** Of a trusted clock. A restore that has no time yet was before this reading. */
     async noteClock({ at, sinceBoot, bootId }: ClockRecord): Promise<void> {
       const columns = { at: BigInt(at), since_boot: BigInt(sinceBoot), boot_id: bootId }
-      await setRow('clock_record', columns)
+      await upsert(db, 'clock_record', { slot: 1n }, columns)
       await db
         .updateTable('last_restore')
         .set({ at: expression<bigint>`CASE WHEN at < ${columns.at} THEN ${columns.at} ELSE at END`, dated: 1n })
@@ -57,11 +45,11 @@ export function sweepTransaction(sql: Sql) {
     },
     /** By an administrator, at this instant. */
     async confirmClock(instant: number): Promise<void> {
-      await setRow('clock_confirmed', { at: BigInt(instant) })
+      await upsert(db, 'clock_confirmed', { slot: 1n }, { at: BigInt(instant) })
     },
     /** Permits settling any number of epochs inactive since before the instant. */
     async confirmSettlement(quietBefore: number): Promise<void> {
-      await setRow('settlement_confirmed', { quiet_before: BigInt(quietBefore) })
+      await upsert(db, 'settlement_confirmed', { slot: 1n }, { quiet_before: BigInt(quietBefore) })
     },
   }
 }

@@ -1,6 +1,6 @@
 import type { SessionState } from '../../../core/sessions/session.ts'
 import type { Totals } from '../records.ts'
-import type { Sql } from './sql.ts'
+import { type Sql, countOf } from './sql.ts'
 
 /** A total of this size means "this many or more": it bounds the cost. */
 const ROWS_COUNTED_MAX = 100_000
@@ -12,10 +12,7 @@ export function totalsOf({ db }: Sql) {
       .select(({ fn }) => ['state', fn.countAll<bigint>().as('number')])
       .groupBy('state')
       .execute()
-    const outbox = await db
-      .selectFrom(db.selectFrom('outbox').select('id').limit(ROWS_COUNTED_MAX).as('some'))
-      .select(({ fn }) => fn.countAll<bigint>().as('number'))
-      .executeTakeFirstOrThrow()
+    const outbox = db.selectFrom('outbox').select('id').limit(ROWS_COUNTED_MAX)
     // Line items only: actions and limits count the same tokens again. The id range uses the primary key index.
     const accounts = await db
       .selectFrom('accounts')
@@ -27,7 +24,7 @@ export function totalsOf({ db }: Sql) {
       .execute()
     return {
       sessions: new Map(sessions.map(({ state, number }) => [state as SessionState, Number(number)])),
-      outbox: Number(outbox.number),
+      outbox: await countOf(db.selectFrom(outbox.as('some'))),
       grantedOut: accounts.reduce((sum, account) => sum + account.granted_out, 0n),
     }
   }
