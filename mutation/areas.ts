@@ -150,7 +150,7 @@ export const AREAS: readonly Area[] = [
     target: 80,
     mutate: cloud(
       'accounts/pool',
-      'accounts/decide-over-pools',
+      'policy/decide-over-pools',
       'accounts/calendar',
       'policy/line-item-of',
       'usage/usage-of-request',
@@ -159,7 +159,7 @@ export const AREAS: readonly Area[] = [
     tests: tests(
       'cloud/accounts/pool',
       'cloud/accounts/calendar',
-      'cloud/accounts/decide-over-pools',
+      'cloud/policy/decide-over-pools',
       'cloud/policy/line-item-of',
       'cloud/service-api/request-access',
       'cloud/usage/usage-of-request',

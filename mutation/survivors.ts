@@ -371,7 +371,7 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     [/^(periodAt|periods)\b.*\?\.index$/, 'A calendar always lists a period.'],
     [/^count <= current/, untested('how many periods a policy lists ahead')],
   ],
-  'src/cloud/accounts/decide-over-pools.ts': [
+  'src/cloud/policy/decide-over-pools.ts': [
     [
       'pool === undefined',
       'Only the first guess of the pools can contain an unknown one, and it charges nothing.',

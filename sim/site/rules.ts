@@ -3,7 +3,7 @@
  * them.
  */
 import { ENGINE } from '../../src/core/engine.ts'
-import { setCloudReserve } from '../../src/cloud/accounts/cloud-reserve.ts'
+import { setCloudReserve } from '../../src/cloud/policy/cloud-reserve.ts'
 import { changeConfiguration } from '../../src/cloud/service-api/change-configuration.ts'
 import { createConditions } from '../../src/cloud/service-api/change-conditions.ts'
 import { createInstance } from '../../src/cloud/service-api/create-instance.ts'

@@ -2,7 +2,7 @@
 import { ENGINE } from '../../core/engine.ts'
 import { TOLERANCE_MS } from '../../core/rules/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import { retargetAccounts } from '../accounts/retarget-accounts.ts'
+import { retargetAccounts } from './retarget-accounts.ts'
 import { LISTED_BACK_MS, limitPeriods, lineItemPeriods } from '../accounts/calendar.ts'
 import type { ConsumptionLimitRecord, LineItemRecord, PolicyRevision } from '../storage/records.ts'
 import type { Reader, Store, Transaction } from '../storage/store.ts'

@@ -100,8 +100,12 @@ async function listedPeriods(
   }
 }
 
-function capBy(rules: RulesInForce, account: AccountId): Micro | null {
-  const parsed = parseAccount(account)
-  const lineItem = parsed && rules.get(parsed.instanceId)?.lineItems.get(parsed.lineItemId)
+export function capBy(rules: RulesInForce, account: AccountId): Micro | null {
+  const loaded = rules.get(parseAccount(account)?.instanceId ?? '')
+  return loaded === undefined ? 0n : capIn(loaded, account)
+}
+
+export function capIn({ lineItems }: Pick<LoadedPolicy, 'lineItems'>, account: AccountId): Micro | null {
+  const lineItem = lineItems.get(parseAccount(account)?.lineItemId ?? '')
   return lineItem === undefined ? 0n : capOf(account, lineItem)
 }

@@ -5,7 +5,7 @@
 import { recordChange } from '../storage/audit.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { changeRules } from '../policy/bump-policy-revision.ts'
-import { closeAccounts } from '../accounts/retarget-accounts.ts'
+import { closeAccounts } from '../policy/retarget-accounts.ts'
 import { requireLineItem } from '../storage/require-record.ts'
 import type { Store } from '../storage/store.ts'
 

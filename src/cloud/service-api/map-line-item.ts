@@ -8,7 +8,7 @@ import { type LineItemBody, stateProblem } from '../../protocol/service/line-ite
 import { changedCalendar, newCalendar, unlistedPeriod } from '../accounts/calendar.ts'
 import { lockRules, bumpPolicyRevision } from '../policy/bump-policy-revision.ts'
 import type { Calendar, LineItemRecord, PolicyRevision } from '../storage/records.ts'
-import { retargetAccounts } from '../accounts/retarget-accounts.ts'
+import { retargetAccounts } from '../policy/retarget-accounts.ts'
 import { type LineItemUse, lineItemUse } from './show-line-items.ts'
 import type { Store } from '../storage/store.ts'
 

@@ -8,7 +8,7 @@ import type { GrantedAccount, Journal } from '../../../src/agent/ledger/journal.
 import { Ledger } from '../../../src/agent/ledger/ledger.ts'
 import { ActivePolicies } from '../../../src/agent/policy/active-policies.ts'
 import { type SessionAnswer, Sessions } from '../../../src/agent/sessions/sessions.ts'
-import { capIn } from '../../../src/cloud/accounts/decide-over-pools.ts'
+import { capIn } from '../../../src/cloud/policy/rules-in-force.ts'
 import type { LoadedPolicy } from '../../../src/cloud/policy/load-policy.ts'
 import type { UsageRecord } from '../../../src/cloud/storage/records.ts'
 import { usageOfEntries } from '../../../src/cloud/usage/usage-of-entries.ts'

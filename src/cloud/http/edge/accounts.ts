@@ -10,7 +10,7 @@ import {
   recoveryState,
 } from '../../../protocol/edge/administration.ts'
 import { accountLedger } from '../../accounts/account-ledger.ts'
-import { type CloudReserves, setCloudReserve, showCloudReserve } from '../../accounts/cloud-reserve.ts'
+import { type CloudReserves, setCloudReserve, showCloudReserve } from '../../policy/cloud-reserve.ts'
 import { setOfflinePolicy, showOfflinePolicy } from '../../policy/offline-policy.ts'
 import { overrideRecovery, showRecovery } from '../../sync/recovery/recovery.ts'
 import type { Store } from '../../storage/store.ts'

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { lineAccount } from '../../../../src/core/accounts/account.ts'
 import { decimal, wholeTokens } from '../../../../src/core/pricing/amount.ts'
-import { showCloudReserve } from '../../../../src/cloud/accounts/cloud-reserve.ts'
+import { showCloudReserve } from '../../../../src/cloud/policy/cloud-reserve.ts'
 import { importInstance } from '../../../../src/cloud/service-api/import-instance.ts'
 import { type SessionDeps, openSession, requestInSession } from '../../../../src/cloud/sessions/session-life.ts'
 import {

@@ -2,12 +2,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished } from 'vitest'
-import {
-  decideInTurn,
-  decideOverPools,
-  guessInTurn,
-  refundPools,
-} from '../../../src/cloud/accounts/decide-over-pools.ts'
+import { decideInTurn, decideOverPools, guessInTurn, refundPools } from '../../../src/cloud/policy/decide-over-pools.ts'
 import { charge, newPool, withhold } from '../../../src/cloud/accounts/pool.ts'
 import { type LoadedPolicy, Policies } from '../../../src/cloud/policy/load-policy.ts'
 import { createRateTable } from '../../../src/cloud/service-api/change-rate-tables.ts'

@@ -1,8 +1,8 @@
 /** Periods that are over or not in the line item's calendar keep their caps. */
 import { parseAccount } from '../../core/accounts/account.ts'
-import { currentPeriod, isToCome } from './calendar.ts'
-import { lineItemOf } from '../policy/line-item-of.ts'
-import { capOf, retarget } from './pool.ts'
+import { currentPeriod, isToCome } from '../accounts/calendar.ts'
+import { lineItemOf } from './line-item-of.ts'
+import { capOf, retarget } from '../accounts/pool.ts'
 import type { LineItemRecord, Pool } from '../storage/records.ts'
 import type { Transaction } from '../storage/store.ts'
 

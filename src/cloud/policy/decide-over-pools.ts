@@ -8,8 +8,9 @@ import { MICRO_MAX } from '../../core/pricing/amount.ts'
 import { decide, type Mode } from '../../core/rules/decide.ts'
 import { type AccessRequest, type Decision, type AvailableBalance, exactly } from '../../core/rules/decision.ts'
 import type { ReservedItem } from '../../core/sessions/session.ts'
-import type { LoadedPolicy } from '../policy/load-policy.ts'
-import { capOf, charge, free, isSamePool, newPool, refund } from './pool.ts'
+import type { LoadedPolicy } from './load-policy.ts'
+import { capBy, capIn } from './rules-in-force.ts'
+import { charge, free, isSamePool, newPool, refund } from '../accounts/pool.ts'
 import type { Pool } from '../storage/records.ts'
 import type { Reader, Transaction } from '../storage/store.ts'
 
@@ -44,11 +45,7 @@ export async function decideInTurn<T>(
 ): Promise<DecidedOverPools<T>> {
   const back = refundsByAccount(options.refunded ?? [])
   const rules = new Map(requests.map(({ loaded }) => [loaded.policy.instanceId, loaded]))
-  const cap = (account: AccountId): Pool['capTarget'] => {
-    const loaded = rules.get(parseAccount(account)?.instanceId ?? '')
-    return loaded === undefined ? 0n : capIn(loaded, account)
-  }
-  const fresh = (account: AccountId): Pool => newPool(account, cap(account))
+  const fresh = (account: AccountId): Pool => newPool(account, capBy(rules, account))
   const { guess } = options
   const likely = guess?.consulted ?? (await consultedByReading(tx, requests, fresh))
   const locked = new Map<AccountId, Pool>()
@@ -73,7 +70,7 @@ export async function decideInTurn<T>(
       continue
     }
     const created = [...turn.charged, ...turn.drawnForNothing].filter((account) => !exists.has(account))
-    const opened = await tx.accounts.open(created.map((account) => ({ account, cap: cap(account) })))
+    const opened = await tx.accounts.open(created.map((account) => ({ account, cap: capBy(rules, account) })))
     for (const account of created) exists.add(account)
     // Another transaction may have created and used a pool meanwhile.
     const raced = [...opened.values()].filter((pool) => !isSamePool(pool, locked.get(pool.account)))
@@ -278,9 +275,4 @@ function refundsByAccount(refunded: readonly ReservedItem[]): ReadonlyMap<Accoun
     }
   }
   return back
-}
-
-export function capIn({ lineItems }: Pick<LoadedPolicy, 'lineItems'>, account: AccountId): Pool['capTarget'] {
-  const lineItem = lineItems.get(parseAccount(account)?.lineItemId ?? '')
-  return lineItem === undefined ? 0n : capOf(account, lineItem)
 }
