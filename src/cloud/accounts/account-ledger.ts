@@ -15,7 +15,7 @@ export async function accountLedger(
       await reader.edge.deviceAccounts.ofInstance(instanceId),
       ({ record }) => record.account,
     )
-    const pools = await reader.edge.pools(instanceId)
+    const pools = await reader.accounts.ofInstance(instanceId)
     return {
       accounts: pools.map((pool) => ({
         account: pool.account,

@@ -246,7 +246,7 @@ class Simulation {
   /** The books agree with themselves, and with what the devices really did. */
   async audit(): Promise<void> {
     const { pools, records, entries, usage, broken } = await this.twin.store.read(async (reader) => ({
-      pools: await reader.edge.pools(INSTANCE),
+      pools: await reader.accounts.ofInstance(INSTANCE),
       records: await reader.edge.deviceAccounts.ofInstance(INSTANCE),
       entries: (
         await Promise.all(
@@ -344,7 +344,7 @@ class Simulation {
 
   async #dump(): Promise<unknown> {
     return this.twin.store.read(async (reader) => ({
-      pools: await reader.edge.pools(INSTANCE),
+      pools: await reader.accounts.ofInstance(INSTANCE),
       records: await reader.edge.deviceAccounts.ofInstance(INSTANCE),
       devices: await reader.edge.devices.find({ instanceId: INSTANCE }, 0, 10),
       usage: await listUsage(reader, { limit: 100_000 }),

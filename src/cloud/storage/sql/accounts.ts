@@ -11,18 +11,18 @@ export function accountReader(sql: Sql) {
   return {
     /** Those that exist. */
     get: (accounts: readonly AccountId[]): Promise<ReadonlyMap<AccountId, Pool>> => select(sql, accounts, 'NONE'),
+    async ofInstance(instanceId: string): Promise<readonly Pool[]> {
+      return (await rowsOf(sql, instanceId).execute()).map(poolOf)
+    },
     /** Pools by period, allocations of actions, limits of requesters. */
     async ofLineItem(instanceId: string, lineItemId: string): Promise<readonly Pool[]> {
-      const rows = await sql.db
-        .selectFrom('accounts')
-        .selectAll()
-        .where('instance_id', '=', instanceId)
-        .where('line_item_id', '=', lineItemId)
-        .orderBy('id')
-        .execute()
-      return rows.map(poolOf)
+      return (await rowsOf(sql, instanceId).where('line_item_id', '=', lineItemId).execute()).map(poolOf)
     },
   }
+}
+
+function rowsOf({ db }: Sql, instanceId: string) {
+  return db.selectFrom('accounts').selectAll().where('instance_id', '=', instanceId).orderBy('id')
 }
 
 /** @returns the accessor, and a function that locks accounts ahead of the statement before their `lock` */

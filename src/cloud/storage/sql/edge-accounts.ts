@@ -9,8 +9,6 @@ import {
   type Returnable,
   newDeviceAccount,
 } from '../device-records.ts'
-import type { Pool } from '../records.ts'
-import { poolOf } from './accounts.ts'
 import { type Sql, asFlag, chunks, filledUp, parts, prepared, tableOf, times, toFlag } from './sql.ts'
 import type { Row } from './tables.ts'
 
@@ -350,18 +348,6 @@ const saving = prepared((db, count) =>
 /** A union does not promise the order of its parts. */
 function byUnlimited(a: DeviceAccountRecord, b: DeviceAccountRecord): number {
   return Number(b.unlimited) - Number(a.unlimited) || (a.account < b.account ? -1 : 1)
-}
-
-export function poolsOf({ db }: Sql) {
-  return async (instanceId: string): Promise<readonly Pool[]> => {
-    const rows = await db
-      .selectFrom('accounts')
-      .selectAll()
-      .where('instance_id', '=', instanceId)
-      .orderBy('id')
-      .execute()
-    return rows.map(poolOf)
-  }
 }
 
 function rowOf(record: DeviceAccountRecord): Row<'device_accounts'> {

@@ -13,7 +13,7 @@ import {
 import { CLOUD } from '../audit-records.ts'
 import { auditReader, auditTransaction } from './edge-audit.ts'
 import { deviceReader, deviceTransaction, enrollmentReader, enrollmentTransaction } from './edge-devices.ts'
-import { deviceAccountReader, deviceAccountTransaction, poolsOf } from './edge-accounts.ts'
+import { deviceAccountReader, deviceAccountTransaction } from './edge-accounts.ts'
 import { epochReader, epochTransaction } from './edge-epochs.ts'
 import {
   policyDocumentReader,
@@ -72,7 +72,6 @@ export function readerOf(sql: Sql) {
       shortages: shortageReader(sql),
       recoveries: recoveryReader(sql),
       salesMarks: salesMarkReader(sql),
-      pools: poolsOf(sql),
       offlinePolicies: offlinePolicyReader(sql),
       cloudReserves: cloudReserveReader(sql),
       policyDocuments: policyDocumentReader(sql),
@@ -128,7 +127,6 @@ export function transactionOf(sql: Sql, written: Written) {
       sessionCommands: sessionCommandTransaction(sql),
       recoveries: recoveryTransaction(sql),
       salesMarks: salesMarkTransaction(sql),
-      pools: poolsOf(sql),
       offlinePolicies: offlinePolicyTransaction(sql),
       cloudReserves: cloudReserveTransaction(sql),
       policyDocuments: policyDocumentTransaction(sql),

@@ -55,7 +55,7 @@ export async function poolsOf(reader: Reader, mark: SalesMark): Promise<Readonly
   const pools = new Map<string, Pool>(await reader.accounts.get(names.filter((name) => !isHashed(name))))
   const instances = new Set(names.filter(isHashed).map((name) => name.split('/')[1] ?? ''))
   for (const instanceId of instances) {
-    for (const pool of await reader.edge.pools(instanceId)) {
+    for (const pool of await reader.accounts.ofInstance(instanceId)) {
       const name = markName(pool.account)
       if (isHashed(name)) pools.set(name, pool)
     }

@@ -105,7 +105,7 @@ export async function overrideRecovery(
     const state = await stateOf(tx, instanceId)
     if (state.since === null && state.accounts.length === 0) return state
     const at = now()
-    const withheld = (await tx.edge.pools(instanceId)).filter((pool) => pool.withheld > 0n)
+    const withheld = (await tx.accounts.ofInstance(instanceId)).filter((pool) => pool.withheld > 0n)
     const locked = await tx.accounts.lock(withheld.map(({ account }) => account))
     await tx.accounts.save([...locked.values()].map(release))
     const recovery = await tx.edge.recoveries.get(instanceId)
@@ -122,7 +122,7 @@ async function stateOf(reader: Reader, instanceId: string): Promise<RecoveryStat
   const recovery = await reader.edge.recoveries.get(instanceId)
   const isUnderWay = recovery?.endedAt === null
   const unproven = isUnderWay ? recovery.unproven : null
-  const exposed = (await reader.edge.pools(instanceId)).filter((pool) => atRisk(pool, unproven !== null) > 0n)
+  const exposed = (await reader.accounts.ofInstance(instanceId)).filter((pool) => atRisk(pool, unproven !== null) > 0n)
   return {
     since: isUnderWay ? recovery.since : null,
     unproven,

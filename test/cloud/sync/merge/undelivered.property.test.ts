@@ -153,7 +153,7 @@ class Life {
   /** The totals are sums, and the lines of the bill come to them. */
   async audit(): Promise<void> {
     const { pools, records, lines } = await this.twin.store.read(async (reader) => ({
-      pools: await reader.edge.pools(INSTANCE),
+      pools: await reader.accounts.ofInstance(INSTANCE),
       records: await reader.edge.deviceAccounts.ofInstance(INSTANCE),
       lines: (await listUsage(reader, { limit: 10_000 })).records,
     }))
