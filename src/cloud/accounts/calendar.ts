@@ -1,7 +1,8 @@
 /** Periods in UTC, counted from an anchor. A month that is too short takes its last day, the next one the anchor's. */
+import { type AccountId, lineAccount } from '../../core/accounts/account.ts'
 import { periodAt } from '../../core/rules/compile.ts'
 import type { Period } from '../../core/rules/policy.ts'
-import type { Calendar, ConsumptionLimitRecord, ResetFrequency } from '../storage/records.ts'
+import type { Calendar, ConsumptionLimitRecord, LineItemRecord, ResetFrequency } from '../storage/records.ts'
 
 type Frequency = Exclude<ResetFrequency, 'NONE'>
 
@@ -89,6 +90,11 @@ function list(
 
 export function currentPeriod(calendar: Calendar, start: number, now: number): number {
   return periodAt(lineItemPeriods(calendar, start, now).periods, now)?.index ?? calendar.first
+}
+
+/** The pool of its current period. */
+export function currentAccount({ instanceId, id, calendar, start }: LineItemRecord, now: number): AccountId {
+  return lineAccount(instanceId, id, currentPeriod(calendar, start, now))
 }
 
 /** False for a period that is over, or that only an earlier calendar had. */

@@ -20,7 +20,7 @@ export async function appendActions(
   inputs: readonly NewAction[],
   now: number,
 ): Promise<readonly ActionUse[]> {
-  const added = inputs.map((input) => actionOf(input, newId()))
+  const added = inputs.map((input) => storedAction({ ...input, id: newId() }))
   const all = await change({ store, action: 'ADD_ACTIONS' }, place, now, (stored) => [...stored, ...added])
   return all.slice(-added.length)
 }
@@ -34,7 +34,7 @@ export async function replaceActions(
 ): Promise<readonly ActionUse[]> {
   const given = inputs.flatMap(({ id }) => (id === undefined ? [] : [id]))
   if (new Set(given).size < given.length) throw new CodedError('BAD_REQUEST', 'body: two actions have the same id')
-  const wanted = inputs.map((input) => actionOf(input, input.id ?? newId()))
+  const wanted = inputs.map((input) => storedAction({ ...input, id: input.id ?? newId() }))
   return change({ store, action: 'REPLACE_ACTIONS' }, place, now, (stored) => {
     const known = new Set(stored.map(({ id }) => id))
     const unknown = given.find((id) => !known.has(id))
@@ -81,9 +81,10 @@ async function refuseInconsistent(tx: Transaction, instanceId: string, actions: 
   if (problem !== undefined) throw new CodedError('BAD_REQUEST', `body: ${problem}`)
 }
 
-function actionOf(input: Omit<ActionInput, 'id' | 'used'>, id: string): Action {
+/** As this service stores it. */
+export function storedAction(input: Omit<ActionInput, 'id' | 'used'> & { readonly id: string }): Action {
   return {
-    id,
+    id: input.id,
     name: input.name ?? null,
     conditionId: input.conditionId ?? null,
     effect: input.action,

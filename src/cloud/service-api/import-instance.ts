@@ -3,13 +3,13 @@
  * Ids stay. A repeated import changes only what differs.
  */
 import { idsOf, recordChange } from '../storage/audit.ts'
-import { type AccountId, actionAccount, lineAccount } from '../../core/accounts/account.ts'
+import { type AccountId, actionAccount } from '../../core/accounts/account.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { ImportBody, ImportResult } from '../../protocol/edge/import.ts'
 import type { ConditionInput } from '../../protocol/service/conditions.ts'
 import { type LineItemBody, parseLineItem } from '../../protocol/service/line-items.ts'
-import { currentPeriod } from '../accounts/calendar.ts'
+import { currentAccount } from '../accounts/calendar.ts'
 import { capOf, refund, takeOver } from '../accounts/pool.ts'
 import { retargetAccounts } from '../policy/retarget-accounts.ts'
 import { bumpPolicyRevision, lockRules } from '../policy/bump-policy-revision.ts'
@@ -19,7 +19,8 @@ import { nodesOf, refuseTooMuch } from './change-conditions.ts'
 import { insertInstance } from './create-instance.ts'
 import { lineItemOf } from '../policy/line-item-of.ts'
 import { lineItemRecord } from './map-line-item.ts'
-import { type ImportInputs, type ImportPlan, type ImportedLineItem, planImport, storedAction } from './plan-import.ts'
+import { storedAction } from './change-actions.ts'
+import { type ImportInputs, type ImportPlan, type ImportedLineItem, planImport } from './plan-import.ts'
 
 export interface ImportDeps {
   readonly store: Store
@@ -108,7 +109,7 @@ async function inputsOf(reader: Reader, { instanceId, body, ...wanted }: Wanted)
     lineItems.push({ record, stored, isKnown, storedActions, actions: of.actions, used: of.used ?? null })
     known.delete(id)
   }
-  const accounts = lineItems.flatMap((lineItem) => accountsOf(instanceId, lineItem, now))
+  const accounts = lineItems.flatMap((lineItem) => accountsOf(lineItem, now))
   return {
     ...{ instanceId, now, instance, storedConditions, lineItems },
     wanted: body,
@@ -120,16 +121,11 @@ async function inputsOf(reader: Reader, { instanceId, body, ...wanted }: Wanted)
   }
 }
 
-function accountsOf(
-  instanceId: string,
-  { record, actions, storedActions }: ImportedLineItem,
-  now: number,
-): readonly AccountId[] {
-  const { id, calendar, start } = record
+function accountsOf({ record, actions, storedActions }: ImportedLineItem, now: number): readonly AccountId[] {
   const actionIds = new Set([...actions, ...storedActions].map((action) => action.id))
   return [
-    lineAccount(instanceId, id, currentPeriod(calendar, start, now)),
-    ...[...actionIds].map((actionId) => actionAccount(instanceId, id, actionId)),
+    currentAccount(record, now),
+    ...[...actionIds].map((actionId) => actionAccount(record.instanceId, record.id, actionId)),
   ]
 }
 

@@ -6,13 +6,14 @@
  * repeated while both services are in use. What would lose or double use is a conflict unless it is permitted.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
-import { actionAccount, lineAccount } from '../../core/accounts/account.ts'
+import { actionAccount } from '../../core/accounts/account.ts'
 import { type Micro, MICRO_MAX, formatMicro } from '../../core/pricing/amount.ts'
 import type { Action } from '../../core/rules/policy.ts'
 import type { ImportBody, ImportChange, ImportedAction } from '../../protocol/edge/import.ts'
 import { actionsProblem } from '../../protocol/service/actions.ts'
-import { currentPeriod } from '../accounts/calendar.ts'
+import { currentAccount } from '../accounts/calendar.ts'
 import { used } from '../accounts/pool.ts'
+import { storedAction } from './change-actions.ts'
 import type { ConditionNode, Instance, LineItemRecord, Pool } from '../storage/records.ts'
 
 /** A line item of the source, in this service's terms. */
@@ -185,18 +186,6 @@ function hasChanged({ record, stored, storedActions, actions }: ImportedLineItem
   return textOf(storedActions) !== textOf(actions.map(storedAction))
 }
 
-/** An action of the source as this service stores it. */
-export function storedAction({ id, name, conditionId, action, allocation }: ImportedAction): Action {
-  return {
-    id,
-    name: name ?? null,
-    conditionId: conditionId ?? null,
-    effect: action,
-    // Not used for DENY. Source: interface, Action, row allocation.
-    allocation: action === 'DENY' ? null : (allocation ?? null),
-  }
-}
-
 function planActions(
   { changes, conflicts }: ImportPlan,
   inputs: ImportInputs,
@@ -244,7 +233,7 @@ function planUses(plan: ImportPlan, inputs: ImportInputs, lineItem: ImportedLine
   const { record, actions, used: ofLineItem } = lineItem
   if (ofLineItem === null) plan.notes.push(`Line item ${record.id}: the source does not show its use.`)
   else {
-    const account = lineAccount(instanceId, record.id, currentPeriod(record.calendar, record.start, now))
+    const account = currentAccount(record, now)
     const difference = planUse(plan, inputs, { account, lineItem, actionId: null, source: ofLineItem })
     const pool = inputs.pools.get(account)
     if (difference !== 0n && pool !== undefined) noteOutstanding(plan, record, pool, difference)

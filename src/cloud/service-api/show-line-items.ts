@@ -1,8 +1,8 @@
 /** Line items and actions with their usage: cloud charges plus billed usage of devices. */
-import { actionAccount, lineAccount } from '../../core/accounts/account.ts'
+import { actionAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import type { Action } from '../../core/rules/policy.ts'
-import { currentPeriod } from '../accounts/calendar.ts'
+import { currentAccount } from '../accounts/calendar.ts'
 import { used } from '../accounts/pool.ts'
 import type { LineItemActions, LineItemRecord } from '../storage/records.ts'
 import type { Reader } from '../storage/store.ts'
@@ -28,11 +28,9 @@ export interface ActionUse {
 export async function listLineItems(reader: Reader, instanceId: string, now: number): Promise<readonly LineItemUse[]> {
   await requireInstance(reader, instanceId)
   const records = await reader.lineItems.list(instanceId)
-  const accountOf = (record: LineItemRecord) =>
-    lineAccount(record.instanceId, record.id, currentPeriod(record.calendar, record.start, now))
-  const pools = await reader.accounts.get(records.map(accountOf))
+  const pools = await reader.accounts.get(records.map((record) => currentAccount(record, now)))
   return records.map((record): LineItemUse => {
-    const pool = pools.get(accountOf(record))
+    const pool = pools.get(currentAccount(record, now))
     return { record, used: pool === undefined ? 0n : used(pool) }
   })
 }
@@ -43,7 +41,7 @@ export async function showLineItem(reader: Reader, instanceId: string, id: strin
 }
 
 export async function lineItemUse(reader: Reader, record: LineItemRecord, now: number): Promise<LineItemUse> {
-  const account = lineAccount(record.instanceId, record.id, currentPeriod(record.calendar, record.start, now))
+  const account = currentAccount(record, now)
   const pool = (await reader.accounts.get([account])).get(account)
   return { record, used: pool === undefined ? 0n : used(pool) }
 }
