@@ -10,11 +10,11 @@ import {
   EVIDENCE_SHOWN_MAX,
 } from '../../protocol/edge/administration.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import type { Reader, Store, Transaction } from '../storage/store.ts'
+import type { Reader, Store } from '../storage/store.ts'
 import { type Attach, fenceCurrent } from '../sync/attach.ts'
 import { disconnectSessions } from '../sessions/device-sessions.ts'
 import { type Device, type DeviceClock, type DeviceFilter, billedOn, reservedOn } from '../storage/device-records.ts'
-import { requireInstance } from '../storage/require-record.ts'
+import { lockDevice, requireDevice, requireInstance } from '../storage/require-record.ts'
 
 export interface ViewDevices {
   readonly store: Pick<Store, 'read'>
@@ -41,8 +41,7 @@ export async function listDevices(
 /** @throws CodedError NOT_FOUND */
 export async function showDevice({ store, presence }: ViewDevices, deviceId: string): Promise<DeviceStateWire> {
   return store.read(async (reader) => {
-    const device = await reader.edge.devices.get(deviceId)
-    if (device === undefined) throw unknown(deviceId)
+    const device = await requireDevice(reader, deviceId)
     return stateOf(reader, device, presence(device.id))
   })
 }
@@ -123,7 +122,7 @@ export async function showEvidence(
   deviceId: string,
 ): Promise<DeviceEvidenceWire> {
   return store.read(async (reader) => {
-    if ((await reader.edge.devices.get(deviceId)) === undefined) throw unknown(deviceId)
+    await requireDevice(reader, deviceId)
     const found = await reader.edge.evidence.of(deviceId, EVIDENCE_SHOWN_MAX)
     return { evidence: found.map(({ deviceId: _, ...shown }) => shown) }
   })
@@ -205,15 +204,4 @@ async function outstandingOf(reader: Reader, deviceId: string): Promise<DeviceSt
     }
     return { account, unreported: String(unreported), billed: String(billedSoFar) }
   })
-}
-
-/** @throws CodedError NOT_FOUND */
-export async function lockDevice(tx: Transaction, deviceId: string): Promise<Device> {
-  const device = await tx.edge.devices.lock(deviceId)
-  if (device === undefined) throw unknown(deviceId)
-  return device
-}
-
-function unknown(deviceId: string): CodedError {
-  return new CodedError('NOT_FOUND', `There is no device ${deviceId}.`)
 }

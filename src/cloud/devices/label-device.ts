@@ -2,7 +2,8 @@
 import type { z } from 'zod'
 import { type labelChange, changedLabels } from '../../protocol/edge/labels.ts'
 import { recordChange } from '../storage/audit.ts'
-import { type DeviceCommands, lockDevice } from './devices.ts'
+import type { DeviceCommands } from './devices.ts'
+import { lockDevice } from '../storage/require-record.ts'
 
 /** @throws CodedError NOT_FOUND, LABEL_INVALID for too many */
 export async function labelDevice(

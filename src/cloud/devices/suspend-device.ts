@@ -5,7 +5,7 @@ import { CodedError } from '../../protocol/errors.ts'
 import { commandSession } from '../sessions/command-session.ts'
 import type { SessionDeps } from '../sessions/session-life.ts'
 import type { Store } from '../storage/store.ts'
-import { lockDevice } from './devices.ts'
+import { lockDevice } from '../storage/require-record.ts'
 import { fenceCurrent } from '../sync/attach.ts'
 import type { Device, Suspension } from '../storage/device-records.ts'
 

@@ -5,7 +5,7 @@ import type { SessionCommand } from '../../protocol/edge/sessions.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type SessionCommandResult, type CommandSession, COMMAND_ACTION, commandSession } from './command-session.ts'
 import type { SessionDeps } from './session-life.ts'
-import { lockDevice } from '../devices/devices.ts'
+import { lockDevice } from '../storage/require-record.ts'
 import { SESSION_COMMANDS_MAX } from '../devices/limits.ts'
 
 /** `NOTED`: unknown session; the command applies when the device reports it. */

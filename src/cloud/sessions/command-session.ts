@@ -2,7 +2,7 @@
 import { recordChange } from '../storage/audit.ts'
 import { type Session, hasEnded, isLive } from '../../core/sessions/session.ts'
 import type { SessionCommand } from '../../protocol/edge/sessions.ts'
-import { lockDevice } from '../devices/devices.ts'
+import { lockDevice } from '../storage/require-record.ts'
 import type { Suspension } from '../storage/device-records.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { SessionChanges, type SessionDeps } from './session-life.ts'

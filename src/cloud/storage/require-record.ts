@@ -1,12 +1,28 @@
 import { CodedError } from '../../protocol/errors.ts'
-import type { LineItemRecord } from './records.ts'
-import type { Reader } from './store.ts'
+import type { Device } from './device-records.ts'
+import type { Instance, LineItemRecord } from './records.ts'
+import type { Reader, Transaction } from './store.ts'
 
 /** @throws CodedError NOT_FOUND */
-export async function requireInstance(reader: Reader, instanceId: string): Promise<void> {
-  if ((await reader.instances.get(instanceId)) === undefined) {
-    throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
-  }
+export async function requireInstance(reader: Reader, instanceId: string): Promise<Instance> {
+  const record = await reader.instances.get(instanceId)
+  if (record === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
+  return record
+}
+
+/** @throws CodedError NOT_FOUND */
+export async function requireDevice(reader: Reader, deviceId: string): Promise<Device> {
+  return known(await reader.edge.devices.get(deviceId), deviceId)
+}
+
+/** @throws CodedError NOT_FOUND */
+export async function lockDevice(tx: Transaction, deviceId: string): Promise<Device> {
+  return known(await tx.edge.devices.lock(deviceId), deviceId)
+}
+
+function known(device: Device | undefined, deviceId: string): Device {
+  if (device === undefined) throw new CodedError('NOT_FOUND', `There is no device ${deviceId}.`)
+  return device
 }
 
 /** @throws CodedError NOT_FOUND, also for a deleted line item */

@@ -6,6 +6,7 @@ import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { z } from 'zod'
 import { CodedError, ERRORS } from '../../../protocol/errors.ts'
+import { requireDevice } from '../../storage/require-record.ts'
 import { USAGE_MEDIA_TYPES } from '../../../protocol/service/usage-export.ts'
 import { uuidInLowerCase } from '../../../protocol/wire.ts'
 import { html } from '../../../html/html.ts'
@@ -203,8 +204,7 @@ class Console {
     const operator = requireRole(signedIn.administrator, 'operator')
     const deviceId = (fieldsOf(request.params)['deviceId'] ?? '').toLowerCase()
     await requireScope(store, operator, [['params', 'deviceId']], { params: { deviceId } })
-    const device = await store.read((reader) => reader.edge.devices.get(deviceId))
-    if (device === undefined) throw new CodedError('NOT_FOUND', `There is no device ${deviceId}.`)
+    const device = await store.read((reader) => requireDevice(reader, deviceId))
     const view = await store.read((reader) => this.#view(reader, request, signedIn))
     try {
       await labelDevice(actingOn(devices, operator), deviceId, labelChangeOf(device, labels))

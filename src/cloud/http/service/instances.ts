@@ -12,7 +12,7 @@ import type { ApiVersion } from '../../../protocol/service/status.ts'
 import { createInstance } from '../../service-api/create-instance.ts'
 import { claimOf } from '../../service-api/idempotency-key.ts'
 import type { Instance } from '../../storage/records.ts'
-import { CodedError } from '../../../protocol/errors.ts'
+import { requireInstance } from '../../storage/require-record.ts'
 import type { Store } from '../../storage/store.ts'
 import { type Area, type Operation, inInstance, serviceOperation, ADMINISTRATORS } from '../operation.ts'
 import { pagesOf } from '../merge-cells.ts'
@@ -93,8 +93,7 @@ export function instanceOperations({ store, newId, present }: InstanceOperationD
       path: '/instances/:instanceId',
       params: inInstance,
       handle: async ({ params }) => {
-        const found = await store.read((reader) => reader.instances.get(params.instanceId))
-        if (found === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${params.instanceId}.`)
+        const found = await store.read((reader) => requireInstance(reader, params.instanceId))
         return { status: 200, body: instanceToWire(found) }
       },
     }),
