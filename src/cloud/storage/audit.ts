@@ -59,6 +59,11 @@ export function actingAs(store: Store, actor: Actor): Store {
   return withTransactions(store, (work) => store.transaction((tx) => work({ ...tx, actor })))
 }
 
+/** As {@link actingAs}, for the parts that a function needs. */
+export function actingFor<Deps extends { readonly store: Store }>(deps: Deps, actor: Actor): Deps {
+  return { ...deps, store: actingAs(deps.store, actor) }
+}
+
 /** Identifies a caller among keys and signed-in administrators. */
 export function identityOf({ issuer, keyId }: Pick<Actor, 'issuer'> & { readonly keyId: string }): string {
   return issuer === null ? keyId : `${issuer}#${keyId}`

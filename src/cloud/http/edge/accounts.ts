@@ -1,5 +1,5 @@
 /** Administration of the accounts of an instance: offline policies, reserves, balances and recovery. */
-import { actingAs } from '../../storage/audit.ts'
+import { actingFor } from '../../storage/audit.ts'
 import { z } from 'zod'
 import {
   accountLedger as accountLedgerForm,
@@ -58,7 +58,7 @@ function offlinePolicyOperations(deps: AdministerAccounts): readonly Operation[]
       example: { policy: 'essential', overspendCap: '50000000' },
       answers: { 200: { description: 'The policy, with the exposure of all devices.', body: offlinePolicyState } },
       handle: async ({ params, body, principal }) => {
-        const acting = { ...deps, store: actingAs(deps.store, principal) }
+        const acting = actingFor(deps, principal)
         const cap = body.policy === 'essential' ? body.overspendCap : 0n
         return { status: 200, body: await setOfflinePolicy(acting, params.instanceId, params.lineItemId, cap) }
       },
@@ -89,12 +89,9 @@ function cloudReserveOperations(deps: AdministerAccounts): readonly Operation[] 
         'Devices never receive these tokens, in each period; tokens already on devices are recalled. Charges of the cloud count towards the reserve.',
       example: { tokens: '50000000' },
       answers: { 200: { description: 'The reserve.', body: cloudReserveState } },
-      handle: async (call) => {
-        const command = { ...call.params, tokens: call.body.tokens }
-        return {
-          status: 200,
-          body: await setCloudReserve({ ...deps, store: actingAs(deps.store, call.principal) }, command),
-        }
+      handle: async ({ params, body, principal }) => {
+        const command = { ...params, tokens: body.tokens }
+        return { status: 200, body: await setCloudReserve(actingFor(deps, principal), command) }
       },
     }),
   ]
@@ -130,10 +127,9 @@ function instanceOperations(deps: AdministerAccounts): readonly Operation[] {
       answers: {
         200: { description: 'The state before the end, with the amounts that may be sold twice.', body: recoveryState },
       },
-      handle: async (call) => ({
-        status: 200,
-        body: await overrideRecovery({ ...deps, store: actingAs(deps.store, call.principal) }, call.params.instanceId),
-      }),
+      handle: async ({ params, principal }) => {
+        return { status: 200, body: await overrideRecovery(actingFor(deps, principal), params.instanceId) }
+      },
     }),
   ]
 }

@@ -1,5 +1,5 @@
 /** Enrollment of devices. */
-import { actingAs } from '../../storage/audit.ts'
+import { actingFor } from '../../storage/audit.ts'
 import type { Store } from '../../storage/store.ts'
 import {
   enrollmentRequest,
@@ -28,8 +28,7 @@ export function enrollmentOperations(deps: IssueEnrollmentToken & { readonly sto
       },
       errors: ['NOT_FOUND'],
       handle: async ({ body, principal }) => {
-        const acting = { ...deps, store: actingAs(deps.store, principal) }
-        return { status: 201, body: await issueEnrollmentToken(acting, body) }
+        return { status: 201, body: await issueEnrollmentToken(actingFor(deps, principal), body) }
       },
     }),
     edgeOperation({

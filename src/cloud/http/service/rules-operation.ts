@@ -5,7 +5,7 @@
 import { CodedError } from '../../../protocol/errors.ts'
 import { policyTag } from '../../../protocol/edge/policy-document.ts'
 import type { ApiVersion } from '../../../protocol/service/status.ts'
-import { ofRevision } from '../../policy/of-revision.ts'
+import { ofRevision } from '../../policy/bump-policy-revision.ts'
 import type { Principal } from '../../service-api/principal.ts'
 import { actingAs } from '../../storage/audit.ts'
 import type { Reader, Store } from '../../storage/store.ts'

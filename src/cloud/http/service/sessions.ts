@@ -1,5 +1,5 @@
 /** Session operations. Source: interface, Sessions and Errors; documentation on states and status codes. */
-import { actingAs } from '../../storage/audit.ts'
+import { actingFor } from '../../storage/audit.ts'
 import { z } from 'zod'
 import type { Session } from '../../../core/sessions/session.ts'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -68,7 +68,7 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
         const { instanceId } = body
         belongsTo(call)({ instanceId, deviceId: principal.deviceId })
         const session = await openSession(
-          acting(deps, principal),
+          actingFor(deps, principal),
           { instanceId, deviceId: principal.deviceId, opening },
           now,
         )
@@ -172,7 +172,7 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       handle: async (call) => {
         const { sessionId } = call.params
         const { operable, pending, session } = await closeSession(
-          acting(deps, call.principal),
+          actingFor(deps, call.principal),
           sessionId,
           belongsTo(call),
           call.now,
@@ -204,10 +204,6 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       },
     }),
   ]
-}
-
-function acting(deps: SessionDeps, principal: Principal): SessionDeps {
-  return { ...deps, store: actingAs(deps.store, principal) }
 }
 
 type SessionCall = Pick<Call<unknown, unknown, unknown, Principal['kind']>, 'principal' | 'instanceHeader'>
