@@ -6,6 +6,7 @@ import { retargetAccounts } from './retarget-accounts.ts'
 import { LISTED_BACK_MS, limitPeriods, lineItemPeriods } from '../accounts/calendar.ts'
 import type { ConsumptionLimitRecord, LineItemRecord, PolicyRevision } from '../storage/records.ts'
 import type { Reader, Store, Transaction } from '../storage/store.ts'
+import { withTransactions } from '../storage/with-transactions.ts'
 
 export interface RuleDeps {
   readonly store: Store
@@ -25,6 +26,20 @@ export function changeRules<T>(
     await bumpPolicyRevision(tx, revision, now)
     return result
   })
+}
+
+/**
+ * The store for changes by a caller who has read the rules of an instance: they would overwrite what was changed since.
+ * @param requireRead throws if the caller has not read this revision
+ */
+export function ofRevision(store: Store, instanceId: string, requireRead: (revision: number) => void): Store {
+  return withTransactions(store, (work) =>
+    store.transaction(async (tx) => {
+      const { revision } = await lockRules(tx, instanceId)
+      requireRead(revision)
+      return work(tx)
+    }),
+  )
 }
 
 /** Locks the rules for a change. @throws CodedError NOT_FOUND for an unknown instance */

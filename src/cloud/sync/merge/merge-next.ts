@@ -25,7 +25,7 @@ import {
   type Recall,
   newDeviceAccount,
 } from '../../storage/device-records.ts'
-import { reject, rejectOverspent } from '../reject.ts'
+import { reject, rejectOverspent } from './reject.ts'
 import type { Pool } from '../../storage/records.ts'
 import { saveAccounts } from '../grants/write-settlement.ts'
 import { type RulesInForce, openListedPools, overspendCapOf } from '../../policy/rules-in-force.ts'

@@ -1,11 +1,11 @@
-import type { AccountId } from '../../core/accounts/account.ts'
-import { formatMicro } from '../../core/pricing/amount.ts'
-import type { RulesInForce } from '../policy/rules-in-force.ts'
-import type { Epoch } from '../storage/device-records.ts'
-import { fenced } from './attach.ts'
-import { settleEpoch } from './grants/write-settlement.ts'
-import { keepEvidence } from './merge/keep-evidence.ts'
-import { type MergeResult, type MergeContext, ownerOf, signAnswer } from './merge-context.ts'
+import type { AccountId } from '../../../core/accounts/account.ts'
+import { formatMicro } from '../../../core/pricing/amount.ts'
+import type { RulesInForce } from '../../policy/rules-in-force.ts'
+import type { Epoch } from '../../storage/device-records.ts'
+import { fenced } from '../attach.ts'
+import { settleEpoch } from '../grants/write-settlement.ts'
+import { keepEvidence } from './keep-evidence.ts'
+import { type MergeResult, type MergeContext, ownerOf, signAnswer } from '../merge-context.ts'
 
 /** Keeps an inconsistent segment as evidence and fences the epoch. Signed, so that the device starts a new one. */
 export async function reject(
