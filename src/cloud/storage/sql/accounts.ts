@@ -12,16 +12,16 @@ export function accountReader(sql: Sql) {
     /** Those that exist. */
     get: (accounts: readonly AccountId[]): Promise<ReadonlyMap<AccountId, Pool>> => select(sql, accounts, 'NONE'),
     async ofInstance(instanceId: string): Promise<readonly Pool[]> {
-      return (await rowsOf(sql, instanceId).execute()).map(poolOf)
+      return (await ofInstance(sql, instanceId).execute()).map(poolOf)
     },
     /** Pools by period, allocations of actions, limits of requesters. */
     async ofLineItem(instanceId: string, lineItemId: string): Promise<readonly Pool[]> {
-      return (await rowsOf(sql, instanceId).where('line_item_id', '=', lineItemId).execute()).map(poolOf)
+      return (await ofInstance(sql, instanceId).where('line_item_id', '=', lineItemId).execute()).map(poolOf)
     },
   }
 }
 
-function rowsOf({ db }: Sql, instanceId: string) {
+function ofInstance({ db }: Sql, instanceId: string) {
   return db.selectFrom('accounts').selectAll().where('instance_id', '=', instanceId).orderBy('id')
 }
 
