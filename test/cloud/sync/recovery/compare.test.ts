@@ -40,9 +40,9 @@ const compared = async ({ shared = false, ...given }: Case) => {
   const reader = {
     edge: {
       salesMarks: { list: async () => Object.entries(given.marks ?? { own: 5 }).map(([id, turn]) => ({ id, turn })) },
-      pools: async (instanceId: string) => (instanceId === INSTANCE ? [...pools.values()] : []),
     },
     accounts: {
+      ofInstance: async (instanceId: string) => (instanceId === INSTANCE ? [...pools.values()] : []),
       get: async (names: readonly AccountId[]) => new Map([...pools].filter(([name]) => names.includes(name))),
     },
     usage: { settled: async () => given.settled ?? 100n },
