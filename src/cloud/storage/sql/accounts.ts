@@ -215,7 +215,7 @@ function rowOf(pool: Pool): Row<'accounts'> {
   }
 }
 
-export function poolOf(row: Row<'accounts'>): Pool {
+function poolOf(row: Row<'accounts'>): Pool {
   return {
     account: row.id,
     charged: row.charged,
