@@ -86,8 +86,7 @@ const ITEM_RETRY = { NEVER: 'no', LATER: 'later', ONLINE: RETRY.online } as cons
 
 function errorsPage(): string {
   const rows = (Object.keys(ERRORS) as ErrorCode[]).sort().map((code) => {
-    const { meaning, remedy, http, retry, ...entry } = ERRORS[code]
-    const exit = 'exit' in entry ? entry.exit : 1
+    const { meaning, remedy, http, exit, retry } = ERRORS[code]
     return `| \`${code}\` | ${meaning} | ${remedy} | ${RETRY[retry]} | ${http} | ${exit} |`
   })
   const reasons = (Object.keys(REFUSAL_REASONS) as RefusalReason[]).map((reason) => {

@@ -105,12 +105,7 @@ function settingsPage(version: string, { agent, cloud }: Tables): string {
 }
 
 function exitStatus(): string {
-  const byExit = new Map<number, ErrorCode[]>()
-  for (const code of Object.keys(ERRORS) as ErrorCode[]) {
-    const entry = ERRORS[code]
-    const exit = 'exit' in entry ? entry.exit : 1
-    byExit.set(exit, [...(byExit.get(exit) ?? []), code])
-  }
+  const byExit = Map.groupBy(Object.keys(ERRORS) as ErrorCode[], (code) => ERRORS[code].exit)
   const rows = [...byExit]
     .filter(([exit]) => exit !== 1)
     .toSorted(([a], [b]) => a - b)

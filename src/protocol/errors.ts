@@ -6,26 +6,31 @@ interface CatalogueEntry {
   readonly meaning: string
   readonly remedy: string
   readonly http: number
-  /** Process exit code; 1 if absent. */
-  readonly exit?: number
+  /** Of the process. */
+  readonly exit: number
   /** `later`: retry unchanged. `online`: retry once the device has reached the cloud. `no`: change something first. */
   readonly retry: 'no' | 'later' | 'online'
 }
 
-const catalogue = <T extends Record<string, CatalogueEntry>>(entries: T): T => entries
+const DEFAULTS = { http: 500, exit: 1, retry: 'no' } as const
+
+function catalogue<Code extends string>(
+  entries: Record<Code, Omit<CatalogueEntry, keyof typeof DEFAULTS> & Partial<CatalogueEntry>>,
+): Readonly<Record<Code, CatalogueEntry>> {
+  const whole = Object.entries<object>(entries).map(([code, entry]) => [code, { ...DEFAULTS, ...entry }])
+  return Object.fromEntries(whole) as Record<Code, CatalogueEntry>
+}
 
 export const ERRORS = catalogue({
   BAD_JSON: {
     meaning: 'The body is not well-formed JSON.',
     remedy: 'Send one JSON value in UTF-8.',
     http: 400,
-    retry: 'no',
   },
   BAD_REQUEST: {
     meaning: 'The request does not match the schema of this operation.',
     remedy: 'Correct the field that the message names.',
     http: 400,
-    retry: 'no',
   },
   BODY_INCOMPLETE: {
     meaning: 'The connection ended, or sent bytes that are not HTTP, before the body was complete.',
@@ -37,38 +42,32 @@ export const ERRORS = catalogue({
     meaning: 'The body is larger than the limit.',
     remedy: 'Send less in one request, or raise the body limit in the configuration.',
     http: 413,
-    retry: 'no',
   },
   MEDIA_TYPE_NOT_SUPPORTED: {
     meaning:
       'The Content-Type is not application/json, or the body is compressed and this operation does not accept compression.',
     remedy: 'Send the header Content-Type: application/json and an uncompressed body.',
     http: 415,
-    retry: 'no',
   },
   METHOD_NOT_ALLOWED: {
     meaning: 'This path does not support the request method.',
     remedy: 'Use one of the methods in the Allow response header.',
     http: 405,
-    retry: 'no',
   },
   HEADERS_TOO_LARGE: {
     meaning: 'The request line and the headers together exceed 16 KiB.',
     remedy: 'Use a shorter path, and a token with fewer claims.',
     http: 431,
-    retry: 'no',
   },
   EXPECTATION_UNKNOWN: {
     meaning: 'The service does not support the value of the Expect header.',
     remedy: 'Omit the Expect header, or send 100-continue.',
     http: 417,
-    retry: 'no',
   },
   TRANSFER_CODING_UNKNOWN: {
     meaning: 'The service does not support the value of the Transfer-Encoding header.',
     remedy: 'Send the body with Content-Length, or with Transfer-Encoding: chunked.',
     http: 501,
-    retry: 'no',
   },
   REQUEST_TOO_SLOW: {
     meaning: 'The request did not arrive within the time limit.',
@@ -80,64 +79,48 @@ export const ERRORS = catalogue({
     meaning: 'The service cannot produce any of the media types in the Accept header.',
     remedy: 'Accept text/csv or application/x-ndjson, or set format=csv or format=ndjson.',
     http: 406,
-    retry: 'no',
   },
   OUTPUT_UNWRITABLE: {
     meaning: 'The command cannot write its output file.',
     remedy:
       'Free disk space, or correct the path or its permissions. Then run the command again; repeat an export with the same cursor.',
-    http: 500,
     exit: 73,
-    retry: 'no',
   },
   CONFIG_NOT_RELOADED: {
     meaning: 'The running service could not reload its settings because they contain an error.',
     remedy:
       'Correct the setting that the message names and reload again. The previous settings stay in force until then.',
-    http: 500,
-    retry: 'no',
   },
   CONFIG_NEEDS_RESTART: {
     meaning: 'Some changed settings take effect only after a restart.',
     remedy: 'Restart the service, or undo the change and reload.',
-    http: 500,
-    retry: 'no',
   },
   WRITE_BUDGET_EXCEEDED: {
     meaning: 'The agent writes more to its storage per day than its write budget allows.',
     remedy:
       'Compare the bytes per decision with the operations guide. Set durability = "write-behind", or raise state.write_budget if the storage has enough write endurance.',
-    http: 500,
-    retry: 'no',
   },
   BACKUP_OVERDUE: {
     meaning: 'The last backup of the ledger is older than backup.max_age, or no backup was recorded.',
     remedy:
       'Run tallygate backup <file>, for example from a timer, or change backup.max_age. The agent keeps deciding requests in the meantime.',
-    http: 500,
-    retry: 'no',
   },
   TOKENS_LOW: {
     meaning: 'A line item has few tokens left on this device, and the cloud cannot refill them now.',
     remedy:
       'If the pool is used up: raise the quantity of the line item, allow an overdraft, or take tokens back from other devices (tallygate devices drain). If the device is offline: connect it to the cloud.',
-    http: 500,
-    retry: 'no',
   },
   TOKENS_USED_UP: {
     meaning:
       'A line item has no tokens left on this device, and the cloud cannot refill them now. Requests that it would pay are refused.',
     remedy:
       'If the pool is used up: raise the quantity of the line item, allow an overdraft, or take tokens back from other devices (tallygate devices drain). If the device is offline: connect it to the cloud.',
-    http: 500,
-    retry: 'no',
   },
   CURSOR_UNKNOWN: {
     meaning: 'This service did not issue the cursor, or its database has been replaced since.',
     remedy:
       'Use a cursor that this cloud gave: of the previous export, or the position of an event. Without a cursor, an export begins with the first record.',
     http: 400,
-    retry: 'no',
   },
   USAGE_FORGOTTEN: {
     meaning:
@@ -145,7 +128,6 @@ export const ERRORS = catalogue({
     remedy:
       'Continue with the cursor that the message names, the end of the backup. Devices send the entries that they still keep again. A line that was exported before has the same device, epoch, entry and correlation id: count it once.',
     http: 409,
-    retry: 'no',
   },
   USAGE_ARCHIVED: {
     meaning: 'Some of these usage records were moved to an archive, which the message names.',
@@ -153,7 +135,6 @@ export const ERRORS = catalogue({
       'Read the archive with tallygate usage export --from-archive and the same cursor or times. Then continue with the cursor that it prints.',
     http: 409,
     exit: 66,
-    retry: 'no',
   },
   ARCHIVE_IN_USE: {
     meaning: 'Another process archives the usage records of this cloud.',
@@ -178,39 +159,32 @@ export const ERRORS = catalogue({
       'Keep these archives, and use an empty place for the next ones. The first of them names the archive that it follows.',
     http: 409,
     exit: 78,
-    retry: 'no',
   },
   ARCHIVE_DAMAGED: {
     meaning: 'A file of an archive is missing, was changed, or does not agree with its manifest.',
     remedy: 'Replace the files that the message names from a copy. Then run tallygate usage archive verify.',
-    http: 500,
     exit: 65,
-    retry: 'no',
   },
   TOKEN_MISSING: {
     meaning: 'The request has no bearer token.',
     remedy: 'Send the header Authorization: Bearer <JWT>.',
     http: 401,
-    retry: 'no',
   },
   TOKEN_INVALID: {
     meaning: 'The bearer token is malformed, signed by an unknown key, or has a wrong signature.',
     remedy:
       'Make a token with a private key whose public key is registered (see `tallygate token`), or sign in again: `tallygate login`.',
     http: 401,
-    retry: 'no',
   },
   TOKEN_NOT_IN_TIME: {
     meaning: 'The bearer token has expired or is not valid yet.',
     remedy: 'Make a new token, or sign in again with `tallygate login`. Check the clock of the machine that makes it.',
     http: 401,
-    retry: 'no',
   },
   ACCESS_KIND_WRONG: {
     meaning: 'The token is valid but has the wrong access kind for this operation.',
     remedy: 'Use a token of the kind that the message names. docs/reference/authorization.md lists all operations.',
     http: 403,
-    retry: 'no',
   },
   SESSION_OF_ANOTHER: {
     meaning:
@@ -218,27 +192,23 @@ export const ERRORS = catalogue({
     remedy:
       'Use a token of the device that opened the session, or a client token of its instance. A forked process opens another session.',
     http: 403,
-    retry: 'no',
   },
   INSTANCE_NOT_IN_TOKEN: {
     meaning: 'The audience of the client token does not contain this instance.',
     remedy: 'Use a token whose aud claim lists the instance.',
     http: 403,
-    retry: 'no',
   },
   ROLE_MISSING: {
     meaning: 'The administration key or the signed-in user does not have the role that this operation requires.',
     remedy:
       'Use a key with the role that the message names. An administrator with the role keys can add it: `tallygate keys set --role`. Roles of signed-in users come from the setting oidc.access.',
     http: 403,
-    retry: 'no',
   },
   INSTANCE_NOT_IN_SCOPE: {
     meaning: 'The key or the signed-in user is limited to instances, and the request concerns others.',
     remedy:
       'Name an instance of the key: with --instance in a command, with the path or the parameter instanceId in a request. Otherwise, use a key that is not limited to instances.',
     http: 403,
-    retry: 'no',
   },
   SIGN_IN_NOT_MAPPED: {
     meaning: 'The provider has authenticated the user, but no rule of the cloud gives the user a role.',
@@ -246,7 +216,6 @@ export const ERRORS = catalogue({
       'Ask for membership in a group that oidc.access names, or ask the operator of the cloud for a rule there. Then run `tallygate login` again.',
     http: 403,
     exit: 77,
-    retry: 'no',
   },
   SIGN_IN_UNAVAILABLE: {
     meaning:
@@ -263,72 +232,61 @@ export const ERRORS = catalogue({
       'Use an administration key (--admin-key), the other way to sign in (--device or --browser), or ask the operator to set oidc.issuer.',
     http: 404,
     exit: 69,
-    retry: 'no',
   },
   SIGN_IN_FAILED: {
     meaning: 'The OpenID Connect provider or the user did not complete the sign-in.',
     remedy: 'Run `tallygate login` again. If it fails again, give the message to the administrator of the provider.',
     http: 401,
     exit: 77,
-    retry: 'no',
   },
   SIGN_IN_REQUIRED: {
     meaning: 'The command has no administration key, and no user is signed in to this cloud on this machine.',
     remedy: 'Run `tallygate login`, or name a key: --admin-key, TALLYGATE_ADMIN_KEY or `tallygate context add`.',
     http: 401,
     exit: 77,
-    retry: 'no',
   },
   CONSOLE_OFF: {
     meaning: 'This cloud does not serve its console.',
     remedy: 'Ask the operator of the cloud to set `http.console` to `on`, or use the commands of `tallygate`.',
     http: 404,
     exit: 69,
-    retry: 'no',
   },
   CONSOLE_SIGN_IN_REFUSED: {
     meaning: 'The code or token of a sign-in to the console cannot be used, or was used already.',
     remedy: 'Run `tallygate console` again, and open the new URL within a minute.',
     http: 401,
     exit: 77,
-    retry: 'no',
   },
   CONSOLE_FORM_REFUSED: {
     meaning:
       'A form of the console was sent by another site, belongs to an earlier sign-in, was not confirmed, is too large, or has another Content-Type than application/x-www-form-urlencoded.',
     remedy: 'Open the page again, and send its form.',
     http: 403,
-    retry: 'no',
   },
   INSTANCE_HEADER_MISSING: {
     meaning: 'This operation requires the x-instance-id header with a client token.',
     remedy: 'Set x-instance-id to the UUID of the instance.',
     http: 400,
-    retry: 'no',
   },
   LAST_ADMINISTRATION_KEY: {
     meaning: 'At least one administration key with the role keys must remain.',
     remedy: 'Register another administration key with this role first.',
     http: 403,
-    retry: 'no',
   },
   NOT_FOUND: {
     meaning: 'The resource or route does not exist.',
     remedy: 'Check the names and ids that you gave; in a request, also the path.',
     http: 404,
-    retry: 'no',
   },
   CONFLICT: {
     meaning: 'The state of the resource does not allow this operation.',
     remedy: 'Resolve what the message names, then repeat the operation.',
     http: 409,
-    retry: 'no',
   },
   RULES_CHANGED: {
     meaning: 'The rules of the instance have changed since the caller read them, and this change could overwrite that.',
     remedy: 'Read them again, and repeat the change with the new ETag in If-Match.',
     http: 412,
-    retry: 'no',
   },
   KEY_BUSY: {
     meaning: 'This caller has more requests in progress than its share of the service allows.',
@@ -346,7 +304,6 @@ export const ERRORS = catalogue({
   INTERNAL: {
     meaning: 'The service failed because of an unexpected error.',
     remedy: 'Try again later. If the error persists, report the correlation id from the log line.',
-    http: 500,
     exit: 70,
     retry: 'later',
   },
@@ -359,118 +316,87 @@ export const ERRORS = catalogue({
   NODE_TOO_OLD: {
     meaning: 'This version of Node.js cannot run tallygate.',
     remedy: 'Use the pinned runtime (npx tallygate), or Node.js 24.11 or newer.',
-    http: 500,
     exit: 78,
-    retry: 'no',
   },
   SYSTEM_UNSUPPORTED: {
     meaning: 'The operating system lacks a feature that the agent requires.',
     remedy: 'Run the agent on Linux with /proc mounted.',
-    http: 500,
     exit: 78,
-    retry: 'no',
   },
   CONFIG_UNREADABLE: {
     meaning: 'The configuration file cannot be read or is not TOML.',
     remedy: 'Check the path, its permissions, and the line that the message names.',
-    http: 500,
     exit: 78,
-    retry: 'no',
   },
   CONFIG_INVALID: {
     meaning: 'A setting is unknown or has an invalid value.',
     remedy:
       'Correct the setting that the message names. `tallygate agent --help` and `tallygate cloud --help` list all settings.',
-    http: 500,
     exit: 78,
-    retry: 'no',
   },
   USAGE: {
     meaning: 'The command line is invalid.',
     remedy: 'See --help.',
-    http: 500,
     exit: 64,
-    retry: 'no',
   },
   FILE_INVALID: {
     meaning: 'A file with objects of the cloud is not well-formed, or an object in it is invalid.',
     remedy: 'Correct the lines that the message names. Nothing was changed.',
     http: 400,
     exit: 65,
-    retry: 'no',
   },
   ADDRESS_IN_USE: {
     meaning: 'Another process listens on this address and port.',
     remedy: 'Stop the other process, or choose another port (0 selects any free port).',
-    http: 500,
     exit: 75,
-    retry: 'no',
   },
   ADDRESS_NOT_PERMITTED: {
     meaning: 'The service cannot listen on this address.',
     remedy: 'Choose an address of this machine and a port that the user may open.',
-    http: 500,
     exit: 77,
-    retry: 'no',
   },
   SOCKET_IN_USE: {
     meaning: 'Another agent answers on this socket.',
     remedy: 'Stop the other agent first, or give this agent another socket path.',
-    http: 500,
     exit: 75,
-    retry: 'no',
   },
   SOCKET_PATH_OCCUPIED: {
     meaning: 'The socket path exists and is not a socket, or the socket cannot be created.',
     remedy: 'Remove the file if it is not needed, or choose another path.',
-    http: 500,
     exit: 73,
-    retry: 'no',
   },
   SOCKET_PASSED_UNUSABLE: {
     meaning: 'The agent cannot serve the socket that the service manager passed.',
     remedy:
       'Give the socket unit exactly one ListenStream= with a path, or disable the unit; the agent then creates its own socket.',
-    http: 500,
     exit: 78,
-    retry: 'no',
   },
   STATE_IN_USE: {
     meaning: 'Another process has locked this database.',
     remedy: 'Stop the other agent or cloud that uses this directory.',
-    http: 500,
     exit: 75,
-    retry: 'no',
   },
   STATE_UNWRITABLE: {
     meaning: 'The state directory cannot be created or written.',
     remedy:
       'Free space (`df`) or inodes (`df -i`) if the disk is full. Mount the file system for writing if it is read-only. Otherwise, give the service user a directory that it owns.',
-    http: 500,
     exit: 73,
-    retry: 'no',
   },
   DATABASE_NEWER: {
     meaning: 'The database was written by a newer version of tallygate.',
     remedy: 'Install that version again, or restore a backup that this version wrote.',
-    http: 500,
     exit: 65,
-    retry: 'no',
   },
   DATABASE_CORRUPT: {
     meaning: 'The database file is damaged or is not a tallygate database.',
     remedy:
       'Keep this file: it may contain unbilled usage. On a device, restart the agent, which sets a damaged file aside and delivers what can be proven, or restore a backup (`tallygate restore <backup>`). In the cloud, put a backup in its place (docs/how-to/operations.md).',
-    http: 500,
     exit: 65,
-    retry: 'no',
   },
   CLOCK_WRONG: {
     meaning:
       'The clock of this machine differs from the time signed by the cloud. Decisions use the signed time; logs, certificates and other programs use the wrong one.',
     remedy: 'Set the clock (`sudo timedatectl set-ntp true`), and check the battery of the hardware clock.',
-    http: 500,
-    retry: 'no',
   },
   LEDGER_EDITED: {
     meaning:
@@ -478,7 +404,6 @@ export const ERRORS = catalogue({
     remedy:
       "Run 'tallygate verify' to list every difference, and find out who changed the file. The condition ends when the device attaches again.",
     http: 409,
-    retry: 'no',
   },
   DATABASE_UNREACHABLE: {
     meaning:
@@ -501,7 +426,6 @@ export const ERRORS = catalogue({
     remedy: 'Provide a database that meets the requirement in the message.',
     http: 503,
     exit: 78,
-    retry: 'no',
   },
   DATABASE_DIFFERS: {
     meaning: 'The database server is not a physical copy of the one that this node used first. Nothing was changed.',
@@ -524,45 +448,34 @@ export const ERRORS = catalogue({
     meaning: 'The request concerns the data of one cell, and does not say which one. Nothing was changed.',
     remedy: 'Name one of the cells in the message with the header x-cell (commands: --cell), or name an instance.',
     http: 400,
-    retry: 'no',
   },
   CELL_DIFFERS: {
     meaning: 'The database belongs to another cell, or another cloud, than the settings name. Nothing was changed.',
     remedy:
       'Correct the setting cells: each database keeps its name, the first cell stays the first one, and each node has all cells. If a database was lost, restore it. A database that is a cell cannot be used with the setting db.',
-    http: 500,
     exit: 78,
-    retry: 'no',
   },
   STORE_NOT_MIGRATED: {
     meaning: 'The PostgreSQL database of the cloud is empty, but its directory contains a SQLite database with data.',
     remedy:
       "Run 'tallygate cloud migrate' to copy the data (docs/how-to/postgresql.md). To start empty, pass --store-start-empty true.",
-    http: 500,
     exit: 78,
-    retry: 'no',
   },
   MIGRATION_UNFINISHED: {
     meaning: 'The PostgreSQL database contains a part of the data of another database.',
     remedy: "Run 'tallygate cloud migrate' again with the same source, which continues it. Then start the cloud.",
-    http: 500,
     exit: 78,
-    retry: 'no',
   },
   MIGRATION_REFUSED: {
     meaning: 'The target of a migration contains other data. The command changed nothing.',
     remedy: "Create an empty database, and run 'tallygate cloud migrate' again with it.",
-    http: 500,
     exit: 65,
-    retry: 'no',
   },
   MIGRATION_DIFFERS: {
     meaning: 'The copied data are not the same as their source. No cloud starts on the copy.',
     remedy:
       "Stop every process that writes to either database, create an empty database, and run 'tallygate cloud migrate' again with it.",
-    http: 500,
     exit: 65,
-    retry: 'no',
   },
   OUTCOME_UNKNOWN: {
     meaning:
@@ -570,43 +483,32 @@ export const ERRORS = catalogue({
     remedy:
       'Send a request that has an Idempotency-Key again with the same key. For others, check first whether the change was made.',
     http: 503,
-    retry: 'no',
   },
   BACKUP_UNUSABLE: {
     meaning: 'The file is not a backup of a ledger, or it is damaged. Nothing was replaced.',
     remedy: 'Use another backup that `tallygate backup` made.',
-    http: 500,
     exit: 65,
-    retry: 'no',
   },
   BACKUP_FOREIGN: {
     meaning: 'The backup belongs to a different device than the ledger that it would replace.',
     remedy: 'Use a backup of this device, or another state directory.',
-    http: 500,
     exit: 65,
-    retry: 'no',
   },
   RESERVATION_OPEN: {
     meaning: 'The ledger to be replaced has an open reservation, so some usage may not be recorded in it yet.',
     remedy: 'Start the agent once and stop it cleanly, then restore.',
-    http: 500,
     exit: 75,
-    retry: 'no',
   },
   LEDGER_UNREADABLE: {
     meaning: 'The ledger does not exist or cannot be read.',
     remedy: 'Check the path, and that your user can read the file: the database belongs to the user of the agent.',
-    http: 500,
     exit: 66,
-    retry: 'no',
   },
   LOG_UNREADABLE: {
     meaning: 'No log lines can be read.',
     remedy:
       'Run the command as root or as a member of systemd-journal, name the unit (--unit) or the file (--file), or start the agent.',
-    http: 500,
     exit: 66,
-    retry: 'no',
   },
   DECISION_UNKNOWN: {
     meaning: 'This device has no decision or refusal with that correlation id.',
@@ -614,23 +516,18 @@ export const ERRORS = catalogue({
       'Check the id (correlationId in the response, or the header x-tallygate-correlation-id of a refusal) and the device. explain.decisions sets how many decisions are kept; delivered usage is in the cloud (`tallygate usage export`).',
     http: 404,
     exit: 66,
-    retry: 'no',
   },
   DECISION_DIFFERS: {
     meaning: 'Replaying a recorded decision with its original rules and inputs gave a different result.',
     remedy:
       'Run `tallygate verify` to check the ledger: the database may have been altered. Send a `tallygate support-bundle` to support.',
-    http: 500,
     exit: 65,
-    retry: 'no',
   },
   ENGINE_DIFFERS: {
     meaning: 'Another version of the engine made the recorded decision, so this version cannot compare it.',
     remedy:
       'This is normal after an upgrade. Use `tallygate explain` of the version that decided to compare it; `tallygate verify` checks the ledger with any version.',
-    http: 500,
     exit: 69,
-    retry: 'no',
   },
   NOT_ENROLLED: {
     meaning: 'This device is not enrolled in a cloud yet.',
@@ -638,7 +535,6 @@ export const ERRORS = catalogue({
       'On a machine with an administration key, run tallygate devices enrollment-token --instance <instance> | install -m 600 /dev/stdin token. On this device, run sudo install -m 400 -o tallygate token /etc/tallygate/enrollment-token, then sudo systemctl reload tallygate-agent. A file elsewhere is set with enrollment.token_file.',
     http: 503,
     exit: 78,
-    retry: 'no',
   },
   ENROLLMENT_REFUSED: {
     meaning:
@@ -646,14 +542,12 @@ export const ERRORS = catalogue({
     remedy: 'Ask an administrator for a new token (`tallygate devices enrollment-token`).',
     http: 403,
     exit: 77,
-    retry: 'no',
   },
   TRUST_MISMATCH: {
     meaning: 'The server at this address does not have a key that was pinned.',
     remedy: 'Check the address. If the cloud was set up again, enroll the device again.',
     http: 502,
     exit: 76,
-    retry: 'no',
   },
   DEVICE_LOCKED: {
     meaning: 'An administrator has locked this device. It grants no requests, but still delivers its backlog.',
@@ -667,7 +561,6 @@ export const ERRORS = catalogue({
       'An administrator has ended the service of this device. It still delivers its backlog, and receives no more grants.',
     remedy: 'Enroll the device again with a token that was made after the termination. Its backlog is not lost.',
     http: 403,
-    retry: 'no',
   },
   DEVICE_REVOKED: {
     meaning:
@@ -675,13 +568,11 @@ export const ERRORS = catalogue({
     remedy:
       'Contact an administrator of the cloud: `tallygate audit list --device <name>` shows who revoked it. To use the machine again: stop the agent, move its state directory away (it may contain unbilled usage), and start the agent with an empty directory and a new enrollment token. The cloud then treats it as a new device.',
     http: 403,
-    retry: 'no',
   },
   NOT_ON_DEVICE: {
     meaning: 'Devices do not offer this operation of the service API.',
     remedy: 'Send the request to the cloud, at the address that the message names.',
     http: 404,
-    retry: 'no',
   },
   POLICY_MISSING: {
     meaning: 'The device has not received the rules of this instance yet.',
@@ -718,13 +609,11 @@ export const ERRORS = catalogue({
     remedy:
       'Upgrade the agent. Until then the device uses its current rules, for as long as they can be used without confirmation.',
     http: 409,
-    retry: 'no',
   },
   CLOUD_ENGINE_OLD: {
     meaning: 'The rules were made for an engine that is too old for the agent.',
     remedy: 'Upgrade the cloud, or install the previous version of the agent.',
     http: 409,
-    retry: 'no',
   },
   NOT_ATTACHED: {
     meaning: 'The device is not attached to the cloud: it has not attached yet, or was fenced.',
@@ -759,7 +648,6 @@ export const ERRORS = catalogue({
     remedy: 'Run the application as another user, or give this user permission (settings callers.*).',
     http: 403,
     exit: 77,
-    retry: 'no',
   },
   CALLER_UNMAPPED: {
     meaning:
@@ -768,7 +656,6 @@ export const ERRORS = catalogue({
       'Map this user into the container of the agent (for instance podman --uidmap), run the application in the same container, or run the agent outside.',
     http: 403,
     exit: 77,
-    retry: 'no',
   },
   CALLER_LIMITED: {
     meaning: 'The calling user exceeded its limit of requests or tokens for this time window.',
@@ -780,13 +667,11 @@ export const ERRORS = catalogue({
     meaning: 'The calling user has as many open sessions as its limit allows.',
     remedy: 'End a session that is no longer needed, or raise the limit of this user (setting callers.limits).',
     http: 429,
-    retry: 'no',
   },
   REQUEST_TOO_LARGE: {
     meaning: 'The request needs tokens of more accounts than the device can request from the cloud at once.',
     remedy: 'Split it into several requests with fewer items.',
     http: 413,
-    retry: 'no',
   },
   LABEL_INVALID: {
     meaning:
@@ -795,13 +680,11 @@ export const ERRORS = catalogue({
       'Write labels like site=berlin, without spaces. Remove labels that are not needed with tallygate devices label DEVICE --remove KEY.',
     http: 400,
     exit: 64,
-    retry: 'no',
   },
   IDEMPOTENCY_CONFLICT: {
     meaning: 'This idempotency key was already used with a different request.',
     remedy: 'Use a new key, or the next request number, for each new request. Repeat one only with the same body.',
     http: 409,
-    retry: 'no',
   },
   IDEMPOTENCY_IN_PROGRESS: {
     meaning: 'A request with this idempotency key is still being decided.',
@@ -830,15 +713,12 @@ export const ERRORS = catalogue({
       'Renew the certificate of the server if it has expired, use a host name of the certificate, or name its authority with --ca-file (`tallygate context add` stores it). Check the clock of this machine.',
     http: 502,
     exit: 69,
-    retry: 'no',
   },
   CERTIFICATE_NOT_VALID: {
     meaning:
       'The TLS certificate of a service is expired, not valid yet, about to expire, or not for the host name that clients use. The service keeps running.',
     remedy:
       'Renew the certificate, or change its names or the public URL, then reload the service. Check the clock of this machine.',
-    http: 500,
-    retry: 'no',
   },
   SOURCE_UNREACHABLE: {
     meaning: 'The service from which data is imported does not respond, or not completely.',
@@ -852,7 +732,6 @@ export const ERRORS = catalogue({
     remedy: 'Check its address, the API version, and that it knows the key and permits it to read.',
     http: 502,
     exit: 77,
-    retry: 'no',
   },
   SOURCE_UNEXPECTED: {
     meaning: 'The service from which data is imported sent an answer that this program does not understand.',
@@ -860,14 +739,12 @@ export const ERRORS = catalogue({
       'Check that the address is that of a monetization service, prefix included. Nothing of the instance that the answer belongs to was imported.',
     http: 502,
     exit: 76,
-    retry: 'no',
   },
   IMPORT_CONFLICT: {
     meaning: 'Something cannot be imported without a decision: the output names it. The rest was compared or imported.',
     remedy: 'Resolve each conflict that the output names, and run the command again.',
     http: 409,
     exit: 65,
-    retry: 'no',
   },
   BROKER_UNREACHABLE: {
     meaning: 'The MQTT broker for change notifications does not respond, or closes every connection.',
@@ -882,14 +759,12 @@ export const ERRORS = catalogue({
     remedy:
       'If push.password_file is set, correct the password in it, or push.username. Otherwise the device signs in with its own key: run tallygate doctor to see whether the cloud accepts it, or correct the permissions at the broker. Until then, the device finds changes at its next sync.',
     http: 502,
-    retry: 'no',
   },
   BROKER_NOT_TRUSTED: {
     meaning: 'The certificate of the MQTT broker has expired, is for another name, or is from an untrusted authority.',
     remedy:
       'Renew the certificate, or add its authority: tls.ca_file of the agent, push.ca_file of the cloud. Until then, the device finds changes at its next sync.',
     http: 502,
-    retry: 'no',
   },
   AGENT_UNREACHABLE: {
     meaning: 'No agent responds on this socket.',
@@ -905,45 +780,35 @@ export const ERRORS = catalogue({
       'Run `sudo usermod -aG tallygate "$USER"` and sign in again, or run the command with sudo. The setting socket.mode gives all users access.',
     http: 403,
     exit: 77,
-    retry: 'no',
   },
   ANSWER_UNEXPECTED: {
     meaning: 'The program does not understand the response of the service.',
     remedy: 'Check that the address belongs to a tallygate service with a compatible version.',
     http: 502,
     exit: 76,
-    retry: 'no',
   },
   DEMO_FAILED: {
     meaning: 'The demo did not finish, or a service of `tallygate dev` did not run.',
     remedy: 'Run it again with --keep (demo) or --directory (dev), and read the logs in that directory.',
-    http: 500,
     exit: 70,
-    retry: 'no',
   },
   KEY_UNUSABLE: {
     meaning: 'The file does not contain a private key that can sign access tokens.',
     remedy: 'Use a PEM file with an RSA key of 2048 bits or more, or a P-256 key, without a passphrase.',
-    http: 500,
     exit: 66,
-    retry: 'no',
   },
   SIGNING_KEY_DIFFERS: {
     meaning: 'The devices of this store do not trust the signing key of this node.',
     remedy:
       'Copy signing-key.pem from the directory or a backup of another node to the path that the message names. If the key is lost, start with --keys-replace-signing and the thumbprint of the replacement key, and enroll the devices again.',
-    http: 500,
     exit: 78,
-    retry: 'no',
   },
   DEVICE_KEY_UNUSABLE: {
     meaning:
       'The private key file of this device is missing, readable by other users, or does not contain a key of the right kind.',
     remedy:
       'Put the newest key file back. If it is lost, move the state directory away (it may contain unbilled usage), and enroll the device again with an empty one and a new token.',
-    http: 500,
     exit: 66,
-    retry: 'no',
   },
   DEVICE_KEY_REFUSED: {
     meaning: 'The cloud does not accept the next key of this device.',
@@ -956,27 +821,23 @@ export const ERRORS = catalogue({
     remedy:
       'If the key file was restored from a backup, put the newest key file back. Otherwise the key was copied: revoke the device, and enroll it again with an empty state directory.',
     http: 401,
-    retry: 'no',
   },
   DEVICE_KEY_PROVIDED: {
     meaning: 'The operator provides the key of this device (device.key_file), so the agent cannot make the next one.',
     remedy: 'Set device.next_key_file to the next key, restart the agent, and run `tallygate rotate-key` again.',
     http: 409,
-    retry: 'no',
   },
   DEVICE_FORKED: {
     meaning:
       'The cloud has a different history of this device: the state of the device was copied, or restored from a backup.',
     remedy: 'Look for a second device with the same state. The cloud bills the usage of both.',
     http: 409,
-    retry: 'no',
   },
   USAGE_UNBILLED: {
     meaning:
       'The cloud did not bill some entries of this device: they are inconsistent, or use more than the device could have been granted.',
     remedy: 'An administrator can find the entries and the reason in the evidence for this device in the cloud.',
     http: 409,
-    retry: 'no',
   },
   ATTACH_TOO_OFTEN: {
     meaning:
@@ -1061,14 +922,12 @@ export const ERRORS = catalogue({
     meaning: 'The session accepts no more requests: it was terminated, failed or disconnected, or is locked.',
     remedy: 'Stop the use that this session paid for, and create another session.',
     http: 409,
-    retry: 'no',
   },
   SESSION_ON_DEVICE: {
     meaning:
       'This session belongs to the agent of a device, which accepts its requests. The cloud can only show, lock and end it.',
     remedy: 'Send the request to the socket of the agent that opened the session.',
     http: 409,
-    retry: 'no',
   },
   GRANTS_FORGOTTEN: {
     meaning:
@@ -1082,7 +941,6 @@ export const ERRORS = catalogue({
     meaning: 'A sync message is malformed, not signed by its device, or inconsistent.',
     remedy: 'Run `tallygate verify` on the device: its database may have been altered.',
     http: 422,
-    retry: 'no',
   },
 })
 
@@ -1105,8 +963,7 @@ export class CodedError extends Error {
   }
 
   get exitCode(): number {
-    const entry: CatalogueEntry = ERRORS[this.code]
-    return entry.exit ?? 1
+    return ERRORS[this.code].exit
   }
 }
 

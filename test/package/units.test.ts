@@ -63,12 +63,11 @@ describe('the units', () => {
 
   it.each(SERVICES)('%s keeps trying after every failure but those that no restart cures', (unit) => {
     const final = values(unit, 'RestartPreventExitStatus')[0]!.split(' ').map(Number)
-    const exitOf = (code: keyof typeof ERRORS): number => (ERRORS[code] as { readonly exit?: number }).exit ?? 1
     for (const code of ['USAGE', 'CONFIG_INVALID', 'DATABASE_NEWER', 'DATABASE_CORRUPT'] as const) {
-      expect(final).toContain(exitOf(code))
+      expect(final).toContain(ERRORS[code].exit)
     }
     // Callers of the agent wait in its socket; those of the cloud are refused anyway.
-    expect(final.includes(exitOf('DEVICE_KEY_UNUSABLE'))).toBe(unit === 'tallygate-agent.service')
+    expect(final.includes(ERRORS.DEVICE_KEY_UNUSABLE.exit)).toBe(unit === 'tallygate-agent.service')
     for (const code of [
       'DISK_FAILED',
       'STATE_UNWRITABLE',
@@ -76,7 +75,7 @@ describe('the units', () => {
       'ADDRESS_IN_USE',
       'ADDRESS_NOT_PERMITTED',
     ] as const) {
-      expect(final).not.toContain(exitOf(code))
+      expect(final).not.toContain(ERRORS[code].exit)
     }
   })
 })
