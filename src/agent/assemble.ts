@@ -16,7 +16,6 @@ import { Ledger } from './ledger/ledger.ts'
 import type { Cloud } from './sync/cloud.ts'
 import type { DeviceKeys } from './keys/device-key.ts'
 import { DeviceTokens } from './keys/device-token.ts'
-import type { LinkOptions } from './sync/limits.ts'
 import { type Link, createLink } from './sync/link.ts'
 import type { EnrollmentToken, LinkLog, Randomness, Timers } from './sync/ports.ts'
 import type { Push } from './sync/push.ts'
@@ -130,7 +129,9 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
     keys,
     enrollmentToken: async () => enrollmentTokenOf(deps),
     log,
-    options: linkOptions(settings, version, engine),
+    settings,
+    software: `tallygate ${version}`,
+    engine,
     snapshot,
     timers,
     tokens,
@@ -336,29 +337,4 @@ function keepClock(journal: Pick<Journal, 'saveClock'>, ledger: Ledger, timers: 
     // A failing journal reports itself; the next attempt follows.
     journal.saveClock(ledger.stamp()).catch(() => undefined)
   })
-}
-
-function linkOptions({ sync, grants }: AgentSettings, version: string, engine: Engine): LinkOptions {
-  return {
-    get syncEveryMs() {
-      return sync.interval
-    },
-    get heartbeatEveryMs() {
-      return sync.heartbeat
-    },
-    get sessionCheckEveryMs() {
-      return sync.sessionCheck
-    },
-    batchEntries: sync.batch,
-    backoffBaseMs: sync.backoffMin,
-    backoffCapMs: sync.backoffMax,
-    get returnUnusedOnStop() {
-      return grants.returnOnStop
-    },
-    get stopTimeoutMs() {
-      return sync.stopTimeout
-    },
-    software: `tallygate ${version}`,
-    engine,
-  }
 }

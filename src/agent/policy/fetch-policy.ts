@@ -9,13 +9,13 @@ import { type AcceptedPolicy, acceptPolicy } from './accept-policy.ts'
 import type { ActivePolicies } from './active-policies.ts'
 
 export async function fetchPolicy(context: StepContext, instanceId: string): Promise<StepResult> {
-  const { cloud, memory, health, signal, options } = context
+  const { cloud, memory, health, signal, engine } = context
   const identity = identityOf(memory)
   const policyMemory = memory.policies.get(instanceId)
   if (policyMemory === undefined) throw new Error('invariant: only a policy of an own instance is fetched')
   policyMemory.tried = true
   try {
-    const request = { instanceId, knownRevision: policyMemory.applied, engine: options.engine }
+    const request = { instanceId, knownRevision: policyMemory.applied, engine }
     const answer = await call(context, () => cloud.policy(identity, request, signal))
     if (answer.kind === 'DOCUMENT') await takeDocument(context, instanceId, policyMemory, answer.document)
     health.clear(policySubject(instanceId))
@@ -36,13 +36,9 @@ async function takeDocument(
   policyMemory: PolicyMemory,
   document: string,
 ): Promise<void> {
-  const { journal, ledger, activePolicies, memory, log, options } = context
+  const { journal, ledger, activePolicies, memory, log, engine } = context
   if ((await memory.trust.open('policy', document)) === undefined) await learnKeys(context)
-  const policy = await acceptPolicy(memory.trust, document, {
-    instanceId,
-    above: policyMemory.floor,
-    engine: options.engine,
-  })
+  const policy = await acceptPolicy(memory.trust, document, { instanceId, above: policyMemory.floor, engine })
   const { revision } = policy.document
   const identity = identityOf(memory)
   // Rules of other instances may be signed by keys that this document drops: a restart must still verify them.
@@ -83,10 +79,9 @@ function putInForce(
 
 /** Verifies each stored document again: a manipulated database has no effect, and the engine may be another. */
 export async function restorePolicies(
-  { activePolicies, health, log, memory, options }: StepContext,
+  { activePolicies, health, log, memory, engine }: StepContext,
   stored: readonly StoredPolicy[],
 ): Promise<void> {
-  const { engine } = options
   for (const { instanceId, revision, document, confirmedAt } of stored) {
     const policyMemory = memory.policies.get(instanceId)
     if (policyMemory === undefined) continue

@@ -5,7 +5,7 @@ import { type LinkMemory, backlogOf, identityOf, takeEpoch } from './memory.ts'
 import { call, type StepContext, type StepResult, verify, verifyTime } from './step.ts'
 
 export async function attach(context: StepContext): Promise<StepResult> {
-  const { cloud, journal, ledger, clock, randomness, memory, options, signal, log } = context
+  const { cloud, journal, ledger, clock, randomness, memory, software, signal, log } = context
   const identity = identityOf(memory)
   memory.attachNonce ??= { text: randomness.token(), repeated: false }
   const { text: nonce, repeated } = memory.attachNonce
@@ -14,7 +14,7 @@ export async function attach(context: StepContext): Promise<StepResult> {
   const { highestEpoch: above } = memory
   const acknowledged = memory.epoch === above ? lastAcknowledged(memory) : 0
   const backlog = backlogOf(memory, ledger.lastEntry())
-  const request = { nonce, bootId: clock.bootId, above, acknowledged, backlog, software: options.software }
+  const request = { nonce, bootId: clock.bootId, above, acknowledged, backlog, software }
   const response = await call(context, () => cloud.attach(identity, request, signal))
   const receivedAt = clock.sinceBoot()
   const answer = await verify(context, 'attach-answer', response.answer, attachAnswer)

@@ -1,20 +1,3 @@
-import type { Engine } from '../../core/engine.ts'
-
-export interface LinkOptions {
-  /** Longest time between two segments, ms; the cloud may shorten it. */
-  readonly syncEveryMs: number
-  readonly heartbeatEveryMs: number
-  readonly sessionCheckEveryMs: number
-  readonly batchEntries: number
-  /** Wait after the first failed round, ms; doubles with each failure. */
-  readonly backoffBaseMs: number
-  readonly backoffCapMs: number
-  readonly returnUnusedOnStop: boolean
-  readonly stopTimeoutMs: number
-  readonly software: string
-  readonly engine: Engine
-}
-
 /** A round that needs more plans leaves the rest to the next round. */
 export const PLANS_PER_ROUND_MAX = 64
 

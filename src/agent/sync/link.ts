@@ -99,7 +99,7 @@ export class Link {
   #stopped: Promise<void> | null = null
 
   constructor(deps: LinkDeps, memory: LinkMemory) {
-    const { clock, timers, randomness, options } = deps
+    const { clock, timers, randomness, settings } = deps
     this.#deps = deps
     this.#memory = memory
     this.#health = new Health(() => clock.reading().now)
@@ -108,8 +108,8 @@ export class Link {
       timers,
       sinceBoot: () => clock.sinceBoot(),
       randomness,
-      backoffBaseMs: options.backoffBaseMs,
-      backoffCapMs: options.backoffCapMs,
+      backoffBaseMs: settings.sync.backoffMin,
+      backoffCapMs: settings.sync.backoffMax,
       round: (reasons, signal) => this.#round(reasons, signal),
     })
   }
@@ -249,12 +249,12 @@ export class Link {
   }
 
   async #leaveCloud(): Promise<void> {
-    const { options, timers, log } = this.#deps
+    const { settings, timers, log } = this.#deps
     const late = new AbortController()
-    const cancel = timers.after(options.stopTimeoutMs, () => late.abort())
+    const cancel = timers.after(settings.sync.stopTimeout, () => late.abort())
     const context = this.#context(late.signal)
     try {
-      if (options.returnUnusedOnStop && this.#memory.fence === 'NONE' && this.#memory.epoch > 0) {
+      if (settings.grants.returnOnStop && this.#memory.fence === 'NONE' && this.#memory.epoch > 0) {
         this.#memory.returnsAll = true
         await runRound(context, new Set())
       }

@@ -50,7 +50,7 @@ function mayEnroll({ identity, fence, isEnded }: LinkMemory): boolean {
 }
 
 function stateOf(context: StepContext, offer: EnrollmentToken | null): LinkState {
-  const { memory, ledger, waiting, clock, options, keys, rotation } = context
+  const { memory, ledger, waiting, clock, settings, keys, rotation } = context
   const offered = offer !== null && offer.token !== null && offer.token !== memory.refusedToken
   return {
     enrollment: mayEnroll(memory) && offered ? 'POSSIBLE' : memory.identity !== null ? 'DONE' : 'IMPOSSIBLE',
@@ -73,10 +73,10 @@ function stateOf(context: StepContext, offer: EnrollmentToken | null): LinkState
     syncedAt: memory.syncedAt,
     now: clock.sinceBoot(),
     // Timer rounds start early: counts as due now what would be due before the next one.
-    syncEveryMs: Math.min(options.syncEveryMs, memory.nextSyncMs ?? Infinity) * (1 - EARLY_PART),
-    heartbeatEveryMs: options.heartbeatEveryMs * (1 - EARLY_PART),
-    checkEveryMs: options.sessionCheckEveryMs * (1 - EARLY_PART),
-    batchEntries: options.batchEntries,
+    syncEveryMs: Math.min(settings.sync.interval, memory.nextSyncMs ?? Infinity) * (1 - EARLY_PART),
+    heartbeatEveryMs: settings.sync.heartbeat * (1 - EARLY_PART),
+    checkEveryMs: settings.sync.sessionCheck * (1 - EARLY_PART),
+    batchEntries: settings.sync.batch,
   }
 }
 
@@ -145,7 +145,7 @@ function end(context: StepContext, offer: EnrollmentToken | null): RoundResult {
 }
 
 /** Until the next sync or heartbeat is due, ms. A round of one of them does not delay the other. */
-function untilDue({ clock, memory, options }: StepContext): number {
+function untilDue({ clock, memory, settings: { sync } }: StepContext): number {
   const now = clock.sinceBoot()
   const left = (since: number | null, everyMs: number): number => {
     const passedMs = since === null ? 0 : now - since
@@ -153,10 +153,10 @@ function untilDue({ clock, memory, options }: StepContext): number {
     return passedMs < everyMs ? everyMs - passedMs : everyMs
   }
   const sessions = [...memory.sessions.values()].map(({ session: { aliveAt, checkedAt } }) =>
-    left(Math.max(aliveAt, checkedAt), options.heartbeatEveryMs),
+    left(Math.max(aliveAt, checkedAt), sync.heartbeat),
   )
-  const syncEveryMs = Math.min(options.syncEveryMs, memory.nextSyncMs ?? Infinity)
-  return Math.min(left(memory.syncedAt, syncEveryMs), options.heartbeatEveryMs, ...sessions)
+  const syncEveryMs = Math.min(sync.interval, memory.nextSyncMs ?? Infinity)
+  return Math.min(left(memory.syncedAt, syncEveryMs), sync.heartbeat, ...sessions)
 }
 
 /** Maps errors to conditions. Everything is retried later, except a refused enrollment token. */

@@ -12,8 +12,9 @@ import { parseJson } from '../../protocol/parse-json.ts'
 import type { Cloud, SignedAnswer } from './cloud.ts'
 import type { DeviceKeys } from '../keys/device-key.ts'
 import { learnKeys } from '../keys/learn-keys.ts'
+import type { Engine } from '../../core/engine.ts'
+import type { AgentSettings } from '../settings.ts'
 import type { Health } from './health.ts'
-import type { LinkOptions } from './limits.ts'
 import type { LinkMemory } from './memory.ts'
 import type { EnrollmentToken, LinkJournal, LinkLog, Randomness } from './ports.ts'
 import type { Ledger } from '../ledger/ledger.ts'
@@ -21,6 +22,10 @@ import type { ActivePolicies } from '../policy/active-policies.ts'
 import type { Clock } from '../runtime/clock.ts'
 import type { RotationRequests } from '../keys/rotation-requests.ts'
 import type { WaitingRequests } from './waiting-requests.ts'
+
+export interface LinkSettings extends Pick<AgentSettings, 'sync'> {
+  readonly grants: Pick<AgentSettings['grants'], 'returnOnStop'>
+}
 
 export interface StepContext {
   readonly journal: LinkJournal
@@ -34,7 +39,10 @@ export interface StepContext {
   readonly rotation: RotationRequests
   readonly enrollmentToken: () => Promise<EnrollmentToken>
   readonly log: LinkLog
-  readonly options: LinkOptions
+  /** Reloadable ones are read at each use. */
+  readonly settings: LinkSettings
+  readonly software: string
+  readonly engine: Engine
   readonly memory: LinkMemory
   readonly health: Health
   readonly waiting: WaitingRequests

@@ -179,14 +179,14 @@ test('a session that cannot be opened keeps neither rules nor usage from going o
 })
 
 test('a clean stop closes the session, and gives room back only where that is set', async () => {
-  for (const returnUnusedOnStop of [false, true]) {
-    const device = await TestDevice.running({ options: { returnUnusedOnStop } })
+  for (const returnOnStop of [false, true]) {
+    const device = await TestDevice.running({ returnOnStop })
     await device.charge(1_000_000n)
     const stopped = device.link.stop()
     await device.settle()
     await stopped
     expect(device.cloud.sessions).toMatchObject([{ state: 'TERMINATED' }])
-    expect(device.left === 0n).toBe(returnUnusedOnStop)
+    expect(device.left === 0n).toBe(returnOnStop)
     await device.pass(3_600_000)
     expect(device.cloud.calls.at(-1)).toMatch(/^DELETE/)
   }

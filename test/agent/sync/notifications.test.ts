@@ -131,7 +131,7 @@ test.each([0, 0.5, 0.999])(
         await new Promise((resolve) => signal.addEventListener('abort', resolve))
       },
     }
-    const device = await TestDevice.make({ push, fraction: () => part, options: { syncEveryMs: 90_000 } })
+    const device = await TestDevice.make({ push, fraction: () => part, sync: { interval: 90_000 } })
     device.cloud.pushUrl = 'mqtt://broker.test'
     await device.start()
     await device.settle()

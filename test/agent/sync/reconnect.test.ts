@@ -2,7 +2,7 @@
 // schedules the rounds of every device, with randomness and time of the test.
 import { describe, expect, it } from 'vitest'
 import { backoff } from '../../../src/agent/sync/backoff.ts'
-import { LINK_DEFAULTS } from './test-device.ts'
+import { SYNC } from './test-device.ts'
 import { type RoundResult, Rounds } from '../../../src/agent/sync/rounds.ts'
 import { MQTT_DEFAULTS } from '../../../src/agent/platform/mqtt/mqtt-push.ts'
 import { seeded } from '../../../src/demo/random.ts'
@@ -57,7 +57,7 @@ async function fleet({ downAt, upAt, push = false, fraction: fixed }: Outage) {
   const fraction = fixed ?? ((): number => random.between(0, 2 ** 30 - 1) / 2 ** 30)
   const perSecond = new Map<number, number>()
   const back = new Map<number, number>()
-  const { backoffBaseMs, backoffCapMs, syncEveryMs } = LINK_DEFAULTS
+  const { backoffMin, backoffMax, interval } = SYNC
   const isDown = (): boolean => time.now >= downAt && time.now < upAt
   const attempts: number[] = []
 
@@ -67,8 +67,8 @@ async function fleet({ downAt, upAt, push = false, fraction: fixed }: Outage) {
       timers: time,
       sinceBoot: () => time.now,
       randomness: { fraction },
-      backoffBaseMs,
-      backoffCapMs,
+      backoffBaseMs: backoffMin,
+      backoffCapMs: backoffMax,
       round: async (): Promise<RoundResult> => {
         if (isDown()) {
           attempts[device]! += 1
@@ -79,7 +79,7 @@ async function fleet({ downAt, upAt, push = false, fraction: fixed }: Outage) {
           perSecond.set(second, (perSecond.get(second) ?? 0) + 1)
           if (!back.has(device)) back.set(device, time.now - upAt)
         }
-        return { ok: true, nextMs: syncEveryMs }
+        return { ok: true, nextMs: interval }
       },
     })
     // They were switched on over an hour.
@@ -96,7 +96,7 @@ async function fleet({ downAt, upAt, push = false, fraction: fixed }: Outage) {
     }
     time.after(downAt, connect)
   }
-  await time.runTo(upAt + 2 * backoffCapMs)
+  await time.runTo(upAt + 2 * backoffMax)
   const seconds = [...perSecond.values()]
   return { back: [...back.values()], peak: Math.max(...seconds), perSecond, attempts }
 }
@@ -109,7 +109,7 @@ describe('2,000 devices that lost the cloud in the same moment', () => {
   ])('for %s come back within five minutes, never more than 40 in a second', async (_what, outage) => {
     const { back, peak, attempts } = await fleet(outage)
     expect(back).toHaveLength(DEVICES)
-    expect(Math.max(...back)).toBeLessThanOrEqual(LINK_DEFAULTS.backoffCapMs)
+    expect(Math.max(...back)).toBeLessThanOrEqual(SYNC.backoffMax)
     // Waits of up to five minutes, in the middle of which the cloud is back: 13 in the first second on average, then fewer.
     expect(peak).toBeLessThanOrEqual(40)
     // Nor do they hammer at it while it is away: in the long run one attempt in two and a half minutes each.

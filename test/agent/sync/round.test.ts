@@ -12,15 +12,15 @@ test.each([
 ])(
   'an idle device never syncs later than its interval, whatever its heartbeats (chance %d, every %d minutes)',
   async (part, every) => {
-    const options = { syncEveryMs: every * MINUTE, heartbeatEveryMs: 15 * MINUTE }
-    const device = await TestDevice.make({ fraction: () => part, options })
-    device.cloud.nextSyncMs = options.syncEveryMs
+    const sync = { interval: every * MINUTE, heartbeat: 15 * MINUTE }
+    const device = await TestDevice.make({ fraction: () => part, sync })
+    device.cloud.nextSyncMs = sync.interval
     await device.start()
     await device.settle()
     const heartbeats = () => device.cloud.calls.filter((call) => call.includes('heartbeat')).length
-    for (let interval = 0; interval < 12; interval += 1) {
+    for (let round = 0; round < 12; round += 1) {
       const before = device.cloud.received.length
-      await device.pass(options.syncEveryMs)
+      await device.pass(sync.interval)
       expect(device.cloud.received.length).toBeGreaterThan(before)
     }
     expect(heartbeats()).toBeGreaterThan(0)

@@ -10,7 +10,7 @@ import type { Journal } from '../../../src/agent/ledger/journal.ts'
 import { Ledger } from '../../../src/agent/ledger/ledger.ts'
 import type { DeviceKey } from '../../../src/agent/keys/device-key.ts'
 import { DeviceTokens } from '../../../src/agent/keys/device-token.ts'
-import type { LinkOptions } from '../../../src/agent/sync/limits.ts'
+import type { LinkSettings } from '../../../src/agent/sync/step.ts'
 import { createLink, type Link } from '../../../src/agent/sync/link.ts'
 import type { Push } from '../../../src/agent/sync/push.ts'
 import { ActivePolicies } from '../../../src/agent/policy/active-policies.ts'
@@ -25,16 +25,14 @@ import { TestDisk } from '../test-disk.ts'
 import { type KeyPlace, MemoryKeys, signerOf } from '../keys/memory-keys.ts'
 import { policyWith } from './policies.ts'
 
-export const LINK_DEFAULTS: Omit<LinkOptions, 'software'> = {
-  syncEveryMs: 5 * 60_000,
-  heartbeatEveryMs: 15 * 60_000,
-  sessionCheckEveryMs: 60 * 60_000,
-  batchEntries: 1_000,
-  backoffBaseMs: 1_000,
-  backoffCapMs: 5 * 60_000,
-  returnUnusedOnStop: false,
-  stopTimeoutMs: 2_000,
-  engine: ENGINE,
+export const SYNC: LinkSettings['sync'] = {
+  interval: 5 * 60_000,
+  heartbeat: 15 * 60_000,
+  sessionCheck: 60 * 60_000,
+  batch: 1_000,
+  backoffMin: 1_000,
+  backoffMax: 5 * 60_000,
+  stopTimeout: 2_000,
 }
 
 const LINE_ITEM = 'line-1'
@@ -47,7 +45,8 @@ export const CAP = 1_000_000_000n
 export const STARTING_GRANT = 10_000_000n
 
 export interface TestDeviceOptions {
-  readonly options?: Partial<LinkOptions>
+  readonly sync?: Partial<LinkSettings['sync']>
+  readonly returnOnStop?: boolean
   readonly push?: Push
   /** Uniform in [0, 1); by default always 0.5. */
   readonly fraction?: () => number
@@ -154,7 +153,7 @@ export class TestDevice {
         clock: this.clock,
         policies: this.activePolicies,
         startingGrant: STARTING_GRANT,
-        batchEntries: LINK_DEFAULTS.batchEntries,
+        batchEntries: SYNC.batch,
         defer: (call) => void setImmediate(call),
         reserve: null,
         now: () => time.sinceBoot(),
@@ -188,7 +187,9 @@ export class TestDevice {
         info: (fields, message) => void this.logged.push({ fields, message }),
         warn: (fields, message) => void this.logged.push({ fields, message }),
       },
-      options: { ...LINK_DEFAULTS, engine: this.engine, software: 'tallygate test', ...this.#how.options },
+      settings: { sync: { ...SYNC, ...this.#how.sync }, grants: { returnOnStop: this.#how.returnOnStop ?? false } },
+      software: 'tallygate test',
+      engine: this.engine,
       onFatal,
     })
     await this.link.start()

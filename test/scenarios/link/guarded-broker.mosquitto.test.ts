@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import { pino } from 'pino'
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
 import type { MqttPushOptions } from '../../../src/agent/platform/mqtt/mqtt-push.ts'
-import { LINK_DEFAULTS } from '../../agent/sync/test-device.ts'
+import { SYNC } from '../../agent/sync/test-device.ts'
 import { Secret } from '../../../src/settings/option.ts'
 import { openTwin, type Twin } from '../../cloud/harness.ts'
 import { Authority, type Certified } from '../../support/certificates.ts'
@@ -100,8 +100,8 @@ const revisionOf = ({ device, instanceId }: Site): number =>
 async function findsAChangeByItsTimer(site: Site): Promise<void> {
   const before = revisionOf(site)
   await site.twin.lineItem(site.instanceId, { quantity: 50 })
-  site.twin.now += LINK_DEFAULTS.syncEveryMs
-  await site.device.pass(LINK_DEFAULTS.syncEveryMs)
+  site.twin.now += SYNC.interval
+  await site.device.pass(SYNC.interval)
   await until(() => revisionOf(site) > before)
   expect(site.device.link.status().notifications).toEqual({ taken: 0, ignored: 0 })
 }
