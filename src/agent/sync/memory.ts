@@ -95,6 +95,29 @@ export interface LinkMemory {
   nextSyncMs: number | null
 }
 
+/** What begins again with each epoch. */
+function epochStart() {
+  return {
+    attachNonce: null,
+    isEnded: false,
+    fence: 'NONE',
+    unacknowledged: null,
+    lastSeq: 0,
+    lastSealedEntry: 0,
+    lastAcknowledgedEntry: 0,
+    grantTerm: 0,
+    resendFrom: null,
+    earlier: null,
+    lost: false,
+    refused: null,
+    proofs: [],
+    moreToSend: false,
+    returnsAll: false,
+    keeps: new Map(),
+    syncedAt: null,
+  } satisfies Partial<LinkMemory>
+}
+
 /** The signed answers of earlier runs show a contact; 0: not confirmed yet. */
 function newest(known: number | null, { confirmedAt }: Snapshot['policies'][number]): number | null {
   return confirmedAt > (known ?? 0) ? confirmedAt : known
@@ -103,12 +126,11 @@ function newest(known: number | null, { confirmedAt }: Snapshot['policies'][numb
 /** @param closed the last segment of a fenced epoch was final and is acknowledged */
 export async function remember(snapshot: Snapshot, closed: boolean): Promise<LinkMemory> {
   const memory: LinkMemory = {
+    ...epochStart(),
     identity: null,
     trust: await Trust.of([]),
     key: { isRequested: false, isRefused: false, isTried: false, isUnknown: false, isShown: false },
     refusedToken: null,
-    isEnded: false,
-    attachNonce: null,
     epoch: snapshot.epoch,
     highestEpoch: snapshot.highestEpoch,
     fence: snapshot.fenced ? (closed ? 'CLOSED' : 'FENCED') : 'NONE',
@@ -119,14 +141,7 @@ export async function remember(snapshot: Snapshot, closed: boolean): Promise<Lin
       snapshot.unacknowledged === null ? snapshot.lastSealedEntry : extentOf(snapshot.unacknowledged).firstEntry - 1,
     undeliveredRanges: snapshot.undeliveredRanges,
     grantTerm: snapshot.grant?.term ?? 0,
-    resendFrom: null,
     earlier: snapshot.resendsEarlier === true ? { epoch: 0, seq: 0 } : null,
-    lost: false,
-    refused: null,
-    proofs: [],
-    moreToSend: false,
-    returnsAll: false,
-    keeps: new Map(),
     expectsNews: false,
     syncsAgain: false,
     topUpsCarried: false,
@@ -135,7 +150,6 @@ export async function remember(snapshot: Snapshot, closed: boolean): Promise<Lin
     contact: 'UNKNOWN',
     lastContactAt: snapshot.policies.reduce<number | null>(newest, null),
     lastSyncAt: null,
-    syncedAt: null,
     nextSyncMs: null,
   }
   if (snapshot.identity !== null) await takeIdentity(memory, snapshot.identity)
@@ -165,26 +179,8 @@ export async function takeIdentity(memory: LinkMemory, identity: Identity): Prom
 
 /** Call when the new epoch is in the journal. @param lastEntry of the previous epoch */
 export function takeEpoch(memory: LinkMemory, epoch: number, lastEntry: number): void {
-  memory.undeliveredRanges += lastEntry - memory.lastAcknowledgedEntry
-  memory.attachNonce = null
-  memory.isEnded = false
-  memory.epoch = epoch
-  memory.highestEpoch = epoch
-  memory.fence = 'NONE'
-  memory.unacknowledged = null
-  memory.lastSeq = 0
-  memory.lastSealedEntry = 0
-  memory.lastAcknowledgedEntry = 0
-  memory.grantTerm = 0
-  memory.resendFrom = null
-  memory.earlier = null
-  memory.lost = false
-  memory.refused = null
-  memory.proofs = []
-  memory.moreToSend = false
-  memory.returnsAll = false
-  memory.keeps = new Map()
-  memory.syncedAt = null
+  const undeliveredRanges = memory.undeliveredRanges + lastEntry - memory.lastAcknowledgedEntry
+  Object.assign(memory, epochStart(), { epoch, highestEpoch: epoch, undeliveredRanges })
 }
 
 export function backlogOf({ undeliveredRanges, lastAcknowledgedEntry }: LinkMemory, lastEntry: number): number {
