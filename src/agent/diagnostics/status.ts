@@ -96,30 +96,17 @@ function wrongClockOf(clock: StatusDeps['clock']): AgentStatusWire['conditions']
 export function statusOf(deps: StatusDeps): AgentStatusWire {
   const { ledger, clock } = deps
   const status = deps.link.status()
-  const { deviceId, name, epoch, fenced, key, suspension, connected, lastContactAt, lastSyncAt, ...rest } = status
+  const { rounds: _rounds, notifications: _notifications, conditions: _conditions, ...link } = status
   const grant = ledger.grant()
   const backup = deps.lastBackup()
   return {
     version: deps.version,
     engine: deps.engine,
     startedAt: deps.startedAt,
-    deviceId,
-    name,
-    instanceIds: rest.policies.map(({ instanceId }) => instanceId),
-    epoch,
-    fenced,
-    key,
-    suspension,
-    connected,
-    lastContactAt,
-    lastSyncAt,
+    instanceIds: link.policies.map(({ instanceId }) => instanceId),
+    ...link,
     durability: ledger.durability,
     lastEntry: ledger.lastEntry(),
-    backlog: rest.backlog,
-    unacknowledgedSeq: rest.unacknowledgedSeq,
-    policies: [...rest.policies],
-    sessions: [...rest.sessions],
-    push: rest.push,
     clock: clock.reading(),
     grant:
       grant === null

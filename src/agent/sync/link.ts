@@ -2,8 +2,8 @@
  * The device's connection to the cloud. Only durable state passes between rounds. It never decides access requests, and
  * they wait for it only in {@link Link.requestGrant}.
  */
-import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import { CodedError } from '../../protocol/errors.ts'
+import type { AgentStatusWire } from '../../protocol/local/status.ts'
 import type { Snapshot } from '../ledger/journal.ts'
 import type { PoolBalances, WaitingTopUp } from '../access/local-decisions.ts'
 import type { DeviceTokens } from '../keys/device-token.ts'
@@ -21,42 +21,27 @@ import { type RoundResult, Rounds, type WakeReason } from './rounds.ts'
 import { raiseAndLog, showSuspension, type StepContext } from './step.ts'
 import { WaitingRequests } from './waiting-requests.ts'
 
-export interface LinkStatus {
-  readonly deviceId: string | null
-  readonly name: string | null
-  /** 0: not attached. */
-  readonly epoch: number
-  readonly fenced: boolean
-  readonly key: KeyStatus
-  readonly suspension: DeviceSuspension | null
-  readonly connected: boolean
-  /** Best estimate, POSIX ms; of earlier runs: when the cloud last confirmed the rules. Null: never. */
-  readonly lastContactAt: number | null
-  readonly lastSyncAt: number | null
-  readonly backlog: number
-  readonly unacknowledgedSeq: number | null
-  readonly policies: readonly {
-    readonly instanceId: string
-    readonly applied: number
-    readonly newest: number
-    readonly engine: number | null
-    readonly name: string | null
-  }[]
-  readonly sessions: readonly {
-    readonly instanceId: string
-    readonly state: 'CLOSED' | 'KEPT' | 'OPEN' | 'LOCKED'
-    readonly sessionId: string | null
-  }[]
-  readonly push: 'OFF' | 'CONNECTED' | 'DISCONNECTED'
+/** The link's part of the agent's status, with what only this process uses. */
+export interface LinkStatus extends Pick<
+  AgentStatusWire,
+  | 'deviceId'
+  | 'name'
+  | 'epoch'
+  | 'fenced'
+  | 'key'
+  | 'suspension'
+  | 'connected'
+  | 'lastContactAt'
+  | 'lastSyncAt'
+  | 'backlog'
+  | 'unacknowledgedSeq'
+  | 'policies'
+  | 'sessions'
+  | 'push'
+> {
   readonly rounds: { readonly done: number; readonly failed: number; readonly running: boolean }
   readonly notifications: { readonly taken: number; readonly ignored: number }
   readonly conditions: readonly HealthCondition[]
-}
-
-export interface KeyStatus {
-  readonly id: string
-  readonly since: number | null
-  readonly next: string | null
 }
 
 export interface LinkDeps extends Omit<StepContext, 'memory' | 'health' | 'waiting' | 'rotation' | 'signal'> {
@@ -196,7 +181,7 @@ export class Link {
     }
   }
 
-  #key(): KeyStatus {
+  #key(): LinkStatus['key'] {
     const { signer } = this.#deps.keys.current
     const { identity } = this.#memory
     const since = identity?.keyId === signer.keyId ? (identity.keySince ?? null) : null

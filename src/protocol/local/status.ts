@@ -32,6 +32,7 @@ export const agentStatus = z.strictObject({
   key: z.strictObject({ id: z.string(), since: instant.nullable(), next: z.string().nullable() }),
   suspension: deviceSuspension.nullable(),
   connected: z.boolean(),
+  /** Of earlier runs: when the cloud last confirmed the rules. */
   lastContactAt: instant.nullable(),
   lastSyncAt: instant.nullable(),
   /** `durable`: charges are on disk before the response. `write-behind`: a power cut burns what is reserved. */
