@@ -301,7 +301,7 @@ export class Link {
 
   #notification(topic: string, payload: string, deviceId: string): void {
     const applied = new Map([...this.#memory.policies].map(([instanceId, policy]) => [instanceId, policy.applied]))
-    const { kind } = readNotification(topic, payload, deviceId, applied)
+    const kind = readNotification(topic, payload, deviceId, applied)
     if (kind === 'MALFORMED') this.#notifications.ignored += 1
     else this.#notifications.taken += 1
     if (kind === 'NEWS') this.#rounds.wake('notification')

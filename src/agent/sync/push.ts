@@ -20,8 +20,7 @@ export interface Push {
   run(options: PushOptions, signal: AbortSignal): Promise<void>
 }
 
-export type ChangeNotification =
-  { readonly kind: 'NEWS' } | { readonly kind: 'NOTHING_NEW' } | { readonly kind: 'MALFORMED' }
+export type ChangeNotification = 'NEWS' | 'NOTHING_NEW' | 'MALFORMED'
 
 /** Policy notifications repeat with each connection: known revisions are ignored. @param applied by instance */
 export function readNotification(
@@ -31,12 +30,11 @@ export function readNotification(
   applied: ReadonlyMap<string, number>,
 ): ChangeNotification {
   const body = parseJson(payload)
-  if (topic === deviceTopic(deviceId))
-    return { kind: deviceNotification.safeParse(body).success ? 'NEWS' : 'MALFORMED' }
+  if (topic === deviceTopic(deviceId)) return deviceNotification.safeParse(body).success ? 'NEWS' : 'MALFORMED'
   const notification = policyNotification.safeParse(body)
-  if (!notification.success) return { kind: 'MALFORMED' }
+  if (!notification.success) return 'MALFORMED'
   const { instanceId, revision } = notification.data
   const inForce = applied.get(instanceId)
-  if (inForce === undefined || topic !== policyTopic(instanceId)) return { kind: 'MALFORMED' }
-  return { kind: revision > inForce ? 'NEWS' : 'NOTHING_NEW' }
+  if (inForce === undefined || topic !== policyTopic(instanceId)) return 'MALFORMED'
+  return revision > inForce ? 'NEWS' : 'NOTHING_NEW'
 }

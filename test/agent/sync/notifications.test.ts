@@ -218,7 +218,7 @@ test('the state of the push connection shows, and a stop closes it', async () =>
 
 test('a change notification is read by topic and content together', () => {
   const applied = new Map([[INSTANCE, 4]])
-  const read = (topic: string, payload: string) => readNotification(topic, payload, DEVICE, applied).kind
+  const read = (topic: string, payload: string) => readNotification(topic, payload, DEVICE, applied)
   const notification = (revision: number) => JSON.stringify({ instanceId: INSTANCE, revision })
   expect(read(policyTopic(INSTANCE), notification(5))).toBe('NEWS')
   expect(read(policyTopic(INSTANCE), notification(4))).toBe('NOTHING_NEW')
