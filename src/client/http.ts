@@ -10,7 +10,7 @@ import { request as overHttps } from 'node:https'
 import type { z } from 'zod'
 import { hostOf } from '../platform/host-of.ts'
 import { type ProxyVariables, onSwitch, openAgent, proxyFor, proxyRefusal } from '../platform/outgoing.ts'
-import { CodedError, type ErrorCode, ERRORS, errorBody, firstProblem } from '../protocol/errors.ts'
+import { CodedError, type ErrorCode, errorBody, firstProblem, isErrorCode } from '../protocol/errors.ts'
 import { parseJson } from '../protocol/parse-json.ts'
 import { retryAfterMs } from '../protocol/retry-after.ts'
 import { certificateReason, tlsReason } from '../protocol/tls-reason.ts'
@@ -222,8 +222,4 @@ export function refusal(call: Call, answer: Omit<Answer, 'headers'> & Partial<An
 
 function requestText({ method, path }: Call, { from }: Pick<Answer, 'from'>): string {
   return `${method} ${path}${from === undefined ? '' : ` at ${from}`}`
-}
-
-function isErrorCode(code: string): code is ErrorCode {
-  return Object.hasOwn(ERRORS, code)
 }

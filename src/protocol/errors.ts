@@ -946,6 +946,10 @@ export const ERRORS = catalogue({
 
 export type ErrorCode = keyof typeof ERRORS
 
+export function isErrorCode(code: string): code is ErrorCode {
+  return Object.hasOwn(ERRORS, code)
+}
+
 /** An error that a user may see. Details must contain no secrets: they are logged and may be sent. */
 export class CodedError extends Error {
   readonly code: ErrorCode

@@ -22,7 +22,7 @@ import { formulaRate } from '../../core/pricing/formula-rate.ts'
 import { rulingsFor } from '../../core/rules/rules.ts'
 import { policyDocument, policyOf } from '../../protocol/edge/policy-document.ts'
 import { type EntryBodyWire, entryBody } from '../../protocol/edge/sync.ts'
-import { CodedError, type ErrorCode, ERRORS, firstProblem } from '../../protocol/errors.ts'
+import { CodedError, type ErrorCode, ERRORS, firstProblem, isErrorCode } from '../../protocol/errors.ts'
 import type { KeptDecision, KeptRefusal } from '../../protocol/local/decision.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { unverifiedText } from '../../protocol/signing.ts'
@@ -251,7 +251,7 @@ function deviceChecks(
 
 function refusalExplained({ correlationId, at, request, caller, code, message }: KeptRefusal): Explanation {
   const isCheck = DEVICE_CHECKS.some(([each]) => each === code)
-  const asks = Object.hasOwn(ERRORS, code) ? ERRORS[code as ErrorCode].meaning : code
+  const asks = isErrorCode(code) ? ERRORS[code].meaning : code
   const evidence = [message, request, ...(caller === null ? [] : [`called by ${caller}`])]
   return {
     correlationId,

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Command, Option } from 'commander'
 import { KEY } from '../../agent/keys/rotate-key.ts'
 import type { HttpClient } from '../../client/http.ts'
-import { CodedError, type ErrorCode, ERRORS } from '../../protocol/errors.ts'
+import { CodedError, isErrorCode } from '../../protocol/errors.ts'
 import { AGENT_ROTATE_KEY_PATH, keyRotation } from '../../protocol/local/rotate-key.ts'
 import { AGENT_STATUS_PATH, agentStatus } from '../../protocol/local/status.ts'
 import { agentClient, type SocketFlags, withSocketFlag } from '../local-agent.ts'
@@ -47,8 +47,8 @@ async function isDone(client: HttpClient, next: string, until: number, io: Io): 
     const { key, conditions } = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
     if (key.id === next) return true
     const condition = conditions.find(({ subject }) => subject === KEY)
-    if (condition !== undefined && Object.hasOwn(ERRORS, condition.code)) {
-      throw new CodedError(condition.code as ErrorCode, condition.message)
+    if (condition !== undefined && isErrorCode(condition.code)) {
+      throw new CodedError(condition.code, condition.message)
     }
     if (io.now() >= until) return false
     await sleep(LOOK_EVERY_MS)

@@ -4,7 +4,7 @@ import { cloudInWords, healthStatusOf, isRemedied } from '../../agent/diagnostic
 import type { HttpClient } from '../../client/http.ts'
 import { accountInWords, counted, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { billed, available } from '../../core/accounts/grant.ts'
-import { CodedError, type ErrorCode, ERRORS, firstProblem } from '../../protocol/errors.ts'
+import { CodedError, ERRORS, firstProblem, isErrorCode } from '../../protocol/errors.ts'
 import type { DeviceReportWire } from '../../protocol/local/report.ts'
 import { AGENT_STATUS_PATH, agentStatus, type AgentStatus, type AgentStatusWire } from '../../protocol/local/status.ts'
 import { agentClient, healthLines, instanceInWords, type SocketFlags, withSocketFlag } from '../local-agent.ts'
@@ -119,10 +119,9 @@ function describe(status: AgentStatus, health: Health, { all }: StatusFlags): re
   const accounts = columns([['TOKENS OF', 'BALANCE', 'CHARGED', isNoted ? 'NOTE' : ''], ...rows])
   const conditions = status.conditions.flatMap((condition) => {
     const { subject, code, message, since } = condition
-    const remedy = Object.hasOwn(ERRORS, code) && !isRemedied(condition, status)
     return [
       `! ${subject}: ${code}: ${message} (since ${new Date(since).toISOString()})`,
-      ...(remedy ? [`  remedy: ${ERRORS[code as ErrorCode].remedy}`] : []),
+      ...(isErrorCode(code) && !isRemedied(condition, status) ? [`  remedy: ${ERRORS[code].remedy}`] : []),
     ]
   })
   return [

@@ -3,7 +3,7 @@ import { ENGINE, outdatedSide } from '../../core/engine.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import { available } from '../../core/accounts/grant.ts'
 import { counted, roughly, sizeInWords } from '../../core/accounts/in-words.ts'
-import { ERRORS, type ErrorCode, messageOf } from '../../protocol/errors.ts'
+import { ERRORS, isErrorCode, messageOf } from '../../protocol/errors.ts'
 import type { AgentStatus } from '../../protocol/local/status.ts'
 import { instanceInWords } from '../local-agent.ts'
 import {
@@ -92,7 +92,7 @@ function signInRemedy(code: string | null): string {
 }
 
 function remedyOf(code: string | null): string | undefined {
-  return code !== null && Object.hasOwn(ERRORS, code) ? ERRORS[code as ErrorCode].remedy : undefined
+  return code !== null && isErrorCode(code) ? ERRORS[code].remedy : undefined
 }
 
 const WHY: Readonly<Record<ChoiceWhy, (choice: Choice) => string>> = {

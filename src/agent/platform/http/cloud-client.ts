@@ -5,7 +5,7 @@ import { enrollmentResponse } from '../../../protocol/edge/enrollment.ts'
 import { policyRequest } from '../../../protocol/edge/policy-document.ts'
 import { signingKeys } from '../../../protocol/edge/signing-keys.ts'
 import { signedAnswer } from '../../../protocol/edge/sync.ts'
-import { CodedError, type ErrorCode, ERRORS, errorBody, firstProblem } from '../../../protocol/errors.ts'
+import { CodedError, type ErrorCode, errorBody, firstProblem, isErrorCode } from '../../../protocol/errors.ts'
 import { uuid, idempotencyHeader } from '../../../protocol/wire.ts'
 import { parseJson } from '../../../protocol/parse-json.ts'
 import { retryAfterMs } from '../../../protocol/retry-after.ts'
@@ -206,7 +206,7 @@ function unexpected({ status }: HttpAnswer, reason: string): CodedError {
 
 function codeOf(answer: HttpAnswer): ErrorCode | undefined {
   const body = errorBody.safeParse(parseJson(answer.body))
-  return body.success && Object.hasOwn(ERRORS, body.data.code) ? (body.data.code as ErrorCode) : undefined
+  return body.success && isErrorCode(body.data.code) ? body.data.code : undefined
 }
 
 const withMessage = z.object({ message: z.string() })
