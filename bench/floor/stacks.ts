@@ -7,6 +7,7 @@ import { createServer as createNetServer } from 'node:net'
 import { once } from 'node:events'
 import Fastify from 'fastify'
 import { openSocket } from '../../src/agent/platform/socket/server.ts'
+import { ONLY_ACCESS } from '../../test/agent/platform/socket/only-access.ts'
 import type { AccessAnswer } from '../../src/agent/access/access.ts'
 import type { FloorStack } from './options.ts'
 
@@ -46,9 +47,7 @@ export const STACKS: Readonly<Record<FloorStack, Stack>> = {
             record(() => resolve(granted))
           }),
       },
-      status: () => {
-        throw new Error('the floor has no status')
-      },
+      ...ONLY_ACCESS,
       onFault: (error) => {
         throw error
       },

@@ -65,7 +65,6 @@ export function replyText({ status, headers, body }: Reply, keepAliveMs: number 
   return { text: `${text}\r\n${body}`, encoding: length === body.length ? 'latin1' : 'utf8' }
 }
 
-export const NOWHERE = refused(new CodedError('NOT_FOUND', 'This agent does not offer this path.'))
 export const STOPPING = refused(new CodedError('STOPPING', 'the agent is shutting down'))
 
 export const TOO_MANY = refused(brokenRequest(TOO_MANY_AHEAD))

@@ -16,28 +16,26 @@ import {
 } from '../../access/callers/callers.ts'
 import type { RotationStatus } from '../../keys/rotation-requests.ts'
 import { idempotencyKeyOf, type JsonBody, type Route } from './parse-request.ts'
-import { NOWHERE, type Reply, answered, plain, refused, traced } from './reply.ts'
+import { type Reply, answered, plain, refused, traced } from './reply.ts'
 import { type SessionService, type SessionTarget, answerSession, instanceHeaderOf } from './session-requests.ts'
 
 export interface RequestHandlerDeps {
   /** Requests being decided or committed; further ones are refused with OVERLOADED. */
   readonly waitingMax: number
   readonly access: Pick<Access, 'request'>
-  /** Omitted: session paths return NOT_FOUND. */
-  readonly sessions?: SessionService
+  readonly sessions: SessionService
   readonly status: () => AgentStatusWire
-  /** Omitted: the path returns NOT_FOUND. */
-  readonly offers?: () => OffersWire
-  /** For technicians. Omitted: these paths return NOT_FOUND. */
-  readonly inspection?: {
+  readonly offers: () => OffersWire
+  /** For technicians. */
+  readonly inspection: {
     readonly decision: FindDecision
     readonly log: () => string
     /** Remembers a refusal that has no ledger entry; returns its correlation id. */
     readonly refused: (error: CodedError, request: string, caller: string | null) => string
   }
-  readonly rotateKey?: () => Promise<RotationStatus>
+  readonly rotateKey: () => Promise<RotationStatus>
   /** Where the cloud serves the service API. Null: not enrolled yet. */
-  readonly cloudAddress?: () => string | null
+  readonly cloudAddress: () => string | null
   /** Omitted: every client has every role, and callers are not identified. */
   readonly callers?: {
     readonly identify: (connection: Socket) => Caller | CodedError
@@ -125,11 +123,6 @@ export class RequestHandler {
       const { apiVersion, operation, sessionId } = target
       answer(this.#refusal(error, `${operation} ${apiVersion} session ${sessionId}`.trimEnd(), request.socket))
     }
-    const { sessions } = this.#deps
-    if (sessions === undefined) {
-      answer(NOWHERE)
-      return
-    }
     const { headers, url = '', socket } = request
     const admitted = this.#admit(socket, 'use')
     if (admitted instanceof CodedError) {
@@ -146,7 +139,7 @@ export class RequestHandler {
       ...{ administers: this.#administers(socket), onDisconnect },
     }
     if (this.#isFull(refuse)) return
-    this.#wait(answerSession(sessions, sessionRequest), answer, refuse)
+    this.#wait(answerSession(this.#deps.sessions, sessionRequest), answer, refuse)
   }
 
   other(target: Exclude<Route, { to: 'access' | 'session' }>, connection: Socket, answer: Answer): void {
@@ -154,23 +147,19 @@ export class RequestHandler {
       case 'status':
         answer(this.#read(connection, 'observe', () => JSON.stringify(this.#deps.status())))
         break
-      case 'offers': {
-        const { offers } = this.#deps
-        answer(offers === undefined ? NOWHERE : this.#read(connection, 'use', () => JSON.stringify(offers())))
+      case 'offers':
+        answer(this.#read(connection, 'use', () => JSON.stringify(this.#deps.offers())))
         break
-      }
       case 'decision': {
-        const { inspection } = this.#deps
-        const search = inspection && (() => searchDecision(inspection.decision, target.correlationId))
-        this.#answerLater(connection, 'observe', search, answer)
+        const { decision } = this.#deps.inspection
+        this.#answerLater(connection, 'observe', () => searchDecision(decision, target.correlationId), answer)
         break
       }
       case 'log':
-        answer(this.#read(connection, 'observe', () => this.#deps.inspection?.log() ?? '', 'application/x-ndjson'))
+        answer(this.#read(connection, 'observe', () => this.#deps.inspection.log(), 'application/x-ndjson'))
         break
       case 'rotate-key': {
-        const { rotateKey } = this.#deps
-        const rotate = rotateKey && (async () => plain(JSON.stringify(await rotateKey())))
+        const rotate = async (): Promise<Reply> => plain(JSON.stringify(await this.#deps.rotateKey()))
         this.#answerLater(connection, 'administer', rotate, answer)
         break
       }
@@ -189,7 +178,7 @@ export class RequestHandler {
   }
 
   #onlyInCloud(): CodedError {
-    const address = this.#deps.cloudAddress?.() ?? null
+    const address = this.#deps.cloudAddress()
     const where = address === null ? 'the cloud; this device is not enrolled with one yet' : `the cloud: ${address}`
     return new CodedError('NOT_ON_DEVICE', `Devices do not offer this operation. Send the request to ${where}.`)
   }
@@ -258,11 +247,10 @@ export class RequestHandler {
     }
   }
 
-  /** @param work undefined: the agent does not offer it */
-  #answerLater(connection: Socket, role: CallerRole, work: (() => Promise<Reply>) | undefined, answer: Answer): void {
+  #answerLater(connection: Socket, role: CallerRole, work: () => Promise<Reply>, answer: Answer): void {
     const admitted = this.#admit(connection, role)
-    if (work === undefined || admitted instanceof CodedError) {
-      answer(admitted instanceof CodedError ? refused(admitted) : NOWHERE)
+    if (admitted instanceof CodedError) {
+      answer(refused(admitted))
       return
     }
     const refuse = (error: unknown): void => answer(this.#failure(error))
@@ -273,11 +261,9 @@ export class RequestHandler {
   /** A refusal without a ledger entry: stores it under a correlation id that the response carries. */
   #refusal(error: unknown, request: string, connection: Socket): Reply {
     const coded = this.#coded(error)
-    const { inspection } = this.#deps
-    if (inspection === undefined) return refused(coded)
     const caller = this.#callers.get(connection)
     const name = caller === undefined || caller instanceof CodedError ? null : callerName(caller)
-    return traced(refused(coded), inspection.refused(coded, request, name))
+    return traced(refused(coded), this.#deps.inspection.refused(coded, request, name))
   }
 
   #failure(error: unknown): Reply {

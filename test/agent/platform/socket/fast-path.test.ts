@@ -12,6 +12,7 @@ import { type SocketServer, openSocket } from '../../../../src/agent/platform/so
 import type { AccessAnswer, AccessCall } from '../../../../src/agent/access/access.ts'
 import { CodedError } from '../../../../src/protocol/errors.ts'
 import { temporaryDirectory } from '../../harness.ts'
+import { ONLY_ACCESS } from './only-access.ts'
 import { INSTANCE } from '../../sync/fake-cloud.ts'
 
 const PATH = `/v1.0/instances/${INSTANCE}/access-request`
@@ -41,7 +42,7 @@ class Echo {
           return answer?.(call) ?? Promise.resolve(echoed(call))
         },
       },
-      status: () => ({ version: '0.0.0' }) as never,
+      ...ONLY_ACCESS,
       onFault: () => undefined,
     })
     onTestFinished(() => server.stop(0))

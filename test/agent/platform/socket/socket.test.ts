@@ -21,6 +21,7 @@ import type { AccessAnswer, AccessCall } from '../../../../src/agent/access/acce
 import { CodedError } from '../../../../src/protocol/errors.ts'
 import { AGENT_STATUS_PATH } from '../../../../src/protocol/local/status.ts'
 import { accessBody, temporaryDirectory } from '../../harness.ts'
+import { ONLY_ACCESS } from './only-access.ts'
 import { INSTANCE } from '../../sync/fake-cloud.ts'
 
 const PATH = `/v1.0/instances/${INSTANCE}/access-request`
@@ -58,7 +59,7 @@ class Behind {
           return this.answer(call)
         },
       },
-      status: () => ({ version: '0.0.0' }) as ReturnType<SocketOptions['status']>,
+      ...ONLY_ACCESS,
       onFault: (error) => this.faults.push(error),
       ...changes,
     })
