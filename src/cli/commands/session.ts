@@ -34,7 +34,9 @@ const REFUSED = 1
 
 export function command(io: Io): Command {
   const group = new Command('session').description('Manages sessions of the agent of this device.')
-  withInstanceOption(asProgram(withSocketFlag(group.command('open'))))
+  const ofSession = (name: string): Command =>
+    withSocketFlag(group.command(name).argument('<id>', 'session', uuidArgument))
+  withInstanceOption(withJson(withSocketFlag(group.command('open'))))
     .description('Opens a session and prints its id. It costs nothing until you request an item.')
     .action(async (flags: OpenFlags) => {
       using client = agentClient(flags, io)
@@ -42,13 +44,13 @@ export function command(io: Io): Command {
       const created = await client.json({ method: 'POST', path: SESSIONS, body }, sessionCreated)
       io.stdout.write(`${flags.json === true ? jsonLine(created) : created.sessionId}\n`)
     })
-  asProgram(withSocketFlag(group.command('list')))
+  withJson(withSocketFlag(group.command('list')))
     .description('Lists the live sessions that the caller can see, newest first.')
     .action((flags: SocketFlags) => list(flags, io))
-  asProgram(withSocketFlag(group.command('show').argument('<id>', 'session', uuidArgument)))
+  withJson(ofSession('show'))
     .description('Shows the state of a session.')
     .action((id: string, flags: SocketFlags) => show(id, flags, io))
-  const request = asProgram(withSocketFlag(group.command('request').argument('<id>', 'session', uuidArgument)))
+  const request = withJson(ofSession('request'))
     .description(
       "Requests an item in place of the session's current item. Without --item, the session releases its item and stays open.",
     )
@@ -56,13 +58,13 @@ export function command(io: Io): Command {
   withItemRequest(request)
     .option('--end-on-deny', 'end the session if the request is refused')
     .action((id: string, flags: RequestFlags) => requestItem(id, flags, io))
-  withSocketFlag(group.command('heartbeat').argument('<id>', 'session', uuidArgument))
+  ofSession('heartbeat')
     .description('Sends a heartbeat for a session.')
     .action(async (id: string, flags: SocketFlags) => {
       using client = agentClient(flags, io)
       await client.text({ method: 'GET', path: `${SESSIONS}/${id}/heartbeat` })
     })
-  withSocketFlag(group.command('close').argument('<id>', 'session', uuidArgument))
+  ofSession('close')
     .description('Ends a session and returns its unused tokens.')
     .action(async (id: string, flags: SocketFlags) => {
       using client = agentClient(flags, io)
@@ -101,7 +103,7 @@ function rowsOf(
   ]
 }
 
-function asProgram(command: Command): Command {
+function withJson(command: Command): Command {
   return command.option('--json', 'print one JSON document per line')
 }
 
