@@ -54,12 +54,14 @@ const OF_CLOUD =
 /** Origin in the absolute form that clients send to proxies. */
 const ORIGIN = /^https?:\/\/[^/?#]*(?=\/)/i
 
-const STATUS: Route = { to: 'status' }
-const OFFERS: Route = { to: 'offers' }
-const LOG: Route = { to: 'log' }
-const ROTATE_KEY: Route = { to: 'rotate-key' }
-const LIVE: Route = { to: 'live' }
-const CLOUD: Route = { to: 'cloud' }
+/** HEAD is read as GET. */
+const OWN: ReadonlyMap<string, Route> = new Map<string, Route>([
+  [`GET ${AGENT_STATUS_PATH}`, { to: 'status' }],
+  [`GET ${AGENT_OFFERS_PATH}`, { to: 'offers' }],
+  [`GET ${AGENT_LOG_PATH}`, { to: 'log' }],
+  [`POST ${AGENT_ROTATE_KEY_PATH}`, { to: 'rotate-key' }],
+  ['GET /livez', { to: 'live' }],
+])
 
 export function route(method: string, target: string): Route {
   const url = target.startsWith('/') ? target : target.replace(ORIGIN, '')
@@ -71,7 +73,7 @@ export function route(method: string, target: string): Route {
   if (access !== null) return accessRoute(method, access)
   const session = SESSION.exec(bare)
   if (session !== null) return sessionRoute(method, session)
-  if (OF_CLOUD.test(path)) return CLOUD
+  if (OF_CLOUD.test(path)) return { to: 'cloud' }
   return ownRoute(method, path) ?? { to: 'refusal', error: noOperation(method) }
 }
 
@@ -117,16 +119,10 @@ function accessRoute(method: string, [, apiVersion, instanceId = '']: RegExpExec
 }
 
 function ownRoute(method: string, path: string): Route | undefined {
-  if (method === 'POST') return path === AGENT_ROTATE_KEY_PATH ? ROTATE_KEY : undefined
-  if (method !== 'GET' && method !== 'HEAD') return undefined
-  if (path === AGENT_STATUS_PATH) return STATUS
-  if (path === AGENT_OFFERS_PATH) return OFFERS
-  if (path === AGENT_LOG_PATH) return LOG
-  if (path.startsWith(AGENT_DECISIONS_PATH)) {
-    const correlationId = path.slice(AGENT_DECISIONS_PATH.length).toLowerCase()
-    return idRefusal('correlationId', correlationId) ?? { to: 'decision', correlationId }
-  }
-  return path === '/livez' ? LIVE : undefined
+  const read = method === 'HEAD' ? 'GET' : method
+  if (read !== 'GET' || !path.startsWith(AGENT_DECISIONS_PATH)) return OWN.get(`${read} ${path}`)
+  const correlationId = path.slice(AGENT_DECISIONS_PATH.length).toLowerCase()
+  return idRefusal('correlationId', correlationId) ?? { to: 'decision', correlationId }
 }
 
 const SESSION_OPERATIONS: Readonly<
