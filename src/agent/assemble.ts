@@ -120,24 +120,16 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
   )
   const tokens = new DeviceTokens(keys, clock)
   const link = await createLink({
-    journal,
-    ledger,
+    ...{ journal, ledger, clock, keys, tokens, randomness, timers, log, onFatal },
     activePolicies: policies,
-    clock,
-    randomness,
     cloud: deps.cloud(tokens),
-    keys,
     enrollmentToken: async () => enrollmentTokenOf(deps),
-    log,
     settings,
     software: `tallygate ${version}`,
     engine,
     snapshot,
-    timers,
-    tokens,
     push: deps.push,
     applyCommands: (commands) => sessions.applyCommands(commands, () => link.wake('notification')),
-    onFatal,
   })
   const running = { clock, policies, ledger, link, use, newCorrelationId }
   const requests = requestsOf(deps, running, snapshot)
