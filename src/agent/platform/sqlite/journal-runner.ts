@@ -20,7 +20,12 @@ export interface JournalRunner {
   post(call: JournalCall): void
 }
 
-export type StartRunner = (options: StoreOptions) => JournalRunner
+export interface RunnerOptions extends StoreOptions {
+  /** Called when another program has removed the file or its log: all later calls fail with this. */
+  readonly onRemoved: (error: Error) => void
+}
+
+export type StartRunner = (options: RunnerOptions) => JournalRunner
 
 /** A collection of these would close their databases. */
 const keptOpen = new Set<JournalRunner>()
@@ -32,7 +37,7 @@ export interface Flushes {
 
 /** @param flushes of `node:fs` unless a test replaces them */
 export function runInThisThread(
-  options: StoreOptions,
+  options: RunnerOptions,
   flushes: Flushes = { beside: fdatasync, here: fdatasyncSync },
 ): JournalRunner {
   return new Runner(options, flushes)
@@ -47,6 +52,7 @@ interface Files {
 class Runner implements JournalRunner {
   readonly #path: string
   readonly #flushes: Flushes
+  readonly #onRemoved: (error: Error) => void
   readonly #handler: JournalHandler
   readonly #housekeeping: Housekeeping
   readonly #waiting: JournalCall[] = []
@@ -55,11 +61,12 @@ class Runner implements JournalRunner {
   #isBusy = false
   #lastFlushMs = Infinity
 
-  constructor(options: StoreOptions, flushes: Flushes) {
-    const { path, limits, later } = options
+  constructor(options: RunnerOptions, flushes: Flushes) {
+    const { path, limits, later, onRemoved } = options
     const diskReservePath = `${path}-disk-reserve`
     this.#path = path
     this.#flushes = flushes
+    this.#onRemoved = onRemoved
     this.#handler = new JournalHandler({
       path,
       open: (now) => {
@@ -143,7 +150,9 @@ class Runner implements JournalRunner {
     }
     this.#keepOpen()
     const message = `${removed} was removed or replaced by another program while the agent used it.`
-    this.#handler.fail(new CodedError('DISK_FAILED', message))
+    const error = new CodedError('DISK_FAILED', message)
+    this.#handler.fail(error)
+    this.#onRemoved(error)
     return true
   }
 

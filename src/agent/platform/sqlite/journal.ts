@@ -78,7 +78,10 @@ class JournalClient {
   constructor(options: JournalOptions, start: StartRunner) {
     this.#options = options
     const { path, limits, later = [], left = null } = options
-    this.#runner = start({ path, limits, later, left })
+    const onRemoved = (error: Error): void => {
+      if (this.#broken === null) this.#failure(error)
+    }
+    this.#runner = start({ path, limits, later, left, onRemoved })
   }
 
   get condition(): HealthCondition | null {

@@ -160,6 +160,15 @@ describe('a file that another program removes', () => {
     expect(broken).toMatchObject([{ code: 'DISK_FAILED', message: expect.stringContaining(`/${name} was`) as string }])
   })
 
+  it.for(['journal.db', 'journal.db-wal'])('%s ends an idle journal, without a call', async (name) => {
+    const { journal, broken, directory } = await journalWithFlushes()
+    await two(journal, 1)
+    rmSync(join(directory, name))
+    await expect.poll(() => broken, poll).toMatchObject([{ code: 'DISK_FAILED' }])
+    await expect(journal.saveClock(STAMP)).rejects.toThrow('was removed or replaced by another program')
+    expect(broken).toHaveLength(1)
+  })
+
   it('leaves its entries in the database, if it was the log', async () => {
     const { journal, broken, directory } = await journalWithFlushes()
     await two(journal, 1)
