@@ -131,7 +131,9 @@ describe('a database file', () => {
     const other = new Sqlite(path)
     other.exec('CREATE TABLE notes (text TEXT)')
     other.close()
+    const before = readFileSync(path)
     expect(codeOf(() => open(path))).toBe('DATABASE_CORRUPT')
+    expect(readFileSync(path)).toEqual(before)
   })
 
   it('is refused when a part of it is missing', async () => {

@@ -28,7 +28,6 @@ export function openDatabase(path: string, { check }: { readonly check: boolean 
   try {
     makeForOwner(path)
     database = connect(path)
-    own(database, path)
     if (check) verify(database, path)
     migrate(database, path)
     return database
@@ -66,8 +65,10 @@ export function makeForOwner(path: string): void {
 
 function connect(path: string): Database {
   const database = new Sqlite(path, { timeout: BUSY_TIMEOUT_MS })
+  database.defaultSafeIntegers(true)
+  refuseForeign(database, path)
   // Archived usage gives its space back. Only an empty file can change it, and the next pragma writes to the file.
-  if (database.pragma('page_count', { simple: true }) === 0) database.pragma('auto_vacuum = INCREMENTAL')
+  if (database.pragma('page_count', { simple: true }) === 0n) database.pragma('auto_vacuum = INCREMENTAL')
   // Readers never wait for the writer, and a commit needs one flush.
   demand(database, 'journal_mode', 'wal')
   // SQLite may default to NORMAL in WAL mode, which loses the last commits in a power cut.
@@ -77,26 +78,23 @@ function connect(path: string): Database {
   demand(database, 'trusted_schema', 0n)
   // Negative: not pages, but KiB.
   demand(database, 'cache_size', BigInt(-CACHE_KIB))
-  database.defaultSafeIntegers(true)
   return database
 }
 
 function demand(database: Database, pragma: string, value: string | bigint): void {
-  database.defaultSafeIntegers(true)
   database.pragma(`${pragma} = ${value}`)
   const actual = database.pragma(pragma, { simple: true })
   if (actual !== value) throw new Error(`SQLite did not apply ${pragma} = ${value}: it is ${String(actual)}`)
 }
 
-/** Marks an empty file as ours; rejects other programs' files. */
-function own(database: Database, path: string): void {
+/** Read-only check: another program's file stays as it is. */
+function refuseForeign(database: Database, path: string): void {
   const id = database.pragma('application_id', { simple: true })
   if (id === BigInt(APPLICATION_ID)) return
   const tables = database.prepare('SELECT count(*) AS count FROM sqlite_schema').get() as { count: bigint }
   if (id !== 0n || tables.count !== 0n) {
     throw new CodedError('DATABASE_CORRUPT', `${path} is the database of another program.`)
   }
-  database.pragma(`application_id = ${APPLICATION_ID}`)
 }
 
 function verify(database: Database, path: string): void {
@@ -125,6 +123,7 @@ function migrate(database: Database, path: string): void {
       .transaction(() => {
         if (versionOf() >= number) return
         database.exec(sql)
+        database.pragma(`application_id = ${APPLICATION_ID}`)
         database.pragma(`user_version = ${number}`)
       })
       .immediate()
