@@ -1,4 +1,4 @@
-import { accessSync, constants, existsSync, statSync } from 'node:fs'
+import { accessSync, chmodSync, constants, existsSync, statSync } from 'node:fs'
 import { dirname } from 'node:path'
 
 /** Whether the file system of a directory is read-only, also for root. */
@@ -6,9 +6,30 @@ export function isReadOnly(directory: string): boolean {
   return codeOf(directory, constants.W_OK) === 'EROFS'
 }
 
-/** The file or its directory, if it is immutable (`chattr +i`), also for root; null: neither. */
+/** The database file, its log or its directory, if it is immutable (`chattr +i`), also for root; null: none is. */
 export function immutableAt(path: string): string | null {
-  return [path, dirname(path)].find((each) => codeOf(each, constants.W_OK) === 'EPERM') ?? null
+  return [...filesOf(path), dirname(path)].find((each) => codeOf(each, constants.W_OK) === 'EPERM') ?? null
+}
+
+/** The database file or its log, if it is append-only (`chattr +a`), also for root; null: neither is. */
+function appendOnlyAt(path: string): string | null {
+  return filesOf(path).find(isAppendOnly) ?? null
+}
+
+function filesOf(path: string): readonly string[] {
+  return [path, `${path}-wal`]
+}
+
+/** Opening a database for the test, and closing it again, would drop the locks of this process. */
+function isAppendOnly(path: string): boolean {
+  try {
+    const { uid, mode } = statSync(path)
+    if (process.geteuid?.() !== 0 && process.geteuid?.() !== uid) return false
+    chmodSync(path, mode & 0o7777)
+    return false
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'EPERM'
+  }
 }
 
 /** The reason that a path leads to no file for this user, as the end of a sentence; null: it leads to one. */
@@ -28,6 +49,8 @@ export function denialOf(path: string): string | null {
   if (isReadOnly(dirname(path))) return 'the file system is read-only'
   const immutable = immutableAt(path)
   if (immutable !== null) return `${immutable} is immutable; run chattr -i on it`
+  const appendOnly = appendOnlyAt(path)
+  if (appendOnly !== null) return `${appendOnly} is append-only; run chattr -a on it`
   const first = existsSync(path) ? path : dirname(path)
   if (isAllowed(first)) return null
   return `the user with the id ${process.geteuid?.() ?? 0} may not read and write ${first}`

@@ -54,18 +54,26 @@ test.skipIf(process.getuid?.() !== 0)('a file in a directory of another user can
   }
 })
 
-test.for(['', 'twin.db'])('an immutable database or directory is named, also to root (%j)', (name, { skip }) => {
+test.for([
+  ['', 'i', 'immutable'],
+  ['twin.db', 'i', 'immutable'],
+  ['twin.db-wal', 'i', 'immutable'],
+  ['twin.db', 'a', 'append-only'],
+  ['twin.db-wal', 'a', 'append-only'],
+] as const)('names %j with the attribute %s, also to root', ([name, attribute, what], { skip }) => {
   const directory = mkdtempSync(join(tmpdir(), 'tallygate-denial-'))
   const path = join(directory, 'twin.db')
-  writeFileSync(path, '')
+  for (const file of [path, `${path}-wal`]) writeFileSync(file, '')
   const place = join(directory, name)
-  const allow = (): void => void spawnSync('chattr', ['-i', place])
+  const allow = (): void => void spawnSync('chattr', [`-${attribute}`, place])
   onTestFinished(() => {
     allow()
     rmSync(directory, { recursive: true })
   })
-  if (spawnSync('chattr', ['+i', place]).status !== 0) skip('this user or file system cannot make a file immutable')
-  expect(denialOf(path)).toBe(`${place} is immutable; run chattr -i on it`)
+  if (spawnSync('chattr', [`+${attribute}`, place]).status !== 0) {
+    skip('this user or file system cannot set the attributes of a file')
+  }
+  expect(denialOf(path)).toBe(`${place} is ${what}; run chattr -${attribute} on it`)
   allow()
   expect(denialOf(path)).toBeNull()
 })
