@@ -12,11 +12,15 @@ export interface Certificate {
   readonly key: string
 }
 
+/** Routes treat other characters as patterns or escapes, and clients remove segments of dots. */
+const PREFIX = /^(\/(?!\.{1,2}(\/|$))[\w.~-]+)*$/
+
 /** @throws CodedError CONFIG_INVALID */
 export function requireConsistent(settings: CloudSettings): void {
   const { http, db, cells, edge, oidc, metrics } = settings
-  if (!/^(\/[^/\s?#]+)*$/.test(http.prefix)) {
-    throw invalid(`http.prefix is ${JSON.stringify(http.prefix)}, but takes a path like "/name".`)
+  if (!PREFIX.test(http.prefix)) {
+    const wanted = 'takes a path like "/name", of letters, digits and the characters - . _ ~'
+    throw invalid(`http.prefix is ${JSON.stringify(http.prefix)}, but ${wanted}.`)
   }
   if (db !== null && cells !== null) {
     throw invalid('db and cells are both set. With cells, name the database of db as the first cell.')

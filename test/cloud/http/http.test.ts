@@ -237,7 +237,7 @@ describe('the server', () => {
       await using twin = await openTwin((settings) => ({ ...settings, http: { ...settings.http, prefix } }))
       expect((await twin.call('GET', INSTANCES)).status).toBe(200)
     }
-    for (const prefix of ['x', '/x/', '//', '/a b']) {
+    for (const prefix of ['x', '/x/', '//', '/a b', '/a%zz/b', '/a%20b', '/:a', '/*', '/a/..', '/./a']) {
       const opened = openTwin((settings) => ({ ...settings, http: { ...settings.http, prefix } }))
       await expect(opened).rejects.toMatchObject({ code: 'CONFIG_INVALID' })
     }
