@@ -76,6 +76,7 @@ describe('tallygate usage archive', () => {
     writeFileSync(join(place, file), 'x')
     const verified = await run(['archive', 'verify', place])
     expect(verified).toMatchObject({ code: 65, out: '' })
+    expect(verified.err).toMatch(/^tallygate: ARCHIVE_DAMAGED: /)
     expect(verified.err).toContain(`the file ${file} was changed`)
     expect((await run(['export', '--from-archive', place])).err).toContain('ARCHIVE_DAMAGED')
   })

@@ -5,7 +5,7 @@ import { counted } from '../../core/accounts/in-words.ts'
 import { type CloudSettings, cloudOptions } from '../../cloud/settings.ts'
 import type { Store } from '../../cloud/storage/store.ts'
 import type { ReadArchiveDeps } from '../../cloud/usage/archive/read-archive.ts'
-import { CodedError, ERRORS } from '../../protocol/errors.ts'
+import { CodedError } from '../../protocol/errors.ts'
 import { timeArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
 import { writeLines } from '../lines.ts'
@@ -87,11 +87,9 @@ async function openStore({ db, cells, dbPassword, dbStandby, store: { path } }: 
 async function verify(archive: ReadArchiveDeps, io: Io): Promise<void> {
   const { verifyArchive } = await import('../../cloud/usage/archive/read-archive.ts')
   const { archives, files, records, range, continues, problems } = await verifyArchive(archive)
-  writeLines(io.stderr, problems)
-  if (problems.length > 0) {
-    io.exitWith(ERRORS.ARCHIVE_DAMAGED.exit)
-    return
-  }
+  const last = problems.at(-1)
+  writeLines(io.stderr, problems.slice(0, -1))
+  if (last !== undefined) throw new CodedError('ARCHIVE_DAMAGED', last)
   const { name } = archive.place
   if (range === null) throw new CodedError('ARCHIVE_UNAVAILABLE', `${name} contains no archive of usage records.`)
   const begin = continues === null ? 'from the first record' : `after ${range.after}, where ${continues} ends`
