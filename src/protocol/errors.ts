@@ -373,7 +373,7 @@ export const ERRORS = catalogue({
   },
   STATE_IN_USE: {
     meaning: 'Another process has locked this database.',
-    remedy: 'Stop the other agent or cloud that uses this directory.',
+    remedy: 'Stop the other agent, cloud or migration that uses it.',
     exit: 75,
   },
   STATE_UNWRITABLE: {
