@@ -38,7 +38,7 @@ const GROUPS: Readonly<Record<string, Readonly<Record<string, Entry>>>> = {
     limits: noun('limits', 'manage consumption limits of the requesters of a line item'),
     devices: ['list, enroll, lock, drain and terminate devices', () => import('./commands/devices.ts')],
     sessions: ['list, lock and end sessions in the cloud', () => import('./commands/sessions.ts')],
-    usage: ['show usage records, and export them for billing', () => import('./commands/usage.ts')],
+    usage: ['show usage records, add them up and export them for billing', () => import('./commands/usage.ts')],
     events: ['show events, and send them to sinks again', () => import('./commands/events.ts')],
     audit: ['list who changed what in the cloud', () => import('./commands/audit.ts')],
     keys: ['manage the keys of administrators and clients', () => import('./commands/keys.ts')],

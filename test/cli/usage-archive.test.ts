@@ -45,6 +45,8 @@ const moves = async (place: string, env: Record<string, string> = {}): Promise<v
     new RegExp(`USAGE_ARCHIVED: Usage records up to \\d+ are archived in[\\s\\S]*${place}[\\s\\S]*--from-archive`),
   )
   expect(await run(['export', '--from-archive', place], env)).toEqual(csv)
+  const totals = await run(['totals', '--from-archive', place, '--by', 'instance', '--json'], env)
+  expect(JSON.parse(totals.out)).toMatchObject({ instanceId: instance, tokens: 0.375 })
   const file = join(folder, 'out')
   const read = await run(
     ['export', '--from-archive', place, '--format', 'ndjson', '--instance', instance, '--out', file],

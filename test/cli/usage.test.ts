@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { USAGE_ROW_POSITIONS } from '../../src/cloud/storage/records.ts'
-import { openTwin } from '../cloud/harness.ts'
+import { DAY, START, openTwin } from '../cloud/harness.ts'
 import { readAdminKey } from './fake-service.ts'
 import { tallygate } from './outside.ts'
 
@@ -87,4 +87,53 @@ test('the beginning of time, a leap day and an instant of its own zone are times
   for (const time of ['0', '1780000000000', '2028-02-29', '2026-05-01T00:30:00.5+02:00']) {
     expect((await exported('http://127.0.0.1:1/dm', ['--from', time])).code, time).toBe(69)
   }
+})
+
+test('totals add up the tokens of a time by instance, line item and item, without refused requests', async () => {
+  await using twin = await openTwin()
+  const instance = await twin.instance()
+  await twin.lineItem(instance, { activationId: 'SMALL', quantity: 4, end: START + 30 * DAY })
+  await twin.lineItem(instance, { activationId: 'LARGE', quantity: 1_000 })
+  await twin.rates({ Print: 1.5, Scan: 0.000001 })
+  await twin.access(instance, { Print: 2 }, 'anna')
+  const tomorrow = twin.now + DAY
+  twin.now = tomorrow
+  await twin.access(instance, { Print: 2, Scan: 1 }, 'ben')
+  await twin.access(instance, { Weld: 1 }, 'ben')
+  const totals = (...args: readonly string[]) =>
+    tallygate(['usage', 'totals', '--url', twin.cloud.address, '--admin-key', '/admin.pem', ...args], {
+      readText: () => readFileSync(twin.cloud.administrationKeyFile, 'utf8'),
+      now: () => twin.now,
+    })
+  const { out } = await totals()
+  const rows = out
+    .trimEnd()
+    .split('\n')
+    .map((line) => line.split(/ {2,}/))
+  expect(rows[0]).toEqual(['INSTANCE', 'LINE ITEM', 'ITEM', 'RECORDS', 'TOKENS'])
+  expect(rows.slice(1).map((row) => row.slice(1))).toEqual([
+    ['LARGE', 'Print', '1', '2'],
+    ['LARGE', 'Scan', '1', '0.000001'],
+    ['SMALL', 'Print', '2', '4'],
+  ])
+  const ofTomorrow = await totals('--from', String(tomorrow), '--by', 'requester', '--json')
+  expect(JSON.parse(ofTomorrow.out)).toEqual({
+    ...{ consumerType: 'user', consumerId: 'ben', records: 3, tokens: 3.000_001 },
+  })
+  expect(await totals('--to', String(START - DAY))).toMatchObject({ code: 0, out: 'No usage.\n' })
+  expect((await totals('--by', 'item,price')).err).toContain('Use different columns of account, instance, ')
+})
+
+test('totals of an export that is cut off are not printed', async () => {
+  const server = createServer((socket) => {
+    socket.once('data', () => {
+      socket.end('HTTP/1.1 200 OK\r\nx-next-cursor: 9\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n')
+    })
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const address = `http://127.0.0.1:${(server.address() as AddressInfo).port}/dm`
+  const totals = ['usage', 'totals', '--url', address, '--admin-key', '/admin.pem']
+  const { code, out } = await tallygate(totals, { readText: readAdminKey })
+  server.close()
+  expect({ code, out }).toEqual({ code: 69, out: '' })
 })

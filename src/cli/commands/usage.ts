@@ -10,65 +10,133 @@ import { USAGE_FORMATS, type UsageFormat, usageCursor, usageCursorHeader } from 
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { timeArgument } from '../arguments.ts'
 import type { Io, Output } from '../io.ts'
-import { nounCommand } from '../nouns/command.ts'
+import { namesFor, nounCommand } from '../nouns/command.ts'
+import { writeLines } from '../lines.ts'
 import { foundSettings } from '../service-settings.ts'
 import { archiveAt, archiveCommand } from './usage-archive.ts'
+import { TOTALS_BY, type TotalsColumn, totalJson, totalsColumns, totalsOf, totalsTable } from './usage-totals.ts'
 import { writeFileAtomically } from '../atomic-write.ts'
 
-interface ExportFlags extends AdministratorFlags {
-  readonly format: UsageFormat
+interface RecordsFlags extends AdministratorFlags {
   readonly instance?: string
   readonly from?: number
   readonly to?: number
   readonly after?: string
-  readonly out?: string
   readonly fromArchive?: string
 }
 
+interface ExportFlags extends RecordsFlags {
+  readonly format: UsageFormat
+  readonly out?: string
+}
+
+interface TotalsFlags extends RecordsFlags {
+  readonly by: readonly TotalsColumn[]
+}
+
 export function command(io: Io): Command {
-  const usage = nounCommand('usage', io).description('Shows and exports usage records.')
-  withAdministratorFlags(usage.command('export'))
+  const usage = nounCommand('usage', io).description('Shows, adds up and exports usage records.')
+  withRecordsFlags(usage.command('export'))
     .description('Writes usage records, oldest first, and prints the cursor for the next export to stderr.')
     .addOption(new Option('--format <format>', 'output format').choices(USAGE_FORMATS).default('csv'))
+    .option('--after <cursor>', 'only records written after the export that printed this cursor', cursorArgument)
+    .option('--out <file>', 'output file, written atomically (default: stdout)')
+    .action((flags: ExportFlags) =>
+      withRecords(flags, flags.format, io, async ({ next, pieces }) => writeExport(flags, pieces, next, io)),
+    )
+  withRecordsFlags(usage.command('totals'))
+    .description(
+      'Adds up the tokens of usage records, such as those of a month. Usage that a device delivers later counts at the time of its use.',
+    )
+    .addOption(
+      new Option('--by <columns>', 'a total for each account, instance, line-item, item, requester or device')
+        .argParser(totalsColumns)
+        .default(TOTALS_BY, TOTALS_BY.join(',')),
+    )
+    .option('--json', 'print one JSON document per line for each total, with exact amounts')
+    .action((flags: TotalsFlags) =>
+      withRecords(flags, 'ndjson', io, async ({ pieces }, service) => printTotals(flags, pieces, service, io)),
+    )
+  return usage.addCommand(archiveCommand(io))
+}
+
+function withRecordsFlags(command: Command): Command {
+  return withAdministratorFlags(command)
     .option('--instance <name>', 'only records of this instance: its name or id')
     .option('--from <time>', 'only usage at or after this time, such as 2026-05-01T08:00Z', timeArgument)
     .option('--to <time>', 'only usage before this time', timeArgument)
-    .option('--after <cursor>', 'only records written after the export that printed this cursor', cursorArgument)
-    .option('--out <file>', 'output file, written atomically (default: stdout)')
     .option(
       '--from-archive <place>',
       'read the archive in this directory or s3:// address, without the cloud; --instance takes an id',
     )
-    .action((flags: ExportFlags) => (flags.fromArchive === undefined ? exportUsage(flags, io) : readBack(flags, io)))
-  return usage.addCommand(archiveCommand(io))
 }
 
-async function exportUsage(flags: ExportFlags, io: Io): Promise<void> {
+interface ExportedRecords {
+  /** Cursor of the next export. */
+  readonly next: bigint
+  readonly pieces: AsyncIterable<string | Buffer>
+}
+
+/** @param use gets no service for an archive */
+async function withRecords(
+  flags: RecordsFlags,
+  format: UsageFormat,
+  io: Io,
+  use: (records: ExportedRecords, service: Service | null) => Promise<void>,
+): Promise<void> {
+  if (flags.fromArchive !== undefined) return use(await archivedRecords(flags.fromArchive, flags, format, io), null)
   using client = await administrator(flags, io)
-  const instanceId = flags.instance === undefined ? undefined : await new Service(client).instanceId(flags.instance)
-  const { format, from, to, after } = flags
+  const service = new Service(client)
+  const instanceId = flags.instance === undefined ? undefined : await service.instanceId(flags.instance)
+  const { from, to, after } = flags
   const query = queryText({ format, instanceId, from, to, after })
   const call = { method: 'GET', path: `/provisioning/api/v1.1/usage?${query}` } as const
   const { headers, pieces } = await client.stream(call)
   const next = usageCursor.safeParse(headers[usageCursorHeader])
   if (!next.success) throw new CodedError('ANSWER_UNEXPECTED', `The response has no header ${usageCursorHeader}.`)
-  await writeExport(flags, pieces, next.data, io)
+  await use({ next: next.data, pieces }, service)
 }
 
-async function readBack({ fromArchive = '', ...flags }: ExportFlags, io: Io): Promise<void> {
+async function archivedRecords(
+  place: string,
+  { instance, after, from, to }: RecordsFlags,
+  format: UsageFormat,
+  io: Io,
+): Promise<ExportedRecords> {
   const { exportArchive } = await import('../../cloud/usage/archive/read-archive.ts')
-  const { instance } = flags
   if (instance !== undefined && !uuid.safeParse(instance).success) {
     throw new CodedError('USAGE', '--instance takes an id with --from-archive, because an archive contains no names.')
   }
-  const { next, pieces } = await exportArchive(await archiveAt(fromArchive, foundSettings(cloudOptions, io)), {
-    after: flags.after === undefined ? 0n : BigInt(flags.after),
+  return exportArchive(await archiveAt(place, foundSettings(cloudOptions, io)), {
+    after: after === undefined ? 0n : BigInt(after),
     instanceId: instance?.toLowerCase() ?? null,
-    from: flags.from ?? null,
-    to: flags.to ?? null,
-    format: flags.format,
+    from: from ?? null,
+    to: to ?? null,
+    format,
   })
-  await writeExport(flags, pieces, next, io)
+}
+
+async function printTotals(
+  { by, json }: TotalsFlags,
+  pieces: ExportedRecords['pieces'],
+  service: Service | null,
+  io: Io,
+): Promise<void> {
+  const totals = await totalsOf(pieces, by)
+  if (json === true) {
+    writeLines(io.stdout, totals.map(totalJson))
+    return
+  }
+  const lists = (
+    [
+      ['instance', 'instances'],
+      ['device', 'devices'],
+    ] as const
+  )
+    .filter(([column]) => totals.length > 0 && by.includes(column))
+    .map(([, list]) => list)
+  const names = service === null ? new Map<string, string>() : await namesFor(new Set(lists), service)
+  writeLines(io.stdout, totalsTable(totals, by, names))
 }
 
 async function writeExport(

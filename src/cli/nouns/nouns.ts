@@ -297,7 +297,11 @@ export const NOUNS: readonly Noun[] = [
   {
     name: 'usage',
     one: 'usage record',
-    examples: ['tallygate usage list --since 2026-05-01', 'tallygate usage export --out usage.csv'],
+    examples: [
+      'tallygate usage list --since 2026-05-01',
+      'tallygate usage totals --from 2026-05-01 --to 2026-06-01',
+      'tallygate usage export --out usage.csv',
+    ],
     instance: 'any',
     since: true,
     list: listUsage,
