@@ -11,6 +11,7 @@ import { type Micro, MICRO_MAX, formatMicro } from '../../core/pricing/amount.ts
 import type { Action } from '../../core/rules/policy.ts'
 import type { ImportBody, ImportChange, ImportedAction } from '../../protocol/edge/import.ts'
 import { actionsProblem } from '../../protocol/service/actions.ts'
+import { INSTANT_MAX } from '../../protocol/wire.ts'
 import { currentAccount } from '../accounts/calendar.ts'
 import { used } from '../accounts/pool.ts'
 import { storedAction } from './change-actions.ts'
@@ -151,7 +152,12 @@ function planTerms({ changes, conflicts }: ImportPlan, { record, stored }: Impor
   const after = termsOf(record)
   if (stored === null) {
     const { quantity, state, start, end } = after
-    changes.push({ object, field: 'new', before: null, after: `${quantity} tokens, ${state}, ${start} to ${end}` })
+    changes.push({
+      object,
+      field: 'new',
+      before: null,
+      after: `${quantity} tokens, ${state}, start: ${start}, end: ${end}`,
+    })
     return
   }
   if (stored.state === 'OBSOLETE' && record.state !== 'OBSOLETE') {
@@ -324,8 +330,9 @@ function capital(text: string): string {
   return text.slice(0, 1).toUpperCase() + text.slice(1)
 }
 
+/** The ends of time set no limit. */
 function instantText(instant: number): string {
-  return new Date(instant).toISOString()
+  return instant === 0 || instant === INSTANT_MAX ? 'none' : new Date(instant).toISOString()
 }
 
 const SHOWN_MAX = 300
