@@ -65,6 +65,7 @@ export async function devicePage(view: View): Promise<Page> {
       html`${tableOf('Tokens on the device', ['Account', numeric('Left'), numeric('Used'), numeric('Granted')], grants)}
         <p class="soft">As of its last sync, in epoch ${device.epoch}.</p>`,
     )}
+    ${section('usage', 'Usage', usageLinks(view, device))}
     ${section('sessions', 'Sessions', await sessionsTable(view, sessions))} ${await evidencePart(view, device)}
     ${section('keys', 'Keys, newest first', tableOf('Keys', ['Key', 'State', 'Registered'], keys))}
     ${section(
@@ -74,6 +75,14 @@ export async function devicePage(view: View): Promise<Page> {
         <p><a href="${hrefOf(view, '/audit', { device: device.id })}">All changes of this device</a></p>`,
     )}`,
   }
+}
+
+function usageLinks(view: View, { id }: Device): Html {
+  const refused = hrefOf(view, '/usage', { device: id, outcome: 'refused' })
+  return html`<p>
+    <a href="${hrefOf(view, '/usage', { device: id })}">Usage of this device</a>,
+    <a href="${refused}">its refused requests</a>
+  </p>`
 }
 
 function labelsPart(view: View, device: Device): Html {

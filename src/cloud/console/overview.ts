@@ -172,7 +172,8 @@ function hourOf(now: number, hour: number): string {
   return `${from.toISOString().slice(11, 16)} UTC`
 }
 
-function refusalsPart({ now }: View, { records }: RecentUsage): Html {
+function refusalsPart(view: View, { records }: RecentUsage): Html {
+  const { now } = view
   const refusals = records.filter(({ status }) => isRefusal(status))
   const byReason = [...Map.groupBy(refusals, ({ status }) => status)]
   const rows = refusals
@@ -188,6 +189,7 @@ function refusalsPart({ now }: View, { records }: RecentUsage): Html {
     'refusals',
     'Last refusals',
     html`${counted === '' ? '' : html`<p>${counted}.</p>`}
-    ${tableOf('Last refusals', ['When', 'Requester', 'Item', 'Reason'], rows)}`,
+      ${tableOf('Last refusals', ['When', 'Requester', 'Item', 'Reason'], rows)}
+      <p><a href="${hrefOf(view, '/usage', { outcome: 'refused' })}">All refused requests, with their devices</a></p>`,
   )
 }

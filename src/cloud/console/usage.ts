@@ -1,6 +1,6 @@
 import { counted, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
-import { formatDecimal } from '../../core/pricing/amount.ts'
-import { type Html, html } from '../../html/html.ts'
+import { formatDecimal, formatMicro } from '../../core/pricing/amount.ts'
+import { type Html, type Piece, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { INSTANT_MAX } from '../../protocol/wire.ts'
@@ -33,7 +33,15 @@ type Outcome = keyof typeof OUTCOMES
 const BUCKETS = { hour: 3_600_000, day: 86_400_000 } as const
 type Bucket = keyof typeof BUCKETS
 
-const BUCKETS_SHOWN = 200
+const GROUPS = {
+  account: { name: 'customer account', of: ({ accountId }: UsageRecord) => accountId },
+  'line-item': { name: 'line item', of: ({ activationId }: UsageRecord) => activationId ?? 'none' },
+  item: { name: 'item', of: itemOf },
+  requester: { name: 'requester', of: requesterOf },
+} as const
+type By = Bucket | keyof typeof GROUPS
+
+const GROUPS_SHOWN = 200
 
 /** Of usage times, POSIX ms: from inclusive, to exclusive. Null: unbounded. */
 export interface ConsoleRange {
@@ -90,7 +98,7 @@ export async function usagePage(view: View, { records: looked, rest }: NewestSte
   const names = await deviceNames(view, sources)
   const last = fitting.length > ROWS_SHOWN ? shown.at(-1) : undefined
   const older = last === undefined ? (rest?.upTo ?? null) : last.position - 1n
-  const by = bucketOf(query)
+  const by = byOf(query)
   const filter = { outcome, item, requester, device, from, to, by: isRange ? by : '' }
   const on = older === null ? null : hrefOf(view, '/usage', { ...filter, upTo: String(older) })
   const total = fitting.reduce((sum, { record }) => sum + record.tokens, 0n)
@@ -103,7 +111,7 @@ export async function usagePage(view: View, { records: looked, rest }: NewestSte
   return {
     title: 'Usage',
     content: html`${section('filter', 'Filter', filterForm(view))}
-    ${isRange ? section('buckets', `By ${by}, UTC`, bucketsPart(fitting, by)) : ''}
+    ${isRange ? section('totals', isBucket(by) ? `By ${by}, UTC` : `By ${GROUPS[by].name}`, totalsPart(fitting, by)) : ''}
     ${section(
       'records',
       'Records',
@@ -114,11 +122,13 @@ export async function usagePage(view: View, { records: looked, rest }: NewestSte
             >Export all records${isRange ? ' of this time' : ''} as CSV</a
           >
         </p>
+        ${isRange && rest !== null ? restPart(view) : ''}
         ${tableOf(
           'Usage records',
           COLUMNS,
           shown.map(({ record }) => rowOf(view, record, names)),
         )}
+        ${shown.some(({ record: { source, status } }) => source.kind === 'device' && isRefusal(status)) ? EXPLAIN : ''}
         ${olderLink(on)}`,
     )}`,
   }
@@ -128,57 +138,105 @@ export function refusedUsagePage(view: View, error: unknown): Page {
   return refusedForm(error, 'Usage', filterForm(view))
 }
 
-function bucketOf({ by }: View['query']): Bucket {
-  return by === 'day' ? 'day' : 'hour'
+function byOf({ by = '' }: View['query']): By {
+  return by === 'day' || Object.hasOwn(GROUPS, by) ? (by as By) : 'hour'
+}
+
+function isBucket(by: By): by is Bucket {
+  return Object.hasOwn(BUCKETS, by)
+}
+
+/** The totals of the page are those of the records that it has read. */
+function restPart({ query, instance }: View): Html {
+  const { from, to } = rangeOf(query)
+  const option = (name: string, value: string): string => ` --${name} ${value}`
+  const options = [
+    instance === null ? '' : option('instance', instance.id),
+    from === null ? '' : option('from', new Date(from).toISOString()),
+    to === null ? '' : option('to', new Date(to).toISOString()),
+  ]
+  return html`<p class="problem">
+    This time has more records. Totals of all: <code>tallygate usage totals${options.join('')}</code>
+  </p>`
 }
 
 function filterForm(view: View): Html {
   const inputs = new Inputs(view.query)
   const field = (name: string, label: string, type?: Html): Html => inputs.input({ name, label }, type)
   return html`<form method="get" action="${view.root}/usage">
-    ${instanceField(view)} ${field('from', 'From, UTC', TIME)} ${field('to', 'To, UTC', TIME)}
-    ${inputs.select({ name: 'by', label: 'Totals by' }, [
-      ['hour', 'hour'],
-      ['day', 'day'],
-    ])}
-    ${inputs.select({ name: 'outcome', label: 'Outcome' }, [['', 'all'], ...Object.entries(OUTCOMES)])}
-    ${field('item', 'Item')} ${field('requester', 'Requester')} ${field('device', 'Device, by name or id')}
-    <button>Filter</button>
-  </form>`
+      ${instanceField(view)} ${field('from', 'From, UTC', TIME)} ${field('to', 'To, UTC', TIME)}
+      ${inputs.select({ name: 'by', label: 'Totals by' }, [
+        ...Object.keys(BUCKETS).map((bucket) => [bucket, bucket] as const),
+        ...Object.entries(GROUPS).map(([group, { name }]) => [group, name] as const),
+      ])}
+      ${inputs.select({ name: 'outcome', label: 'Outcome' }, [['', 'all'], ...Object.entries(OUTCOMES)])}
+      ${field('item', 'Item')} ${field('requester', 'Requester')} ${field('device', 'Device, by name or id')}
+      <button>Filter</button>
+    </form>
+    <p>Whole months, UTC: ${monthLink(view, 0)} ${monthLink(view, 1)}</p>`
+}
+
+/** @param ago how many months before the present one */
+function monthLink(view: View, ago: number): Html {
+  const now = new Date(view.now)
+  const beginning = (month: number): string =>
+    new Date(Date.UTC(now.getUTCFullYear(), now.getUTCMonth() + month)).toISOString().slice(0, 16)
+  const from = beginning(-ago)
+  return html`<a href="${hrefOf(view, '/usage', { from, to: beginning(1 - ago), by: 'line-item' })}"
+    >${from.slice(0, 7)}</a
+  > `
 }
 
 const TIME = html`type="datetime-local"`
 
-function bucketsPart(fitting: readonly NumberedUsage[], by: Bucket): Html {
-  const size = BUCKETS[by]
-  const groups = Map.groupBy(fitting, ({ record }) => Math.floor(record.usageTime / size))
-  const rows = [...groups]
-    .sort(([one], [other]) => other - one)
-    .map(([bucket, records]) => [
-      new Date(bucket * size)
-        .toISOString()
-        .slice(0, by === 'day' ? 10 : 16)
-        .replace('T', ' '),
-      String(records.length),
-      String(records.filter(({ record }) => isRefusal(record.status)).length),
-      tokensInWords(records.reduce((sum, { record }) => sum + record.tokens, 0n)),
+function totalsPart(fitting: readonly NumberedUsage[], by: By): Html {
+  const groups = Map.groupBy(fitting, ({ record }) =>
+    isBucket(by) ? Math.floor(record.usageTime / BUCKETS[by]) : GROUPS[by].of(record),
+  )
+  const totals = [...groups].map(([group, records]) => ({
+    group,
+    records: records.length,
+    refusals: records.filter(({ record }) => isRefusal(record.status)).length,
+    tokens: records.reduce((sum, { record }) => sum + record.tokens, 0n),
+  }))
+  const sorted = totals.sort((one, other) =>
+    isBucket(by) ? Number(other.group) - Number(one.group) : Number(other.tokens - one.tokens),
+  )
+  const rows = sorted
+    .slice(0, GROUPS_SHOWN)
+    .map(({ group, records, refusals, tokens }) => [
+      isBucket(by) ? bucketText(Number(group), by) : String(group),
+      String(records),
+      String(refusals),
+      isBucket(by) ? tokensInWords(tokens) : formatMicro(tokens),
     ])
-  const columns = ['Beginning', numeric('Records'), numeric('Refusals'), numeric('Tokens')]
-  const rest = rows.length - BUCKETS_SHOWN
-  return html`${tableOf(`Usage by ${by}`, columns, rows.slice(0, BUCKETS_SHOWN))}
-  ${rest > 0 ? html`<p class="soft">And ${rest} more. Choose totals by day, or a shorter time.</p>` : ''}`
+  const [first = '', ...rest] = isBucket(by) ? 'Beginning' : GROUPS[by].name
+  const columns = [`${first.toUpperCase()}${rest.join('')}`, numeric('Records'), numeric('Refusals'), numeric('Tokens')]
+  const hidden = totals.length - rows.length
+  const advice = isBucket(by) ? 'Choose totals by day, or a shorter time' : 'Choose a shorter time'
+  return html`${tableOf(`Usage by ${isBucket(by) ? by : GROUPS[by].name}`, columns, rows)}
+  ${hidden > 0 ? html`<p class="soft">And ${hidden} more. ${advice}.</p>` : ''}`
 }
+
+function bucketText(bucket: number, by: Bucket): string {
+  const beginning = new Date(bucket * BUCKETS[by]).toISOString()
+  return beginning.slice(0, by === 'day' ? 10 : 16).replace('T', ' ')
+}
+
+const EXPLAIN = html`<p class="soft">
+  On the device, <code>tallygate explain</code> with the id of a refused request shows each check.
+</p>`
 
 const COLUMNS = ['When, UTC', 'Requester', 'Item', numeric('Count'), 'Result', 'Line item', numeric('Tokens'), 'Source']
 
 function rowOf(view: View, record: UsageRecord, names: ReadonlyMap<string, string>) {
-  const { source, item, version } = record
+  const { source } = record
   return [
     exactTimeOf(record.usageTime),
-    `${record.requesterType} ${record.requesterValue}`,
-    version === '' ? item : `${item} ${version}`,
+    requesterOf(record),
+    itemOf(record),
     formatDecimal(record.count),
-    statusInWords(record.status),
+    resultOf(record),
     record.activationId ?? 'none',
     tokensInWords(record.tokens),
     source.kind === 'device'
@@ -187,6 +245,20 @@ function rowOf(view: View, record: UsageRecord, names: ReadonlyMap<string, strin
         ? `session ${source.sessionId.slice(0, 8)}`
         : 'request to the cloud',
   ]
+}
+
+/** A device explains its refusals by the correlation id. */
+function resultOf({ status, source, correlationId }: UsageRecord): Piece {
+  const result = statusInWords(status)
+  return isRefusal(status) && source.kind === 'device' ? html`${result} <br /><code>${correlationId}</code>` : result
+}
+
+function requesterOf({ requesterType, requesterValue }: UsageRecord): string {
+  return `${requesterType} ${requesterValue}`
+}
+
+function itemOf({ item, version }: UsageRecord): string {
+  return version === '' ? item : `${item} ${version}`
 }
 
 function outcomeOf({ status }: UsageRecord): Outcome {

@@ -74,6 +74,7 @@ const PAGES: readonly (readonly [name: string, path: () => string, title: string
   ['rates', () => '/rate-tables?series=laser&version=1', 'Rates of laser'],
   ['usage', () => '/usage', 'Usage'],
   ['usage in a time', () => '/usage?from=2020-01-01T00:00&by=day', 'Usage'],
+  ['usage of a line item in a time', () => '/usage?from=2020-01-01T00:00&by=line-item', 'Usage'],
   ['sessions', () => '/sessions', 'Sessions'],
   ['the end of a session', () => `/sessions/${scene.sessionId}/end`, 'End session'],
   ['audit', () => '/audit', 'Audit'],

@@ -386,6 +386,51 @@ describe('usage in a time', () => {
     expect(exported.page.trimEnd().split('\r\n')).toHaveLength(1 + 4)
   })
 
+  it('is added up by customer, line item, item or requester, with the largest first', async () => {
+    const rows = async (by: string) => {
+      const { page } = await browser.open(`/usage?from=${hour(0)}&to=${hour(8)}&by=${by}`)
+      const [, table = ''] = /<section[^>]*aria-labelledby="totals">([^]*?)<\/section>/.exec(page) ?? []
+      return [...table.matchAll(/<tr[^>]*>([^]*?)<\/tr>/g)].map(([, row = '']) =>
+        [...row.matchAll(/<t[hd][^>]*>([^]*?)<\/t[hd]>/g)].map(([, cell = '']) =>
+          cell.replaceAll(/<[^>]*>/g, '').trim(),
+        ),
+      )
+    }
+    expect(await rows('line-item')).toEqual([
+      ['Line item', 'Records', 'Refusals', 'Tokens'],
+      ['PRINT-2026', '8', '0', '329'],
+      ['LASER-2026', '1', '0', '100'],
+      ['SCAN-2025', '7', '0', '100'],
+      ['none', '1', '1', '0'],
+    ])
+    expect((await rows('item'))[1]).toEqual(['Print', '8', '0', '415'])
+    expect((await rows('requester'))[2]).toEqual(['user KimLee', '2', '1', '100'])
+    expect(await rows('account')).toHaveLength(1 + 1)
+  })
+
+  it('links the present and the last month', async () => {
+    const { page } = await browser.open('/usage')
+    const months = [...page.matchAll(/href="[^"]*\/usage\?(from=[^"]*by=line-item)"\s*>([^<]*)</g)]
+    expect(months.map(([, query = '', month]) => [decodeURIComponent(query.replaceAll('&amp;', '&')), month])).toEqual([
+      ['from=2026-05-01T00:00&to=2026-06-01T00:00&by=line-item', '2026-05'],
+      ['from=2026-04-01T00:00&to=2026-05-01T00:00&by=line-item', '2026-04'],
+    ])
+  })
+
+  it('names the command that adds up a time with more records than the page reads', async () => {
+    const range = `from=${hour(0)}&to=${hour(8)}`
+    expect((await browser.open(`/usage?${range}`)).page).not.toContain('tallygate usage totals')
+    await twin.stop()
+    const database = new Sqlite(join(twin.settings.store.path, 'twin.db'))
+    multiplyScene(database, scene.instanceId, { devices: 1, records: 6_000 })
+    database.close()
+    await twin.start()
+    const again = await Browser.signedIn(twin)
+    const { page } = await again.open(`/usage?instance=${scene.instanceId}&${range}`)
+    const command = `tallygate usage totals --instance ${scene.instanceId} --from ${hour(0)}:00.000Z --to ${hour(8)}:00.000Z`
+    expect(page).toContain(command)
+  })
+
   it('must be a time', async () => {
     for (const query of ['from=yesterday&item=Print', `from=${hour(2)}&to=${hour(2)}&item=Print`]) {
       const { status, page } = await browser.open(`/usage?${query}`)
@@ -449,6 +494,19 @@ it('filters usage records and adds them up', async () => {
   expect(page).toContain('refused: in no rate table in effect')
   expect(page).not.toContain('Laser cut')
   expect(page).toMatch(/1 of \d+ records/)
+})
+
+it('leads from a device to its refused requests, with the ids that explain needs', async () => {
+  const { device } = scene.device
+  const line = scene.device.line('PRINT-2026')
+  device.clock = { now: twin.now, earliest: twin.now, latest: twin.now }
+  expect(device.charge({ lineItemId: 'PRINT-2026', accounts: [line], amount: 9_000_000_000n })).toBe(false)
+  await device.sync()
+  const { page } = await browser.open(`/devices/${scene.device.id}`)
+  const href = /href="[^"]*console(\/usage\?[^"]*outcome=refused)"/.exec(page)?.[1]?.replaceAll('&amp;', '&') ?? ''
+  const refused = await browser.open(href)
+  expect(refused.page).toMatch(/refused: [^<]*<br \/><code>[\da-f-]{36}<\/code>/)
+  expect(refused.page).toContain('tallygate explain')
 })
 
 it('pages through devices without a gap', async () => {
