@@ -68,11 +68,16 @@ async function listPage(view: View): Promise<Page> {
             </form>`
           : tableOf('Devices', columns, rows)
       }
-      ${rows.length === 0 ? '' : exportLinks(view, chosen)}
+      ${rows.length > 0 ? exportLinks(view, chosen) : Object.values(chosen).join('') === '' ? ENROLL : ''}
       ${pagesByOffset(view, '/devices', { query: chosen, isMore: found.length > ROWS_SHOWN })}`,
     ),
   }
 }
+
+const ENROLL = html`<p>
+  Enroll one with a token of <code>tallygate devices enrollment-token --name NAME</code>, or many with
+  <code>tallygate devices provision</code>.
+</p>`
 
 function filterForm(view: View): Html {
   const inputs = new Inputs(view.query)

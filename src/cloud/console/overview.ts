@@ -7,6 +7,7 @@ import { CONTACT_TEXT } from './devices.ts'
 import {
   type Page,
   type View,
+  NO_INSTANCE,
   ROWS_SHOWN,
   hrefOf,
   nameOfInstance,
@@ -45,7 +46,7 @@ async function instancesPart(view: View): Promise<Html> {
   return section(
     'instances',
     'Instances',
-    html`${tableOf('Instances', ['Instance', 'Account', 'Created'], rows)}
+    html`${found.length === 0 ? NO_INSTANCE : tableOf('Instances', ['Instance', 'Account', 'Created'], rows)}
     ${pagesByOffset(view, '', { isMore: found.length > ROWS_SHOWN })}
     ${
       view.instances.length < ROWS_SHOWN

@@ -267,6 +267,11 @@ export function tableOf(label: string, columns: readonly Column[], rows: readonl
   </table>`
 }
 
+export const NO_INSTANCE = html`<p>
+  There is no instance yet. Create one with
+  <code>tallygate instances set NAME --account CUSTOMER</code>.
+</p>`
+
 /** For pages about one instance. @throws CodedError NOT_FOUND if the store has none */
 export async function ofInstance(
   view: View,
@@ -280,7 +285,7 @@ export async function ofInstance(
     )
     const choice =
       links.length === 0
-        ? html`<p class="soft">There is no instance yet.</p>`
+        ? NO_INSTANCE
         : html`<ul>
             ${links}
           </ul>`

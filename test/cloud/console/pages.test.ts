@@ -509,6 +509,16 @@ it('leads from a device to its refused requests, with the ids that explain needs
   expect(refused.page).toContain('tallygate explain')
 })
 
+it('names the first steps where there is nothing yet', async () => {
+  await using empty = await openTwin()
+  const first = await Browser.signedIn(empty)
+  for (const path of ['', '/line-items', '/rules']) {
+    expect([path, (await first.open(path)).page]).toEqual([path, expect.stringContaining('tallygate instances set')])
+  }
+  expect((await first.open('/devices')).page).toContain('tallygate devices enrollment-token')
+  expect((await first.open('/devices?search=x')).page).not.toContain('tallygate devices enrollment-token')
+})
+
 it('pages through devices without a gap', async () => {
   const known = new Set<string>()
   for (let index = 0; index < 60; index += 1) {
