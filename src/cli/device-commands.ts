@@ -199,15 +199,19 @@ function stateOf({ revokedAt, revokedBy, suspension, forked, status }: DeviceSta
   if (revokedAt !== null) return `revoked ${by(revokedBy, revokedAt)}`
   const now =
     suspension === null
-      ? status.toLowerCase()
+      ? statusText(status)
       : `${suspension.state.toLowerCase()} ${by(suspension.by, suspension.since)}`
   return forked ? `${now}, copied` : now
 }
 
 export function shortState({ revokedAt, suspension, forked, status }: DeviceState): string {
   if (revokedAt !== null) return 'revoked'
-  const state = (suspension?.state ?? status).toLowerCase()
+  const state = suspension === null ? statusText(status) : suspension.state.toLowerCase()
   return forked ? `${state}, copied` : state
+}
+
+function statusText(status: DeviceState['status']): string {
+  return status === 'NONE' ? 'never attached' : status.toLowerCase()
 }
 
 export function unreported({ outstanding }: DeviceState): Micro {

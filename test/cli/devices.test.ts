@@ -72,6 +72,16 @@ test('the list has the devices of all pages', async () => {
   ])
 })
 
+test('a device that has enrolled and not attached yet is listed and shown so', async () => {
+  const body = device(1, { status: 'NONE', epoch: 0, lastSyncAt: null })
+  await using twin = await fakeService('tcp', {
+    'GET /dm/edge/api/v1/devices?next=0': { body: { devices: [body], next: 0 } },
+    [`GET /dm/edge/api/v1/devices/${one.id}`]: { body },
+  })
+  expect((await devices(twin.address, 'list')).out).toContain('  never attached  ')
+  expect((await devices(twin.address, 'show', one.id)).out).toContain('state         never attached\n')
+})
+
 test('a list that the service or a proxy refuses for a time says for how long', async () => {
   const route = 'GET /dm/edge/api/v1/devices?next=0'
   const headers = { 'retry-after': '40' }
