@@ -89,6 +89,7 @@ describe('set', () => {
       '30.5',
       'REQUEST',
       'GRANTED',
+      expect.stringMatching(/^[\da-f-]{36}$/),
     ])
   })
 

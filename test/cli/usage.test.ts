@@ -5,8 +5,9 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { USAGE_ROW_POSITIONS } from '../../src/cloud/storage/records.ts'
 import { DAY, START, openTwin } from '../cloud/harness.ts'
+import { EdgeClient } from '../cloud/devices/edge-client.ts'
 import { readAdminKey } from './fake-service.ts'
-import { tallygate } from './outside.ts'
+import { administering, tallygate } from './outside.ts'
 
 let directory: string
 beforeEach(() => {
@@ -136,4 +137,22 @@ test('totals of an export that is cut off are not printed', async () => {
   const { code, out } = await tallygate(totals, { readText: readAdminKey })
   server.close()
   expect({ code, out }).toEqual({ code: 69, out: '' })
+})
+
+test('the list shows why a device refuses, with the id that explain needs', async () => {
+  await using twin = await openTwin()
+  const instance = await twin.instance()
+  await twin.lineItem(instance)
+  const device = await EdgeClient.join(twin, instance)
+  device.device.clock = { now: twin.now, earliest: twin.now, latest: twin.now }
+  device.device.charge({ lineItemId: 'ACT-1', accounts: [device.line('ACT-1')], amount: 1_000_000n })
+  await device.device.sync()
+  await twin.access(instance, { Weld: 1 })
+  const list = async (...args: readonly string[]) => {
+    const { out } = await tallygate(['usage', 'list', ...args, '--json'], administering(twin))
+    return out.split('\n').flatMap((line) => (line === '' ? [] : [JSON.parse(line) as Record<string, unknown>]))
+  }
+  const refused = { deviceId: device.id, status: 'GRANT_EXHAUSTED', correlationId: expect.any(String) as string }
+  expect(await list('--since', '0', '--device', device.id.toUpperCase(), '--refused')).toMatchObject([refused])
+  expect(await list('--since', '0', '--refused')).toHaveLength(2)
 })

@@ -18,6 +18,8 @@ interface Flags extends AdministratorFlags {
   readonly instance?: string
   readonly since?: number
   readonly until?: number
+  readonly device?: string
+  readonly refused?: true
   readonly file?: string
 }
 
@@ -39,6 +41,8 @@ function addReaders(group: Command, noun: Noun, io: Io): void {
     list
       .option('--since <time>', 'only at or after this time (default: 24 hours ago)', timeArgument)
       .option('--until <time>', 'only before this time', timeArgument)
+      .option('--device <name>', 'only of this device: its name or id')
+      .option('--refused', 'only refused requests')
   }
   list.option('--json', 'print one JSON document per line, with exact amounts').action(async (flags: Flags) => {
     using client = await administrator(flags, io)
@@ -145,7 +149,9 @@ async function scopeOf({ instance, since }: Noun, service: Service, flags: Flags
   const instanceId = isLimited ? await service.instanceId(flags.instance) : null
   if (since !== true) return { instanceId }
   const until = flags.until === undefined ? {} : { until: flags.until }
-  return { instanceId, since: flags.since ?? io.now() - DAY_MS, ...until }
+  const device = flags.device === undefined ? {} : { deviceId: (await service.deviceId(flags.device)).toLowerCase() }
+  const isRefused = flags.refused === true
+  return { instanceId, since: flags.since ?? io.now() - DAY_MS, ...until, ...device, isRefused }
 }
 
 async function found(noun: Noun, name: string, service: Service, scope: Scope): Promise<Row> {

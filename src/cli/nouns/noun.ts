@@ -12,6 +12,9 @@ export interface Scope {
   /** POSIX ms; only nouns with `since`. */
   readonly since?: number
   readonly until?: number
+  readonly deviceId?: string
+  /** Only refused requests. */
+  readonly isRefused?: boolean
 }
 
 export interface Noun {

@@ -1,3 +1,4 @@
+import { REFUSAL_REASONS } from '../../core/rules/refusal-reasons.ts'
 import { z } from 'zod'
 import { queryText } from '../../client/call.ts'
 import { parseRepeatableJson } from '../../client/exact-json.ts'
@@ -299,6 +300,7 @@ export const NOUNS: readonly Noun[] = [
     one: 'usage record',
     examples: [
       'tallygate usage list --since 2026-05-01',
+      'tallygate usage list --device press-7 --refused',
       'tallygate usage totals --from 2026-05-01 --to 2026-06-01',
       'tallygate usage export --out usage.csv',
     ],
@@ -317,6 +319,7 @@ export const NOUNS: readonly Noun[] = [
       tokens('TOKENS', 'tokens'),
       column('OPERATION', 'operation'),
       column('STATUS', 'status'),
+      column('CORRELATION ID', 'correlationId'),
     ],
   },
   {
@@ -422,10 +425,17 @@ async function listLimits(service: Service, { instanceId }: Scope): Promise<read
   return limits
 }
 
-async function listUsage(service: Service, { instanceId, since, until }: Scope): Promise<readonly Row[]> {
+async function listUsage(
+  service: Service,
+  { instanceId, since, until, deviceId, isRefused }: Scope,
+): Promise<readonly Row[]> {
   const query = queryText({ format: 'ndjson', instanceId, from: since, to: until })
   const { text } = await service.send({ method: 'GET', path: `${PROVISIONING}/usage?${query}` })
-  return text.split('\n').flatMap((line) => (line === '' ? [] : [parseRepeatableJson(line) as Row]))
+  return text
+    .split('\n')
+    .flatMap((line) => (line === '' ? [] : [parseRepeatableJson(line) as Row]))
+    .filter((row) => deviceId === undefined || row['deviceId'] === deviceId)
+    .filter(({ status }) => isRefused !== true || Object.hasOwn(REFUSAL_REASONS, textOf(status)))
 }
 
 /** The end of the current period in UTC, POSIX ms; weeks begin on Monday. Undefined for an unknown frequency. */
