@@ -36,7 +36,7 @@ const usageLine = z.object({
   tokens: exactTokens,
 })
 
-export interface Total {
+interface Total {
   readonly group: Readonly<Partial<Record<Field, string | null>>>
   readonly records: number
   readonly tokens: bigint
