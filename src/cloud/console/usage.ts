@@ -30,16 +30,22 @@ const RANGE_RECORDS_MAX = 5_000
 const OUTCOMES = { granted: 'granted', refused: 'refused', other: 'refunds and others' } as const
 type Outcome = keyof typeof OUTCOMES
 
-const BUCKETS = { hour: 3_600_000, day: 86_400_000 } as const
-type Bucket = keyof typeof BUCKETS
+interface Grouping {
+  readonly name: string
+  readonly of: (record: UsageRecord) => string
+  /** Groups are times: newest first, others by their tokens. */
+  readonly isTime?: boolean
+}
 
-const GROUPS = {
-  account: { name: 'customer account', of: ({ accountId }: UsageRecord) => accountId },
-  'line-item': { name: 'line item', of: ({ activationId }: UsageRecord) => activationId ?? 'none' },
-  item: { name: 'item', of: itemOf },
-  requester: { name: 'requester', of: requesterOf },
-} as const
-type By = Bucket | keyof typeof GROUPS
+const GROUPINGS = {
+  hour: { name: 'Hour, UTC', of: ({ usageTime }) => `${timeText(usageTime).slice(0, 13)}:00`, isTime: true },
+  day: { name: 'Day, UTC', of: ({ usageTime }) => timeText(usageTime).slice(0, 10), isTime: true },
+  account: { name: 'Customer account', of: ({ accountId }) => accountId },
+  'line-item': { name: 'Line item', of: ({ activationId }) => activationId ?? 'none' },
+  item: { name: 'Item', of: itemOf },
+  requester: { name: 'Requester', of: requesterOf },
+} as const satisfies Readonly<Record<string, Grouping>>
+type By = keyof typeof GROUPINGS
 
 const GROUPS_SHOWN = 200
 
@@ -111,7 +117,7 @@ export async function usagePage(view: View, { records: looked, rest }: NewestSte
   return {
     title: 'Usage',
     content: html`${section('filter', 'Filter', filterForm(view))}
-    ${isRange ? section('totals', isBucket(by) ? `By ${by}, UTC` : `By ${GROUPS[by].name}`, totalsPart(fitting, by)) : ''}
+    ${isRange ? section('totals', 'Totals', totalsPart(fitting, GROUPINGS[by])) : ''}
     ${section(
       'records',
       'Records',
@@ -139,11 +145,7 @@ export function refusedUsagePage(view: View, error: unknown): Page {
 }
 
 function byOf({ by = '' }: View['query']): By {
-  return by === 'day' || Object.hasOwn(GROUPS, by) ? (by as By) : 'hour'
-}
-
-function isBucket(by: By): by is Bucket {
-  return Object.hasOwn(BUCKETS, by)
+  return Object.hasOwn(GROUPINGS, by) ? (by as By) : 'hour'
 }
 
 /** The totals of the page are those of the records that it has read. */
@@ -165,10 +167,10 @@ function filterForm(view: View): Html {
   const field = (name: string, label: string, type?: Html): Html => inputs.input({ name, label }, type)
   return html`<form method="get" action="${view.root}/usage">
       ${instanceField(view)} ${field('from', 'From, UTC', TIME)} ${field('to', 'To, UTC', TIME)}
-      ${inputs.select({ name: 'by', label: 'Totals by' }, [
-        ...Object.keys(BUCKETS).map((bucket) => [bucket, bucket] as const),
-        ...Object.entries(GROUPS).map(([group, { name }]) => [group, name] as const),
-      ])}
+      ${inputs.select(
+        { name: 'by', label: 'Totals by' },
+        Object.entries(GROUPINGS).map(([by, { name }]) => [by, name] as const),
+      )}
       ${inputs.select({ name: 'outcome', label: 'Outcome' }, [['', 'all'], ...Object.entries(OUTCOMES)])}
       ${field('item', 'Item')} ${field('requester', 'Requester')} ${field('device', 'Device, by name or id')}
       <button>Filter</button>
@@ -189,38 +191,22 @@ function monthLink(view: View, ago: number): Html {
 
 const TIME = html`type="datetime-local"`
 
-function totalsPart(fitting: readonly NumberedUsage[], by: By): Html {
-  const groups = Map.groupBy(fitting, ({ record }) =>
-    isBucket(by) ? Math.floor(record.usageTime / BUCKETS[by]) : GROUPS[by].of(record),
-  )
+function totalsPart(fitting: readonly NumberedUsage[], { name, of, isTime = false }: Grouping): Html {
+  const groups = Map.groupBy(fitting, ({ record }) => of(record))
   const totals = [...groups].map(([group, records]) => ({
     group,
     records: records.length,
     refusals: records.filter(({ record }) => isRefusal(record.status)).length,
     tokens: records.reduce((sum, { record }) => sum + record.tokens, 0n),
   }))
-  const sorted = totals.sort((one, other) =>
-    isBucket(by) ? Number(other.group) - Number(one.group) : Number(other.tokens - one.tokens),
-  )
-  const rows = sorted
+  totals.sort((one, other) => (isTime ? other.group.localeCompare(one.group) : Number(other.tokens - one.tokens)))
+  const rows = totals
     .slice(0, GROUPS_SHOWN)
-    .map(({ group, records, refusals, tokens }) => [
-      isBucket(by) ? bucketText(Number(group), by) : String(group),
-      String(records),
-      String(refusals),
-      isBucket(by) ? tokensInWords(tokens) : formatMicro(tokens),
-    ])
-  const [first = '', ...rest] = isBucket(by) ? 'Beginning' : GROUPS[by].name
-  const columns = [`${first.toUpperCase()}${rest.join('')}`, numeric('Records'), numeric('Refusals'), numeric('Tokens')]
+    .map(({ group, records, refusals, tokens }) => [group, String(records), String(refusals), formatMicro(tokens)])
   const hidden = totals.length - rows.length
-  const advice = isBucket(by) ? 'Choose totals by day, or a shorter time' : 'Choose a shorter time'
-  return html`${tableOf(`Usage by ${isBucket(by) ? by : GROUPS[by].name}`, columns, rows)}
-  ${hidden > 0 ? html`<p class="soft">And ${hidden} more. ${advice}.</p>` : ''}`
-}
-
-function bucketText(bucket: number, by: Bucket): string {
-  const beginning = new Date(bucket * BUCKETS[by]).toISOString()
-  return beginning.slice(0, by === 'day' ? 10 : 16).replace('T', ' ')
+  const columns = [name, numeric('Records'), numeric('Refusals'), numeric('Tokens')]
+  return html`${tableOf('Totals', columns, rows)}
+  ${hidden > 0 ? html`<p class="soft">And ${hidden} more. Choose other totals or a shorter time.</p>` : ''}`
 }
 
 const EXPLAIN = html`<p class="soft">
@@ -245,6 +231,10 @@ function rowOf(view: View, record: UsageRecord, names: ReadonlyMap<string, strin
         ? `session ${source.sessionId.slice(0, 8)}`
         : 'request to the cloud',
   ]
+}
+
+function timeText(at: number): string {
+  return new Date(at).toISOString().replace('T', ' ')
 }
 
 /** A device explains its refusals by the correlation id. */
