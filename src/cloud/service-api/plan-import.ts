@@ -178,8 +178,8 @@ function termsOf(record: LineItemRecord) {
   return {
     state: record.state,
     quantity: given.quantity ?? formatMicro(record.quantity),
-    start: given.start ?? instantText(record.start),
-    end: given.end ?? instantText(record.end),
+    start: given.start ?? instantText(record.start, 0),
+    end: given.end ?? instantText(record.end, INSTANT_MAX),
     elastic: String(record.elastic),
     rateTableSeries: record.rateTableSeries ?? '',
     overdraft: overdraftType === null ? 'none' : `${overdraftType} ${limit}`.trimEnd(),
@@ -330,9 +330,9 @@ function capital(text: string): string {
   return text.slice(0, 1).toUpperCase() + text.slice(1)
 }
 
-/** The ends of time set no limit. */
-function instantText(instant: number): string {
-  return instant === 0 || instant === INSTANT_MAX ? 'none' : new Date(instant).toISOString()
+/** @param unlimited the instant that sets no limit */
+function instantText(instant: number, unlimited: number): string {
+  return instant === unlimited ? 'none' : new Date(instant).toISOString()
 }
 
 const SHOWN_MAX = 300

@@ -218,6 +218,29 @@ export function importInstanceSuite(
       expect(await poolOf()).toMatchObject({ charged: 44_000_000n, capTarget: 200_000_000n })
     })
 
+    it('tells a line item that is over, or has not begun, from one without limits', async () => {
+      const last = ALWAYS.end
+      const set = async (times: { readonly start: number; readonly end: number }) => {
+        const { changes } = await send(only({ lineItem: lineItem(times) }))
+        const shown = changes.map(({ field, before, after }) => [field, before, after])
+        const record = await store.read((reader) => reader.lineItems.get(id, 'ACT-1'))
+        return { shown, start: record?.start, end: record?.end }
+      }
+      await send()
+      expect(await set({ start: 0, end: 0 })).toEqual({
+        shown: [['end', 'none', '1970-01-01T00:00:00.000Z']],
+        ...{ start: 0, end: 0 },
+      })
+      expect(await set({ start: last, end: last })).toEqual({
+        shown: [
+          ['start', 'none', '9999-12-31T23:59:59.999Z'],
+          ['end', '1970-01-01T00:00:00.000Z', 'none'],
+        ],
+        ...{ start: last, end: last },
+      })
+      expect((await set(ALWAYS)).start).toBe(0)
+    })
+
     it('does not remove an action with use unless that is permitted', async () => {
       await send()
       const without = only({ actions: [] })
