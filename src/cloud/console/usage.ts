@@ -92,6 +92,7 @@ export async function usagePage(view: View, { records: looked, rest }: NewestSte
   const { outcome = '', from = '', to = '' } = query
   const [item, requester, device] = [typed(view, 'item'), typed(view, 'requester'), typed(view, 'device')]
   const isRange = isBounded(rangeOf(query))
+  const isOlder = usageOfPage(view).upTo !== null
   const deviceId = await deviceIdOf(view, device)
   const fits = ({ record }: NumberedUsage): boolean =>
     (outcome === '' || outcomeOf(record) === outcome) &&
@@ -112,7 +113,7 @@ export async function usagePage(view: View, { records: looked, rest }: NewestSte
   const reach = rest?.writtenBy ?? looked.at(-1)?.record.writeTime ?? now
   const written = `written in the last ${roughly(now - reach)}`
   const whose = isRange
-    ? `${looked.length} records of this time${rest === null ? '' : `, ${written},`}`
+    ? `${looked.length} ${isOlder ? 'older ' : ''}records of this time${rest === null ? '' : `, ${written},`}`
     : `${looked.length} records ${written}`
   return {
     title: 'Usage',
@@ -128,7 +129,7 @@ export async function usagePage(view: View, { records: looked, rest }: NewestSte
             >Export all records${isRange ? ' of this time' : ''} as CSV</a
           >
         </p>
-        ${isRange && rest !== null ? restPart(view) : ''}
+        ${isRange && (isOlder || rest !== null) ? restPart(view) : ''}
         ${tableOf(
           'Usage records',
           COLUMNS,

@@ -431,6 +431,17 @@ describe('usage in a time', () => {
     expect(page).toContain(command)
   })
 
+  it('names that command on the pages of older records, too, whose totals leave out the newer ones', async () => {
+    for (let n = 0; n < 60; n += 1) await twin.access(scene.instanceId, { Print: 1 })
+    const range = `from=${hour(0)}`
+    const { page } = await browser.open(`/usage?${range}`)
+    expect(page).not.toContain('tallygate usage totals')
+    const href = /href="[^"]*console(\/usage\?[^"]*upTo=[^"]*)"/.exec(page)?.[1]?.replaceAll('&amp;', '&') ?? ''
+    const older = await browser.open(href)
+    expect(older.page).toMatch(/older records of this time fit/)
+    expect(older.page).toContain('tallygate usage totals')
+  })
+
   it('must be a time', async () => {
     for (const query of ['from=yesterday&item=Print', `from=${hour(2)}&to=${hour(2)}&item=Print`]) {
       const { status, page } = await browser.open(`/usage?${query}`)
@@ -517,6 +528,13 @@ it('names the first steps where there is nothing yet', async () => {
   }
   expect((await first.open('/devices')).page).toContain('tallygate devices enrollment-token')
   expect((await first.open('/devices?search=x')).page).not.toContain('tallygate devices enrollment-token')
+})
+
+it('names no first steps after the last page of a list', async () => {
+  for (const path of ['?from=50', '/devices?from=50']) {
+    const { status, page } = await browser.open(path)
+    expect([path, status, /tallygate (instances set|devices enrollment-token)/.exec(page)]).toEqual([path, 200, null])
+  }
 })
 
 it('pages through devices without a gap', async () => {
