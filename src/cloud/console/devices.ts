@@ -54,6 +54,7 @@ async function listPage(view: View): Promise<Page> {
     ])
   }
   const chosen = { search, contact: contact ?? '', labels }
+  const isFirst = offset === 0 && Object.values(chosen).join('') === ''
   const columns = ['Device', 'State', 'Last sync', 'Live updates', 'Rules', numeric('Backlog'), 'Software', 'Labels']
   return {
     title: 'Devices',
@@ -68,7 +69,7 @@ async function listPage(view: View): Promise<Page> {
             </form>`
           : tableOf('Devices', columns, rows)
       }
-      ${rows.length > 0 ? exportLinks(view, chosen) : Object.values(chosen).join('') === '' ? ENROLL : ''}
+      ${rows.length > 0 ? exportLinks(view, chosen) : isFirst ? ENROLL : ''}
       ${pagesByOffset(view, '/devices', { query: chosen, isMore: found.length > ROWS_SHOWN })}`,
     ),
   }

@@ -46,7 +46,7 @@ async function instancesPart(view: View): Promise<Html> {
   return section(
     'instances',
     'Instances',
-    html`${found.length === 0 ? NO_INSTANCE : tableOf('Instances', ['Instance', 'Account', 'Created'], rows)}
+    html`${view.instances.length === 0 ? NO_INSTANCE : tableOf('Instances', ['Instance', 'Account', 'Created'], rows)}
     ${pagesByOffset(view, '', { isMore: found.length > ROWS_SHOWN })}
     ${
       view.instances.length < ROWS_SHOWN
