@@ -57,8 +57,10 @@ export function columns(given: readonly (readonly string[])[]): readonly string[
 }
 
 function widthOfColumn(rows: readonly (readonly string[])[], column: number): number {
-  const widths = rows.map((row) => widthOf(row[column] ?? ''))
-  return Math.max(0, ...widths.filter((width) => width <= WIDTH_MAX))
+  return rows.reduce((widest, row) => {
+    const width = widthOf(row[column] ?? '')
+    return width <= WIDTH_MAX ? Math.max(widest, width) : widest
+  }, 0)
 }
 
 /** @param empty the sentence in place of a table without rows */

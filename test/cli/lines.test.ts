@@ -24,6 +24,11 @@ describe('a name with characters that a terminal obeys', () => {
     expect([first, second].map((line) => line.length)).toEqual([10, 10])
   })
 
+  it('takes the same place in a table of any length', () => {
+    const lines = columns(Array.from({ length: 300_000 }, (_, n) => [String(n), 'x']))
+    expect([lines.length, lines[0]]).toEqual([300_000, '0       x'])
+  })
+
   it('moves only the rest of its row if it is very long', () => {
     const lines = columns([
       ['x'.repeat(200), 'a'],
