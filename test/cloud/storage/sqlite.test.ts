@@ -3,6 +3,8 @@ import {
   mkdirSync,
   mkdtempSync,
   readFileSync,
+  readdirSync,
+  readlinkSync,
   renameSync,
   rmSync,
   statSync,
@@ -16,6 +18,7 @@ import { afterAll, beforeEach, describe, expect, it, vi } from 'vitest'
 import { claimStore } from '../../../src/cloud/storage/sqlite/claim-store.ts'
 import { openDatabase } from '../../../src/cloud/storage/sqlite/database.ts'
 import { flushOf, openSqliteStore } from '../../../src/cloud/storage/sqlite/store.ts'
+import { orNull } from '../../../src/platform/or-null.ts'
 import type { CodedError } from '../../../src/protocol/errors.ts'
 import { fillDisk, readOnlyView, smallDisk } from '../../support/mounts.ts'
 import { deliveriesSuite } from './deliveries.suite.ts'
@@ -42,6 +45,10 @@ describe('a database file', () => {
     path = newPath()
   })
 
+  /** Of this process. */
+  const openFiles = (): readonly string[] =>
+    readdirSync('/proc/self/fd').flatMap((file) => orNull(() => readlinkSync(`/proc/self/fd/${file}`)) ?? [])
+
   const codeOf = (work: () => unknown): string => {
     try {
       work()
@@ -57,6 +64,7 @@ describe('a database file', () => {
       expect(database.pragma('synchronous', { simple: true })).toBe(2n)
       expect(database.pragma('journal_mode', { simple: true })).toBe('wal')
       expect(database.pragma('foreign_keys', { simple: true })).toBe(1n)
+      expect(database.pragma('auto_vacuum', { simple: true })).toBe(2n)
       database.close()
     }
   })
@@ -134,6 +142,7 @@ describe('a database file', () => {
     const before = readFileSync(path)
     expect(codeOf(() => open(path))).toBe('DATABASE_CORRUPT')
     expect(readFileSync(path)).toEqual(before)
+    expect(openFiles().filter((each) => each.startsWith(path))).toEqual([])
   })
 
   it('is refused when a part of it is missing', async () => {

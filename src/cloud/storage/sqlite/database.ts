@@ -24,29 +24,30 @@ const CACHE_KIB = 16_384
  * @throws CodedError DATABASE_CORRUPT, DATABASE_NEWER or STATE_UNWRITABLE
  */
 export function openDatabase(path: string, { check }: { readonly check: boolean }): Database {
-  let database: Database | undefined
-  try {
-    makeForOwner(path)
-    database = connect(path)
+  makeForOwner(path)
+  return opened(path, (database) => {
     if (check) verify(database, path)
     migrate(database, path)
-    return database
-  } catch (error) {
-    database?.close()
-    throw codedAtOpen(error, path)
-  }
+  })
 }
 
 /** A second, read-only connection to a file opened by {@link openDatabase}. */
 export function openReader(path: string): Database {
+  return opened(path, (database) => void database.pragma('query_only = ON'))
+}
+
+function opened(path: string, prepare: (database: Database) => void): Database {
   let database: Database | undefined
   try {
-    database = connect(path)
-    database.pragma('query_only = ON')
+    database = new Sqlite(path, { timeout: BUSY_TIMEOUT_MS })
+    setUp(database, path)
+    prepare(database)
     return database
   } catch (error) {
+    // Before the close, which gives back file descriptors.
+    const refusal = codedAtOpen(error, path)
     database?.close()
-    throw codedAtOpen(error, path)
+    throw refusal
   }
 }
 
@@ -63,8 +64,7 @@ export function makeForOwner(path: string): void {
   }
 }
 
-function connect(path: string): Database {
-  const database = new Sqlite(path, { timeout: BUSY_TIMEOUT_MS })
+function setUp(database: Database, path: string): void {
   database.defaultSafeIntegers(true)
   refuseForeign(database, path)
   // Archived usage gives its space back. Only an empty file can change it, and the next pragma writes to the file.
@@ -78,7 +78,6 @@ function connect(path: string): Database {
   demand(database, 'trusted_schema', 0n)
   // Negative: not pages, but KiB.
   demand(database, 'cache_size', BigInt(-CACHE_KIB))
-  return database
 }
 
 function demand(database: Database, pragma: string, value: string | bigint): void {
