@@ -49,11 +49,11 @@ export function denialOf(path: string): string | null {
   if (isReadOnly(dirname(path))) return 'the file system is read-only'
   const immutable = immutableAt(path)
   if (immutable !== null) return `${immutable} is immutable; run chattr -i on it`
-  const appendOnly = appendOnlyAt(path)
-  if (appendOnly !== null) return `${appendOnly} is append-only; run chattr -a on it`
   const first = existsSync(path) ? path : dirname(path)
-  if (isAllowed(first)) return null
-  return `the user with the id ${process.geteuid?.() ?? 0} may not read and write ${first}`
+  if (!isAllowed(first)) return `the user with the id ${process.geteuid?.() ?? 0} may not read and write ${first}`
+  // Last: root without its capabilities may not change the mode of a file either.
+  const appendOnly = appendOnlyAt(path)
+  return appendOnly === null ? null : `${appendOnly} is append-only; run chattr -a on it`
 }
 
 function isAllowed(path: string): boolean {
