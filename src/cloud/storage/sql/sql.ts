@@ -135,17 +135,16 @@ export function asFlag(condition: RawBuilder<boolean>): RawBuilder<bigint> {
   return expression<bigint>`CAST(CASE WHEN ${condition} THEN 1 ELSE 0 END AS BIGINT)`
 }
 
-/** The rows of a prepared query for a list of any length. @param of the parameters of one element */
-export async function rowsOf<R, T>(
+/** The rows of a prepared query for a list of any length. */
+export async function rowsOf<R>(
   db: Sql['db'],
   query: ReturnType<typeof prepared<R>>,
-  list: readonly T[],
-  of: (one: T) => readonly unknown[] = (one) => [one],
+  list: readonly unknown[],
 ): Promise<readonly R[]> {
   const rows: R[] = []
   for (const some of chunks(list)) {
     const listed = filledUp(some)
-    rows.push(...(await db.executeQuery(query(db, listed.flatMap(of), listed.length))).rows)
+    rows.push(...(await db.executeQuery(query(db, listed, listed.length))).rows)
   }
   return rows
 }
