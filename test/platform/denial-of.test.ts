@@ -28,21 +28,24 @@ test.skipIf(process.getuid?.() !== 0)('a database is named that this user may no
   expect(JSON.parse(told)).toEqual([denial(path), null, denial(directory)])
 })
 
-test.skipIf(process.getuid?.() !== 0)('root without its capabilities is named, and no attribute of the file', ({ skip }) => {
-  const directory = mkdtempSync(join(tmpdir(), 'tallygate-'))
-  onTestFinished(() => rmSync(directory, { recursive: true }))
-  const [copy, path] = [join(directory, 'tried.ts'), join(directory, 'twin.db')]
-  copyFileSync(new URL('../../src/platform/denial-of.ts', import.meta.url), copy)
-  writeFileSync(path, '', { mode: 0o600 })
-  chownSync(path, USER, USER)
-  const script = 'import(process.argv[1]).then((tried) => console.log(tried.denialOf(process.argv[2])))'
-  const without = ['--bounding-set', '-fowner,-dac_override,-dac_read_search']
-  const { error, stdout } = spawnSync('setpriv', [...without, process.execPath, '-e', script, copy, path], {
-    encoding: 'utf8',
-  })
-  if (error !== undefined) skip('setpriv is not installed')
-  expect(stdout).toBe(`the user with the id 0 may not read and write ${path}\n`)
-})
+test.skipIf(process.getuid?.() !== 0)(
+  'root without its capabilities is named, and no attribute of the file',
+  ({ skip }) => {
+    const directory = mkdtempSync(join(tmpdir(), 'tallygate-'))
+    onTestFinished(() => rmSync(directory, { recursive: true }))
+    const [copy, path] = [join(directory, 'tried.ts'), join(directory, 'twin.db')]
+    copyFileSync(new URL('../../src/platform/denial-of.ts', import.meta.url), copy)
+    writeFileSync(path, '', { mode: 0o600 })
+    chownSync(path, USER, USER)
+    const script = 'import(process.argv[1]).then((tried) => console.log(tried.denialOf(process.argv[2])))'
+    const without = ['--bounding-set', '-fowner,-dac_override,-dac_read_search']
+    const { error, stdout } = spawnSync('setpriv', [...without, process.execPath, '-e', script, copy, path], {
+      encoding: 'utf8',
+    })
+    if (error !== undefined) skip('setpriv is not installed')
+    expect(stdout).toBe(`the user with the id 0 may not read and write ${path}\n`)
+  },
+)
 
 test('a file that cannot be looked at is not reported as missing', () => {
   const directory = mkdtempSync(join(tmpdir(), 'tallygate-'))
