@@ -4,7 +4,7 @@
  */
 import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
-import { CodedError, type ErrorCode, ERRORS, errorBody } from '../../protocol/errors.ts'
+import { CodedError, ERRORS, errorBody, isErrorCode } from '../../protocol/errors.ts'
 import type { DeclaredAnswers } from './operation.ts'
 
 declare module 'fastify' {
@@ -64,5 +64,5 @@ function errorProblem(status: number, payload: unknown): string | undefined {
   const parsed = errorBody.safeParse(typeof payload === 'string' && payload !== '' ? JSON.parse(payload) : undefined)
   if (!parsed.success) return 'neither an operation nor an error'
   const { code } = parsed.data
-  return code in ERRORS && ERRORS[code as ErrorCode].http === status ? undefined : 'the code has another status'
+  return isErrorCode(code) && ERRORS[code].http === status ? undefined : 'the code has another status'
 }
