@@ -1,6 +1,6 @@
 /** Judges an opened segment in a transaction: merges it, or keeps it as evidence. A resent one gets its first response. */
 import { type MergeOutcome, receive } from '../../core/sync/receive.ts'
-import { fenceCurrent, keepUnsettled, newEpoch } from './attach.ts'
+import { fenceCurrent, fenced, keepUnsettled, newEpoch } from './attach.ts'
 import { lockSessions } from '../sessions/device-sessions.ts'
 import { fitOf } from './merge/fit-of.ts'
 import { keepFork } from './merge/keep-fork.ts'
@@ -116,12 +116,12 @@ async function respond({ deps, epoch }: MergeContext, outcome: 'KNOWN' | 'BEHIND
 async function recreateEpoch(
   received: Received,
 ): Promise<{ readonly device: Device; readonly epoch: Epoch } | undefined> {
-  const { tx, device, segment, now } = received
+  const { tx, device, segment } = received
   const number = segment.epoch
   if (number > device.epoch + EPOCHS_FORGOTTEN_MAX) return undefined
   const fresh = { ...newEpoch(device.id, number, received), grantsForgotten: true }
   if (number < device.epoch) {
-    const epoch: Epoch = { ...fresh, status: 'FENCED', fencedAt: now, fenceReason: 'SUPERSEDED' }
+    const epoch = fenced(fresh, 'SUPERSEDED', received)
     await tx.edge.epochs.insert(epoch)
     return { device, epoch }
   }

@@ -15,7 +15,7 @@ import {
   withoutKnown,
 } from '../../../core/sync/receive.ts'
 import { forkEvent } from '../../events/device-event.ts'
-import { newEpoch } from '../attach.ts'
+import { fenced, newEpoch } from '../attach.ts'
 import { billBranch } from './bill-branch.ts'
 import { fitOf } from './fit-of.ts'
 import { keepEvidence } from './keep-evidence.ts'
@@ -73,16 +73,11 @@ function accountsOf(
 }
 
 /** A restored cloud may not know the epoch. */
-async function earlier({ tx, device, now, present }: Context, number: number): Promise<Epoch> {
+async function earlier(context: Context, number: number): Promise<Epoch> {
+  const { tx, device } = context
   const known = await tx.edge.epochs.get(device.id, number)
   if (known !== undefined) return known
-  const learned: Epoch = {
-    ...newEpoch(device.id, number, { now, present }),
-    status: 'FENCED',
-    fencedAt: now,
-    fenceReason: 'SUPERSEDED',
-    grantsForgotten: true,
-  }
+  const learned = fenced({ ...newEpoch(device.id, number, context), grantsForgotten: true }, 'SUPERSEDED', context)
   await tx.edge.epochs.insert(learned)
   return learned
 }
