@@ -31,7 +31,7 @@ export type CloudSessionNotice = CodedError | 'CLEAR' | undefined
 /**
  * | state              | event  | next   | notice         |
  * |--------------------|--------|--------|----------------|
- * | any                | OPENED | OPEN   |                |
+ * | any                | OPENED | OPEN   | CLEAR          |
  * | KEPT, OPEN, LOCKED | ALIVE  | OPEN   | CLEAR          |
  * | KEPT, OPEN, LOCKED | LOCKED | LOCKED | SESSION_LOCKED |
  * | KEPT               | ENDED  | CLOSED |                |
@@ -40,7 +40,7 @@ export type CloudSessionNotice = CodedError | 'CLEAR' | undefined
  * | any                | CLOSED | CLOSED | CLEAR          |
  * | CLOSED             | others | CLOSED |                |
  *
- * SESSION_ENDED stays visible until a heartbeat of the next session. A KEPT session may have expired meanwhile.
+ * SESSION_ENDED stays visible until the next session is open. A KEPT session may have expired meanwhile.
  */
 export function nextCloudSession(
   session: CloudSessionState,
@@ -49,7 +49,7 @@ export function nextCloudSession(
 ): { readonly session: CloudSessionState; readonly notice: CloudSessionNotice } {
   if (event.kind === 'OPENED') {
     const { sessionId } = event
-    return { session: { state: 'OPEN', sessionId, aliveAt: now, checkedAt: now }, notice: undefined }
+    return { session: { state: 'OPEN', sessionId, aliveAt: now, checkedAt: now }, notice: 'CLEAR' }
   }
   if (event.kind === 'CLOSED') return { session: NO_CLOUD_SESSION, notice: 'CLEAR' }
   const { sessionId } = session

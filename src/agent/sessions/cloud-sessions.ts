@@ -11,8 +11,7 @@ import { call, endsRound, raiseAndLog, type StepContext, type StepResult } from 
 export async function openCloudSession(context: StepContext, instanceId: string): Promise<StepResult> {
   const sessionMemory = memoryOf(context, instanceId)
   sessionMemory.tried = true
-  const { cloud, health, memory, randomness, signal } = context
-  const subject = sessionSubject(instanceId)
+  const { cloud, memory, randomness, signal } = context
   const before = keptOf(context, instanceId)
   const isRepeated = before?.sessionId === null
   const opening = isRepeated ? before.opening : randomness.token()
@@ -20,8 +19,6 @@ export async function openCloudSession(context: StepContext, instanceId: string)
     if (!isRepeated) await keep(context, instanceId, { instanceId, opening, sessionId: null })
     const sessionId = await call(context, () => cloud.openSession(identityOf(memory), instanceId, opening, signal))
     take(context, instanceId, sessionMemory, { kind: 'OPENED', sessionId })
-    // The end of the session before stays visible, but not a refusal to open one.
-    if (health.codeOf(subject) !== 'SESSION_ENDED') health.clear(subject)
     // The session of a repeated request may have ended in the meantime.
     sessionMemory.needsCheck = isRepeated
     await keep(context, instanceId, { instanceId, opening, sessionId })

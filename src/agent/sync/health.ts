@@ -38,10 +38,6 @@ export class Health {
     return this.#conditions.has(subject)
   }
 
-  codeOf(subject: string): ErrorCode | undefined {
-    return this.#conditions.get(subject)?.code
-  }
-
   list(): readonly HealthCondition[] {
     return [...this.#conditions.values()].sort((a, b) => a.since - b.since)
   }

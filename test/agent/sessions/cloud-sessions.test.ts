@@ -16,8 +16,8 @@ const LOCKED: CloudSessionState = { ...OPEN, state: 'LOCKED' }
 const KEPT = keptCloudSession('s')
 
 test.each<[CloudSessionState, CloudSessionEvent, CloudSessionState, string | undefined]>([
-  [NO_CLOUD_SESSION, { kind: 'OPENED', sessionId: 's' }, { ...OPEN, aliveAt: 5, checkedAt: 5 }, undefined],
-  [OPEN, { kind: 'OPENED', sessionId: 't' }, { ...OPEN, sessionId: 't', aliveAt: 5, checkedAt: 5 }, undefined],
+  [NO_CLOUD_SESSION, { kind: 'OPENED', sessionId: 's' }, { ...OPEN, aliveAt: 5, checkedAt: 5 }, 'CLEAR'],
+  [OPEN, { kind: 'OPENED', sessionId: 't' }, { ...OPEN, sessionId: 't', aliveAt: 5, checkedAt: 5 }, 'CLEAR'],
   [OPEN, { kind: 'ALIVE' }, { ...OPEN, aliveAt: 5, checkedAt: 5 }, 'CLEAR'],
   [LOCKED, { kind: 'ALIVE' }, { ...OPEN, aliveAt: 5, checkedAt: 5 }, 'CLEAR'],
   [OPEN, { kind: 'LOCKED' }, { ...LOCKED, checkedAt: 5 }, 'SESSION_LOCKED'],
@@ -31,7 +31,7 @@ test.each<[CloudSessionState, CloudSessionEvent, CloudSessionState, string | und
   [KEPT, { kind: 'LOCKED' }, { ...LOCKED, aliveAt: 0, checkedAt: 5 }, 'SESSION_LOCKED'],
   [KEPT, { kind: 'ENDED', state: 'TERMINATED' }, NO_CLOUD_SESSION, undefined],
   [KEPT, { kind: 'SYNCED' }, { ...KEPT, aliveAt: 5 }, undefined],
-  [KEPT, { kind: 'OPENED', sessionId: 't' }, { ...OPEN, sessionId: 't', aliveAt: 5, checkedAt: 5 }, undefined],
+  [KEPT, { kind: 'OPENED', sessionId: 't' }, { ...OPEN, sessionId: 't', aliveAt: 5, checkedAt: 5 }, 'CLEAR'],
   [KEPT, { kind: 'CLOSED' }, NO_CLOUD_SESSION, 'CLEAR'],
   [NO_CLOUD_SESSION, { kind: 'CLOSED' }, NO_CLOUD_SESSION, 'CLEAR'],
   [NO_CLOUD_SESSION, { kind: 'ALIVE' }, NO_CLOUD_SESSION, undefined],
@@ -57,7 +57,7 @@ test('segments keep a session alive, and now and then the cloud is asked what be
   expect(device.cloud.sessions).toHaveLength(1)
 })
 
-test('a session that the cloud has ended is opened anew, and the technician hears of it until the next heartbeat', async () => {
+test('a session that the cloud has ended is opened anew at once: only the log names the end', async () => {
   for (const state of ['TERMINATED', 'FAILED', 'DISCONNECTED'] as const) {
     const device = await TestDevice.running()
     const [session] = device.cloud.sessions
@@ -65,14 +65,29 @@ test('a session that the cloud has ended is opened anew, and the technician hear
     session.state = state
     device.link.wake('notification')
     await device.pass(2_000)
-    expect(device.conditions).toEqual(['session: SESSION_ENDED'])
-    expect(device.link.status().conditions[0]?.details).toMatchObject({ state })
     expect(device.cloud.sessions).toHaveLength(2)
     expect(device.link.status().sessions[0]).toMatchObject({ state: 'OPEN', sessionId: device.cloud.sessions[1]?.id })
-    device.link.wake('notification')
-    await device.pass(2_000)
     expect(device.conditions).toEqual([])
+    const ends = device.logged.filter(({ fields }) => fields['code'] === 'SESSION_ENDED')
+    expect(ends).toMatchObject([{ fields: { state } }])
   }
+})
+
+test('the end of a session is shown until another one is open', async () => {
+  const device = await TestDevice.running()
+  const [session] = device.cloud.sessions
+  if (session === undefined) throw new Error('a session is open')
+  session.state = 'TERMINATED'
+  device.network.intercept = async (request) => {
+    if (request.method === 'POST' && request.url.endsWith('/sessions')) throw new CodedError('CLOUD_UNREACHABLE', '')
+    return device.cloud.exchange(request)
+  }
+  await device.sync()
+  expect(device.conditions).toContain('session: SESSION_ENDED')
+  device.network.intercept = null
+  await device.pass(60_000)
+  expect(device.link.status().sessions).toMatchObject([{ state: 'OPEN' }])
+  expect(device.conditions).toEqual([])
 })
 
 test('a refusal to open a session is over when one is opened', async () => {
