@@ -245,6 +245,7 @@ function diagnosticsOf(
     engine: engine.version,
     startedAt: clock.reading().now,
     ledger,
+    policies,
     link,
     clock,
     journal,

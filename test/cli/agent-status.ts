@@ -30,6 +30,7 @@ export function agentStatus(changes: Partial<AgentStatusWire> = {}): AgentStatus
     accounts: [
       {
         account: `line/${instanceId}/LW-ANNUAL/0`,
+        actionName: null,
         granted: '150000000',
         used: '30500000',
         burned: '0',

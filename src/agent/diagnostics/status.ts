@@ -1,3 +1,4 @@
+import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import { overdraftLeft } from '../../core/accounts/grant.ts'
 import type { LastBackup } from '../../protocol/local/last-backup.ts'
 import type { ReloadNotice } from '../../settings/reload.ts'
@@ -6,6 +7,7 @@ import type { Clock } from '../runtime/clock.ts'
 import type { Journal, SalvageRecord } from '../ledger/journal.ts'
 import type { Ledger } from '../ledger/ledger.ts'
 import { type Edit, describeEdit } from '../ledger/signed-state.ts'
+import type { ActivePolicies } from '../policy/active-policies.ts'
 import { PUSH } from '../sync/health.ts'
 import { SUSPENSION } from '../sync/step.ts'
 import type { Link, LinkStatus } from '../sync/link.ts'
@@ -19,6 +21,7 @@ export interface StatusDeps {
   readonly engine: number
   readonly startedAt: number
   readonly ledger: Pick<Ledger, 'accounts' | 'burnedOf' | 'durability' | 'grant' | 'lastEntry'>
+  readonly policies: Pick<ActivePolicies, 'get'>
   readonly link: Pick<Link, 'status'>
   readonly clock: Pick<Clock, 'reading' | 'wall'>
   readonly journal: Pick<Journal, 'condition'>
@@ -93,6 +96,16 @@ function wrongClockOf(clock: StatusDeps['clock']): AgentStatusWire['conditions']
   return { subject: 'clock', code: 'CLOCK_WRONG', message, since: now }
 }
 
+function actionNameOf(account: AccountId, policies: StatusDeps['policies']): string | null {
+  const parsed = parseAccount(account)
+  if (parsed?.kind !== 'action') return null
+  const policy = policies.get(parsed.instanceId.toLowerCase())?.compiled.policy
+  const actions = policy?.lineItems.find(({ id }) => id === parsed.lineItemId)?.actions
+  const action = actions?.find(({ id }) => id === parsed.actionId)
+  const condition = policy?.conditions.find(({ id }) => id === action?.conditionId)
+  return [action?.name, condition?.name].find((name) => typeof name === 'string' && name !== '') ?? null
+}
+
 export function statusOf(deps: StatusDeps): AgentStatusWire {
   const { ledger, clock } = deps
   const status = deps.link.status()
@@ -118,6 +131,7 @@ export function statusOf(deps: StatusDeps): AgentStatusWire {
           },
     accounts: [...ledger.accounts()].map(([account, counters]) => ({
       account,
+      actionName: actionNameOf(account, deps.policies),
       granted: String(counters.granted),
       used: String(counters.used),
       burned: String(ledger.burnedOf(account)),

@@ -106,7 +106,7 @@ function describe(status: AgentStatus, health: Health, { all }: StatusFlags): re
   ])
   const shown = status.accounts.filter(({ account }) => isWhole || account.startsWith('line/'))
   const rows = shown.map((account) => [
-    accountInWords(account.account),
+    accountInWords(account.account, account.actionName),
     account.unlimited ? 'unlimited' : tokensInWords(available(account)),
     tokensInWords(billed(account)),
     [

@@ -41,14 +41,14 @@ export function tokensInWords(amount: Micro): string {
   return [`${isNegative ? '-' : ''}${whole.replace(/\B(?=(\d{3})+$)/g, ',')}`, ...fraction].join('.')
 }
 
-/** Line item and kind; an unknown id is returned unchanged. */
-export function accountInWords(account: AccountId): string {
+/** Line item and kind; an unknown id is returned unchanged. @param actionName null: the id of the action is shown */
+export function accountInWords(account: AccountId, actionName: string | null = null): string {
   const parsed = parseAccount(account)
   switch (parsed?.kind) {
     case 'line':
       return parsed.lineItemId
     case 'action':
-      return `${parsed.lineItemId}, action ${parsed.actionId}`
+      return `${parsed.lineItemId}, action ${actionName ?? parsed.actionId}`
     case 'limit':
       return `${parsed.lineItemId}, ${parsed.requester.type} ${parsed.requester.value}`
     case undefined:

@@ -64,6 +64,8 @@ export const agentStatus = z.strictObject({
   accounts: z.array(
     z.strictObject({
       account: accountId,
+      /** Of an action with an allocation: its name in the rules in force, or that of its condition. */
+      actionName: z.string().nullable(),
       granted: microText,
       used: microText,
       /** Part of `used`: maximum loss from power cuts, not real usage. */

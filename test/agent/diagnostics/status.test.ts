@@ -2,18 +2,21 @@ import { expect, it } from 'vitest'
 import { type StatusDeps, statusOf } from '../../../src/agent/diagnostics/status.ts'
 import { agentStatus } from '../../cli/agent-status.ts'
 
+const ledger = { accounts: () => [], burnedOf: () => 0n, durability: 'durable', grant: () => null, lastEntry: () => 0 }
+
 /** A device with these conditions of its link, held back or not. */
-function conditionsOf(
+function depsOf(
   suspension: ReturnType<typeof agentStatus>['suspension'],
   conditions: readonly (readonly [subject: string, code: string])[],
   changes: Partial<StatusDeps> = {},
-): readonly string[] {
+): StatusDeps {
   const { accounts: _, ...link } = agentStatus({ suspension })
   const health = conditions.map(([subject, code]) => ({ subject, code, message: '', since: 1, details: {} }))
-  const deps = {
+  return {
     version: '1',
     startedAt: 1,
-    ledger: { accounts: () => [], burnedOf: () => 0n, durability: 'durable', grant: () => null, lastEntry: () => 0 },
+    ledger,
+    policies: { get: () => undefined },
     link: { status: () => ({ ...link, conditions: health }) },
     clock: { reading: () => ({ now: 2, earliest: 1, latest: null }), wall: () => 2 },
     journal: { condition: () => null },
@@ -26,8 +29,36 @@ function conditionsOf(
     backupMaxAgeMs: () => 0,
     ...changes,
   } as unknown as StatusDeps
-  return statusOf(deps).conditions.map(({ subject, code }) => `${subject}: ${code}`)
 }
+
+function conditionsOf(...device: Parameters<typeof depsOf>): readonly string[] {
+  return statusOf(depsOf(...device)).conditions.map(({ subject, code }) => `${subject}: ${code}`)
+}
+
+it('names the actions of balances as the rules in force do, or by their condition', () => {
+  const policy = {
+    lineItems: [
+      {
+        id: 'LW-1',
+        actions: [
+          { id: 'a', name: 'Design budget', conditionId: 'c' },
+          { id: 'b', name: null, conditionId: 'c' },
+          { id: 'd', name: '', conditionId: null },
+        ],
+      },
+    ],
+    conditions: [{ id: 'c', name: 'design' }],
+  }
+  const accounts = ['line/i/LW-1/0', ...['a', 'b', 'd', 'gone'].map((id) => `action/i/LW-1/${id}`), 'action/j/LW-1/a']
+  const balance = { granted: 0n, used: 0n, refunded: 0n, returned: 0n, exhausted: false, unlimited: false }
+  const { accounts: shown } = statusOf(
+    depsOf(null, [], {
+      ledger: { ...ledger, accounts: () => accounts.map((account) => [account, balance]) },
+      policies: { get: (id: string) => (id === 'i' ? { compiled: { policy } } : undefined) },
+    } as unknown as Partial<StatusDeps>),
+  )
+  expect(shown.map(({ actionName }) => actionName)).toEqual([null, 'Design budget', 'design', null, null, null])
+})
 
 const locked = { state: 'LOCKED', since: 1 } as const
 const terminated = { state: 'TERMINATED', since: 1 } as const

@@ -7,6 +7,7 @@ import { HOSTILE, decision, reportWith } from './report-with.ts'
 const NOW = agentStatus().clock.now
 const account = (id: string, granted: number, used: number, changes = {}) => ({
   account: id,
+  actionName: null,
   granted: String(granted * 1_000_000),
   used: String(used * 1_000_000),
   burned: '0',
@@ -20,7 +21,9 @@ const account = (id: string, granted: number, used: number, changes = {}) => ({
 const accounts = [
   account(`line/${instanceId}/LW-ANNUAL-CONTRACT/0`, 150, 62.5),
   account(`line/${instanceId}/LW-FURNACE/3`, 600, 570, { overdraft: '20000000' }),
-  account(`action/${instanceId}/LW-ANNUAL-CONTRACT/6b0f3f7e-30a5-4d2f-8d2f-1f1a3c4b5d6e`, 40, 12),
+  account(`action/${instanceId}/LW-ANNUAL-CONTRACT/6b0f3f7e-30a5-4d2f-8d2f-1f1a3c4b5d6e`, 40, 12, {
+    actionName: 'Design budget',
+  }),
   account(`line/${instanceId}/LW-METERED/0`, 0, 0, { unlimited: true }),
 ]
 /** A shift: charges by half hours, in whole tokens. */
