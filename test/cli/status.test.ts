@@ -67,7 +67,7 @@ test('the remedy of a condition is shown once', async () => {
   const body = agentStatus({ conditions: [low, overdue] })
   await using agent = await fakeService('socket', { [path]: { body } })
   const { out } = await tallygate(['status', '--socket', agent.address])
-  expect(out).toContain(`Few tokens are left.\n  -> An administrator adds tokens`)
+  expect(out).toContain(`Few tokens are left.\n  -> An administrator raises the quantity`)
   expect(out).toContain(`(since 1970-01-01T00:00:00.000Z)\n! backup: BACKUP_OVERDUE: There is no backup.`)
   expect(out).toContain(`  remedy: ${ERRORS.BACKUP_OVERDUE.remedy}\n`)
   expect(out.match(/remedy:/g)).toHaveLength(1)
@@ -75,7 +75,8 @@ test('the remedy of a condition is shown once', async () => {
 
 test('--all adds key, storage and backup, and the balances of actions and requesters', async () => {
   const [line] = agentStatus().accounts
-  const accounts = [line!, { ...line!, account: `action/${instanceId}/LW-ANNUAL/${instanceId}` }]
+  const action = { ...line!, account: `action/${instanceId}/LW-ANNUAL/${instanceId}` }
+  const accounts = [line!, action, { ...action, actionName: 'Design budget' }]
   await using agent = await fakeService('socket', { [path]: { body: agentStatus({ accounts }) } })
   const short = await tallygate(['status', '--socket', agent.address])
   expect(short.out).not.toMatch(/^key |, action/m)
@@ -89,7 +90,8 @@ test('--all adds key, storage and backup, and the balances of actions and reques
   ]) {
     expect(out.split('\n')).toContain(line)
   }
-  expect(out).toContain(`LW-ANNUAL, action ${instanceId}`)
+  expect(out).toContain(`LW-ANNUAL, action ${instanceId} `)
+  expect(out).toContain('LW-ANNUAL, action Design budget ')
 })
 
 test('--json is the document that the agent gave', async () => {

@@ -36,9 +36,9 @@ export function healthStatusOf(status: Status): HealthStatus {
 }
 
 /** Whether the health status of a device is about this condition, and its steps contain the remedy. */
-export function isRemedied(condition: AgentStatus['conditions'][number], status: AgentStatus): boolean {
+export function isRemedied(condition: Status['conditions'][number], status: Status): boolean {
   const { sentence } = healthStatusOf(status)
-  const isSame = (conditions: AgentStatus['conditions']): boolean =>
+  const isSame = (conditions: Status['conditions']): boolean =>
     healthStatusOf({ ...status, conditions }).sentence === sentence
   return isSame([condition]) && !isSame(status.conditions.filter((each) => each !== condition))
 }
@@ -162,7 +162,8 @@ function moreTokens({ accounts }: Status, { subject }: AgentStatusWire['conditio
     return parsed?.kind === 'line' && parsed.lineItemId === lineItem ? [parsed] : []
   })
   const instance = pool === undefined ? '' : ` --instance ${pool.instanceId}`
-  return `An administrator adds tokens with \`tallygate line-items set ${shellWord(lineItem)} --quantity TOKENS${instance}\``
+  const set = `tallygate line-items set ${shellWord(lineItem)} --quantity TOTAL${instance}`
+  return `An administrator raises the quantity to a new total: \`${set}\`. Or takes tokens back from another device: \`tallygate devices drain DEVICE\``
 }
 
 /** What the cloud says of a key with which it refuses all requests of the device. */

@@ -150,7 +150,7 @@ describe('the next steps', () => {
         conditions: condition(`tokens of 5 cm's`, 'TOKENS_LOW'),
         accounts: [{ ...held!, account: lineAccount('0c1d8a1e-7b0f-4d55-9a38-0d9d7d6f2c11', `5 cm's`, 0) }],
       },
-      /`tallygate line-items set '5 cm'\\''s' --quantity TOKENS --instance 0c1d8a1e-7b0f-4d55-9a38-0d9d7d6f2c11`/,
+      /`tallygate line-items set '5 cm'\\''s' --quantity TOTAL --instance 0c1d8a1e-7b0f-4d55-9a38-0d9d7d6f2c11`/,
     ],
     ['fenced and terminated', ENDED, /enroll it again:\n.*enrollment-token/],
     ['fenced and revoked', { fenced: true, conditions: revoked }, /shows who revoked it/],

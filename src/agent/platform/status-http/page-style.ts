@@ -4,9 +4,9 @@ import { BASE_STYLE } from '../../../html/base-style.ts'
 export const STYLE = `${BASE_STYLE}header,main,footer{max-width:70rem;margin:0 auto;padding:1rem}
 h1{font-size:1rem;margin:0;color:var(--soft);font-weight:600;overflow-wrap:anywhere}
 h2{font-size:1.05rem;margin:0 0 .6rem}
-.health{font-size:1.35rem;line-height:1.3;font-weight:600;margin:.5rem 0 0;padding-left:.8rem;border-left:.4rem solid}
+.health{overflow-wrap:anywhere;font-size:1.35rem;line-height:1.3;font-weight:600;margin:.5rem 0 0;padding-left:.8rem;border-left:.4rem solid}
 .ok{color:var(--ok)}.attention{color:var(--attention)}.refusing{color:var(--refusing)}
-h2.next{margin:.8rem 0 .2rem}.steps{margin:0;padding-left:1.4rem;overflow-wrap:anywhere}.steps code{font-size:.9em}
+#live{margin:.3rem 0 0}h2.next{margin:.8rem 0 .2rem}.steps{margin:0;padding-left:1.4rem;overflow-wrap:anywhere}.steps code{font-size:.9em}
 main{display:grid;gap:1rem;padding-top:0}
 th[scope=col]{overflow-wrap:normal}th[scope=row]{min-width:9rem}td:not(.n){min-width:6rem}
 svg{display:block;width:11rem;height:2rem;border-bottom:1px solid var(--soft)}
@@ -26,6 +26,8 @@ td[data-label=Note]:empty{display:none}
 svg{width:100%;max-width:16rem}
 dl{grid-template-columns:6.5rem minmax(0,1fr)}
 }
+section{container-type:inline-size}
+@container(max-width:15rem){dl,td[data-label]{grid-template-columns:minmax(0,1fr)}td[data-label]>*{grid-column:1}dd+dt{margin-top:.4rem}}
 @media(min-width:56rem){main{grid-template-columns:1fr 1fr}.wide{grid-column:1/-1}th[scope=col],td[data-label^=Last]{white-space:nowrap}}
 `
 
@@ -44,10 +46,14 @@ async function refresh(){
       if(part.className!==other.className)part.className=other.className
       if(part.innerHTML!==other.innerHTML)part.replaceChildren(...other.childNodes)
     }
-    say('Refreshed every 2 seconds.')
-  }catch{say('The agent does not respond. The data below is old.')}
+    say('Refreshed every 2 seconds.','soft')
+  }catch{say('The agent does not respond. Everything on this page is old.','refusing')}
   setTimeout(refresh,every)
 }
-function say(text){if(note.textContent!==text)note.textContent=text}
+function say(text,style){
+  if(note.textContent===text)return
+  note.textContent=text
+  note.className=style
+}
 setTimeout(refresh,every)
 `

@@ -3,7 +3,7 @@ import { accountInWords, roughly, sizeInWords, tokensInWords } from '../../../co
 import { available } from '../../../core/accounts/grant.ts'
 import { type DeviceReportWire, USE_BINS } from '../../../protocol/local/report.ts'
 import { ITEM_STATUS, type ItemStatus } from '../../../protocol/service/status.ts'
-import { cloudInWords, countersOf, suspensionSentence, inWords } from '../../diagnostics/health-status.ts'
+import { cloudInWords, countersOf, inWords, isRemedied, suspensionSentence } from '../../diagnostics/health-status.ts'
 import { Html, html } from '../../../html/html.ts'
 import { section } from '../../../html/section.ts'
 import { sourceOf } from '../../../html/source-of.ts'
@@ -39,13 +39,14 @@ export function statusPage(report: DeviceReportWire): string {
         <header>
           <h1>Tallygate device <span data-part="device">${status.name ?? status.deviceId ?? 'not enrolled'}</span></h1>
           <p class="health ${health.level}" role="status" data-part="health">${health.sentence}</p>
+          <p class="soft" id="live" aria-live="polite">Reload the page to refresh it.</p>
           <div data-part="steps">${stepsOf(health.steps)}</div>
         </header>
         <main>
           ${problemsOf(report)} ${tokensOf(report)} ${connectionOf(report)} ${ledgerOf(report)} ${decisionsOf(report)}
           ${refusalsOf(report)}
         </main>
-        <footer><span id="live">Reload the page to refresh it.</span> <a href="/status">As JSON</a></footer>
+        <footer><a href="/status">As JSON</a></footer>
         ${SCRIPT_ELEMENT}
       </body>
     </html>`
@@ -67,14 +68,15 @@ function withCode(text: string): readonly Html[] {
 
 function problemsOf({ problems, status }: DeviceReportWire): Html {
   const now = status.clock.now
-  const list = problems.map(
-    ({ subject, code, message, remedy, since }) =>
-      html`<div class="problem">
-        <p><strong>${subject}: ${code}</strong> <span class="soft">for ${inWords(Math.max(0, now - since))}</span></p>
-        <p>${message}</p>
-        <p><strong>What to do:</strong> ${withCode(remedy)}</p>
-      </div>`,
-  )
+  const list = problems.map(({ subject, code, message, remedy, since }) => {
+    const condition = status.conditions.find((each) => each.subject === subject && each.code === code)
+    const isAbove = condition !== undefined && isRemedied(condition, status)
+    return html`<div class="problem">
+      <p><strong>${subject}: ${code}</strong> <span class="soft">for ${inWords(Math.max(0, now - since))}</span></p>
+      <p>${message}</p>
+      ${isAbove ? html`<p class="soft">See the steps above.</p>` : html`<p><strong>What to do:</strong> ${withCode(remedy)}</p>`}
+    </div>`
+  })
   return html`<section class="wide" aria-labelledby="problems">
     <h2 id="problems">Problems</h2>
     <div data-part="problems">${list.length === 0 ? html`<p class="soft">None.</p>` : list}</div>
@@ -194,7 +196,7 @@ function tokensOf({ status, use }: DeviceReportWire): Html {
   const charged = new Map(use.accounts.map((each) => [each.account, each.charged.map(BigInt)]))
   const rows = status.accounts.map((account) => {
     const counters = countersOf(account)
-    const name = accountInWords(account.account)
+    const name = accountInWords(account.account, account.actionName)
     return html`<tr role="row">
       <th scope="row" role="rowheader">${name}</th>
       <td role="cell" data-label="Left" class="n">

@@ -75,6 +75,17 @@ class Shown {
     return Number(await this.page.evaluate(`Math.max(...${each})`))
   }
 
+  /** Pixels of the narrowest line that values are broken into. */
+  async narrowest(): Promise<number> {
+    const width = `(cell) => {
+      const columns = getComputedStyle(cell).gridTemplateColumns
+      return cell.clientWidth === 0 || columns === 'none' ? cell.clientWidth : parseFloat(columns.split(' ').at(-1))
+    }`
+    return Number(
+      await this.page.evaluate(`Math.min(...[...document.querySelectorAll('dd, td')].map(${width}).filter(Boolean))`),
+    )
+  }
+
   /** Pixels by which the page is wider than its window. */
   async overflow(): Promise<number> {
     return Number(
@@ -115,6 +126,23 @@ describe('the status page in a browser', { timeout: 60_000 }, () => {
     })
   }
 
+  it('can be read on a phone with text of twice the size, in every state', async () => {
+    const page = await chromium.browser.newPage({ viewport: PHONE, javaScriptEnabled: false })
+    onTestFinished(() => page.close())
+    const browser = await page.context().newCDPSession(page)
+    await browser.send('Page.setFontSizes', { fontSizes: { standard: 32, fixed: 26 } })
+    for (const scene of Object.keys(SCENES) as (keyof typeof SCENES)[]) {
+      const shown = await Shown.on(page, scene)
+      expect(await page.evaluate('getComputedStyle(document.documentElement).fontSize')).toBe('32px')
+      expect(await shown.overflow(), scene).toBe(0)
+      expect(await shown.hiddenByScrolling(), scene).toBe(0)
+      expect(await shown.narrowest(), scene).toBeGreaterThan(180)
+      const path = pictureFile(`${scene}-large`, PHONE.width)
+      if (path !== null) await page.screenshot({ fullPage: true, path })
+      await shown.stop()
+    }
+  })
+
   it('takes over what has changed by itself, and leaves the focus where it is', async () => {
     const shown = await Shown.open('working', DESKTOP)
     const { page } = shown
@@ -132,7 +160,9 @@ describe('the status page in a browser', { timeout: 60_000 }, () => {
     const shown = await Shown.open('working', PHONE)
     await shown.page.getByText('Refreshed every 2 seconds.').waitFor({ timeout: 15_000 })
     await shown.stop()
-    await shown.page.getByText('The agent does not respond').waitFor({ timeout: 15_000 })
+    const note = shown.page.getByText('The agent does not respond')
+    await note.waitFor({ timeout: 15_000 })
+    expect((await note.boundingBox())?.y).toBeLessThan(PHONE.height)
     expect(await shown.page.getByRole('status').textContent()).toBe(SCENES.working.health.sentence)
   })
 

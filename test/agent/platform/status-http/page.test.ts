@@ -7,6 +7,7 @@ import { HOSTILE, decision, reportWith } from './report-with.ts'
 describe('the status page', () => {
   it('shows hostile names as text, in every place where a name can stand', () => {
     const account = {
+      actionName: HOSTILE,
       granted: '1',
       used: '0',
       burned: '0',
@@ -22,7 +23,10 @@ describe('the status page', () => {
       reportWith(
         {
           name: HOSTILE,
-          accounts: [{ ...account, account: `limit/i/${name}/${name}/${name}/0` }],
+          accounts: [
+            { ...account, account: `limit/i/${name}/${name}/${name}/0` },
+            { ...account, account: `action/i/${name}/a` },
+          ],
           policies: [{ ...agentStatus().policies[0]!, name: HOSTILE }],
           version: HOSTILE,
         },
@@ -140,6 +144,17 @@ describe('the status page', () => {
     expect(alone).toContain('2 requests, the newest ')
     const problems = [{ subject: 'ledger', code: 'NOT_RECORDED', message: 'full', remedy: 'free', since: 1 }]
     expect(statusPage(reportWith({}, { refusals, problems })).match(/See the problem above/g)).toHaveLength(1)
+  })
+
+  it('shows the remedy of a problem once: in the steps at the top, or with the problem', () => {
+    const low = { subject: 'tokens of LW-1', code: 'TOKENS_LOW', message: 'Few tokens are left.', since: 1 }
+    const overdue = { subject: 'backup', code: 'BACKUP_OVERDUE', message: 'There is no backup.', since: 1 }
+    const problems = [low, overdue].map((each) => ({ ...each, remedy: `mend ${each.code}` }))
+    const page = statusPage(reportWith({ conditions: [low, overdue] }, { problems }))
+    expect(page).toContain('<code>tallygate line-items set LW-1 --quantity TOTAL</code>')
+    expect(page.match(/See the steps above\./g)).toHaveLength(1)
+    expect(page).not.toContain('mend TOKENS_LOW')
+    expect(page).toContain('mend BACKUP_OVERDUE')
   })
 
   it('names the device, and shows the next steps with commands', () => {
