@@ -45,13 +45,20 @@ function widthOf(text: string): number {
 /** Longer cells, such as a long name, move only the rest of the row. Key ids have 43 characters. */
 const WIDTH_MAX = 48
 
-export function columns(given: readonly (readonly string[])[]): readonly string[] {
+const GAP = '  '
+
+/** @param widthMax leaves out the last columns if the rows are wider, but never the first two */
+export function columns(given: readonly (readonly string[])[], widthMax = Infinity): readonly string[] {
   const rows = given.map((row) => row.map(harmless))
   const widths = rows[0]?.map((_, column) => widthOfColumn(rows, column)) ?? []
+  let used = -GAP.length
+  const tooWide = widths.findIndex((width) => (used += GAP.length + width) > widthMax)
+  const shown = tooWide === -1 ? widths.length : Math.max(2, tooWide)
   return rows.map((row) =>
     row
+      .slice(0, shown)
       .map((cell, column) => cell + ' '.repeat(Math.max(0, (widths[column] ?? 0) - widthOf(cell))))
-      .join('  ')
+      .join(GAP)
       .trimEnd(),
   )
 }

@@ -38,6 +38,10 @@ describe('a name with characters that a terminal obeys', () => {
     expect(lines).toEqual([`${'x'.repeat(200)}  a`, 'short   b', 'longer  c'])
   })
 
+  it('is one of very many', () => {
+    expect(columns(Array.from({ length: 200_000 }, () => ['a', 'b']))).toHaveLength(200_000)
+  })
+
   it('takes two columns per wide character, so that the next column begins at the same place', () => {
     const names = ['日本語', '한국어', 'Käse 🧀', '👨‍👩‍👧', '🇩🇪', '❤️', 'ＡＢ', 'e\u0301', 'ไม้', 'ｶﾅ']
     const gaps = columns(names.map((name) => [name, 'x'])).map((line, index) =>

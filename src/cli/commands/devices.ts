@@ -40,6 +40,7 @@ interface ProvisionFlags extends AdministratorFlags {
 interface ListFlags extends AdministratorFlags {
   readonly instance?: string
   readonly label?: readonly string[]
+  readonly wide?: true
   readonly watch?: true
   readonly every: number
 }
@@ -88,6 +89,7 @@ export function command(io: Io): Command {
     .description('Lists the devices in order of enrollment.')
     .option('--instance <name>', 'only devices that serve this instance: its name or id')
     .option('--label <key=value>', 'only devices that have this label; can be repeated', collect(labelArgument))
+    .addOption(new Option('--wide', 'show all columns, also those that do not fit the terminal').conflicts('json'))
     .option('--json', 'print one JSON document per line for each device')
     .addOption(
       new Option('--watch', 'repeat: redraw on a terminal, otherwise print one line per change').conflicts('json'),
@@ -220,16 +222,24 @@ async function provisionList(path: string, flags: ProvisionFlags, io: Io): Promi
 
 async function list(flags: ListFlags, io: Io): Promise<void> {
   const devices = await allDevices(flags, io)
-  writeLines(io.stdout, flags.json === true ? devices.map(jsonLine) : table(devices))
+  writeLines(io.stdout, flags.json === true ? devices.map(jsonLine) : table(devices, widthFor(flags, io)))
 }
 
 /** An unreachable cloud is shown, not an error. */
 async function look(flags: ListFlags, io: Io): Promise<Seen> {
-  const rows = await allDevices(flags, io).then(table, (error: unknown) => {
+  try {
+    const devices = await allDevices(flags, io)
+    return { page: table(devices, widthFor(flags, io)), lines: table(devices) }
+  } catch (error) {
     if (!(error instanceof CodedError) || error.code !== 'SERVICE_UNREACHABLE') throw error
-    return [`NO RESPONSE  ${error.message}`]
-  })
-  return { page: rows, lines: rows }
+    const lines = [`NO RESPONSE  ${error.message}`]
+    return { page: lines, lines }
+  }
+}
+
+/** Of a terminal whose size is known. */
+function widthFor({ wide }: ListFlags, { stdout }: Io): number | undefined {
+  return wide === true || stdout.isTTY !== true || stdout.columns === 0 ? undefined : stdout.columns
 }
 
 async function allDevices(
@@ -250,23 +260,27 @@ async function allDevices(
   return devices
 }
 
-function table(devices: readonly DeviceState[]): readonly string[] {
+function table(devices: readonly DeviceState[], widthMax?: number): readonly string[] {
   if (devices.length === 0) return ['No devices.']
-  return columns([
-    ['DEVICE', 'NAME', 'INSTANCES', 'STATE', 'LIVE UPDATES', 'LAST SYNC', 'RULES', 'BACKLOG', 'OUTSTANDING', 'LABELS'],
-    ...devices.map((device) => [
-      device.id,
-      device.name ?? '',
-      device.policies.map(({ instanceId, name }) => name ?? instanceId).join(', '),
-      shortState(device),
-      device.presence === null ? '' : device.presence.online ? 'connected' : 'not connected',
-      instantText(device.lastSyncAt),
-      device.policies
-        .map(({ applied, newest }) => (newest > applied ? `${applied} of ${newest}` : `${applied}`))
-        .join(', '),
-      String(device.backlog),
-      tokensInWords(unreported(device)),
-      labelsText(device.labels),
-    ]),
+  const rows = devices.map((device) => [
+    device.name ?? device.id,
+    shortState(device),
+    instantText(device.lastSyncAt).replace(/\.\d+Z$/, 'Z'),
+    device.policies
+      .map(({ applied, newest }) => (newest > applied ? `${applied} of ${newest}` : `${applied}`))
+      .join(', '),
+    String(device.backlog),
+    tokensInWords(unreported(device)),
+    device.presence === null ? '' : device.presence.online ? 'connected' : 'not connected',
+    device.policies.map(({ instanceId, name }) => name ?? instanceId).join(', '),
+    labelsText(device.labels),
+    device.id,
   ])
+  return columns([HEAD, ...rows], widthMax)
 }
+
+/** The first ones fit 80 characters. */
+const HEAD = [
+  ...['DEVICE', 'STATE', 'LAST SYNC', 'RULES', 'BACKLOG', 'OUTSTANDING'],
+  ...['LIVE UPDATES', 'INSTANCES', 'LABELS', 'ID'],
+]
