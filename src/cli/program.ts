@@ -1,6 +1,6 @@
 /** Each command is a module that is loaded only when it is called. An error is one line: `tallygate: CODE: ...`. */
 import { Command, CommanderError, type Option } from 'commander'
-import { CodedError, ERRORS, messageOf } from '../protocol/errors.ts'
+import { CodedError, ERRORS, type ErrorCode, messageOf } from '../protocol/errors.ts'
 import { isSingle } from './collect.ts'
 import type { Io, World } from './io.ts'
 import { softwareVersion } from '../platform/software-version.ts'
@@ -232,8 +232,12 @@ function noCommandMessage(called: Command, args: readonly string[]): string {
 
 function line({ code, message, details }: CodedError, called: Command): string {
   const sentence = /[.?!)]$/.test(message) ? message : `${message}.`
-  const remedy = code === 'USAGE' ? `See ${wordsOf(called)} --help.` : withWait(ERRORS[code].remedy, details)
+  const remedy = code === 'USAGE' ? `See ${wordsOf(called)} --help.` : withWait(remedyOf(code, details), details)
   return `tallygate: ${code}: ${sentence} ${remedy}`.replaceAll(/\s*\n\s*/g, ' ')
+}
+
+function remedyOf(code: ErrorCode, { list }: CodedError['details']): string {
+  return typeof list === 'string' ? `${list} shows those that exist.` : ERRORS[code].remedy
 }
 
 const ARGUMENT_SHOWN_MAX = 200

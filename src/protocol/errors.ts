@@ -275,7 +275,8 @@ export const ERRORS = catalogue({
   },
   NOT_FOUND: {
     meaning: 'The resource or route does not exist.',
-    remedy: 'Check the names and ids that you gave; in a request, also the path.',
+    remedy:
+      'Check the names and ids that you gave: commands such as tallygate devices list show those that exist. In a request, check also the path.',
     http: 404,
   },
   CONFLICT: {

@@ -135,7 +135,12 @@ describe('names', () => {
     expect((await run('audit', 'list', '--instance', 'Lab')).out).toContain('instance Lab')
     expect((await run('recovery', 'show', 'Lab')).code).toBe(0)
     expect((await run('usage', 'export', '--instance', 'Lab')).code).toBe(0)
-    expect((await run('usage', 'export', '--instance', 'Lba')).err).toContain('Did you mean Lab?')
+    expect((await run('usage', 'export', '--instance', 'Lba')).err).toContain(
+      'Did you mean Lab? tallygate instances list shows those that exist.\n',
+    )
+    expect((await run('line-items', 'show', 'X', '--instance', 'Lab')).err).toBe(
+      'tallygate: NOT_FOUND: There is no line item X. tallygate line-items list shows those that exist.\n',
+    )
   })
 
   it('select a device, preferably one that is not revoked', async () => {

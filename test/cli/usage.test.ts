@@ -1,4 +1,5 @@
 import { mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer as createHttpServer } from 'node:http'
 import { type AddressInfo, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -88,6 +89,31 @@ test('the beginning of time, a leap day and an instant of its own zone are times
   for (const time of ['0', '1780000000000', '2028-02-29', '2026-05-01T00:30:00.5+02:00']) {
     expect((await exported('http://127.0.0.1:1/dm', ['--from', time])).code, time).toBe(69)
   }
+})
+
+test('a list ends at its limit, however much the cloud has, and names what shows the rest', async () => {
+  let written = 0
+  const server = createHttpServer((_request, response) => {
+    const line = `${JSON.stringify({ usageTime: 1, item: 'Print', status: 'GRANTED', metaData: 'x'.repeat(1_000) })}\n`
+    const write = () => {
+      while (!response.destroyed && response.write(line)) written += 1
+    }
+    response.writeHead(200).on('drain', write)
+    write()
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const address = `http://127.0.0.1:${(server.address() as AddressInfo).port}/dm`
+  const list = (...args: readonly string[]) =>
+    tallygate(['usage', 'list', '--json', '--url', address, '--admin-key', '/admin.pem', ...args], {
+      readText: readAdminKey,
+    })
+  const { code, out, err } = await list('--limit', '2')
+  expect({ code, lines: out.trimEnd().split('\n').length }).toEqual({ code: 0, lines: 2 })
+  expect(err).toMatch(/^There are more usage records\. .*tallygate usage totals.*tallygate usage export\.\n$/)
+  expect((await list()).out.trimEnd().split('\n')).toHaveLength(1_000)
+  server.closeAllConnections()
+  server.close()
+  expect(written).toBeLessThan(100_000)
 })
 
 test('totals add up the tokens of a time by instance, line item and item, without refused requests', async () => {

@@ -132,7 +132,9 @@ async function unknownConditions(
   return actions.flatMap((action, index) => {
     const condition = isRow(action) ? action['condition'] : undefined
     if (condition === undefined || known.includes(textOf(condition))) return []
-    return [`${where(['actions', index, 'condition'])}: ${notFound('condition', textOf(condition), known).message}`]
+    return [
+      `${where(['actions', index, 'condition'])}: ${notFound({ one: 'condition', name: 'conditions' }, textOf(condition), known).message}`,
+    ]
   })
 }
 

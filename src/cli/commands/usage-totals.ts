@@ -2,6 +2,7 @@
 import { InvalidArgumentError } from 'commander'
 import { z } from 'zod'
 import { exactTokens, parseExactJson, parseRepeatableJson } from '../../client/exact-json.ts'
+import { linesOf } from '../../client/lines-of.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { jsonLine, table } from '../lines.ts'
@@ -66,18 +67,6 @@ function parsedLine(line: string): z.infer<typeof usageLine> {
   } catch (cause) {
     throw new CodedError('ANSWER_UNEXPECTED', 'The export contains a line that is no usage record.', { cause })
   }
-}
-
-async function* linesOf(pieces: AsyncIterable<string | Buffer>): AsyncGenerator<string> {
-  const decoder = new TextDecoder()
-  let rest = ''
-  for await (const piece of pieces) {
-    const whole = rest + (typeof piece === 'string' ? piece : decoder.decode(piece, { stream: true }))
-    const lines = whole.split('\n')
-    rest = lines.pop() ?? ''
-    yield* lines
-  }
-  if (rest !== '') yield rest
 }
 
 /** With all digits, for bills. */

@@ -70,7 +70,7 @@ function conditionId(named: string, conditions: readonly Row[]): string {
   const found = conditions.find(({ id, name }) => id === named || name === named)
   if (found !== undefined) return textOf(found['id'])
   throw notFound(
-    'condition',
+    { one: 'condition', name: 'conditions' },
     named,
     conditions.map(({ name }) => textOf(name)),
   )

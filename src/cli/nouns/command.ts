@@ -2,7 +2,7 @@ import { Command, InvalidArgumentError, Option } from 'commander'
 import { parseDecimal } from '../../core/pricing/amount.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
-import { timeArgument } from '../arguments.ts'
+import { timeArgument, wholeNumberArgument } from '../arguments.ts'
 import { collect } from '../collect.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
@@ -11,7 +11,7 @@ import { type Settable, isRow, plan, problemsOf, withTimes } from './change.ts'
 import { type Path, readDocument } from './document.ts'
 import { type Field, type Names, type Noun, type Scope, instantText, textOf } from './noun.ts'
 import { NOUNS } from './nouns.ts'
-import { type Row, Service, notFound } from './service.ts'
+import { type Row, Service, notFound, severalNamed } from './service.ts'
 import { type SiteObject, repeated } from './site.ts'
 
 interface Flags extends AdministratorFlags {
@@ -20,10 +20,14 @@ interface Flags extends AdministratorFlags {
   readonly until?: number
   readonly device?: string
   readonly refused?: true
+  readonly limit?: number
   readonly file?: string
 }
 
 const DAY_MS = 86_400_000
+
+const MORE =
+  'Shorten the time with --since and --until, raise --limit, add them up with tallygate usage totals, or write all to a file with tallygate usage export.'
 
 export function nounCommand(name: string, io: Io): Command {
   const noun = NOUNS.find((each) => each.name === name)
@@ -43,12 +47,15 @@ function addReaders(group: Command, noun: Noun, io: Io): void {
       .option('--until <time>', 'only before this time', timeArgument)
       .option('--device <name>', 'only of this device: its name or id')
       .option('--refused', 'only refused requests')
+      .option('--limit <n>', 'maximum number of records, oldest first', wholeNumberArgument(1, 100_000), 1_000)
   }
   list.option('--json', 'print one JSON document per line, with exact amounts').action(async (flags: Flags) => {
     using client = await administrator(flags, io)
     const service = new Service(client)
-    const rows = await noun.list(service, await scopeOf(noun, service, flags, io))
+    const found = await noun.list(service, await scopeOf(noun, service, flags, io))
+    const rows = found.slice(0, flags.limit)
     writeLines(io.stdout, flags.json === true ? rows.map(jsonLine) : await tableOf(noun, rows, service))
+    if (rows.length < found.length) io.stderr.write(`There are more ${several(noun)}. ${MORE}\n`)
   })
   if (noun.since === true) return
   verb(group, noun, 'show')
@@ -151,7 +158,8 @@ async function scopeOf({ instance, since }: Noun, service: Service, flags: Flags
   const until = flags.until === undefined ? {} : { until: flags.until }
   const device = flags.device === undefined ? {} : { deviceId: (await service.deviceId(flags.device)).toLowerCase() }
   const isRefused = flags.refused === true
-  return { instanceId, since: flags.since ?? io.now() - DAY_MS, ...until, ...device, isRefused }
+  const limit = flags.limit === undefined ? {} : { limit: flags.limit }
+  return { instanceId, since: flags.since ?? io.now() - DAY_MS, ...until, ...device, isRefused, ...limit }
 }
 
 async function found(noun: Noun, name: string, service: Service, scope: Scope): Promise<Row> {
@@ -162,10 +170,10 @@ async function found(noun: Noun, name: string, service: Service, scope: Scope): 
     ...(noun.ids ?? []).map((property) => textOf(row[property])),
   ]
   const [first, ...others] = rows.filter((row) => namesOf(row).includes(name))
-  if (first === undefined) throw notFound(noun.one, name, rows.flatMap(namesOf))
+  if (first === undefined) throw notFound(noun, name, rows.flatMap(namesOf))
   if (others.length > 0) {
     const ids = [first, ...others].map((row) => textOf(row['id']))
-    throw new CodedError('USAGE', `Several are named ${name} (${ids.join(', ')}). Use the id.`)
+    throw severalNamed(name, ids)
   }
   return first
 }

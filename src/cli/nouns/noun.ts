@@ -15,6 +15,8 @@ export interface Scope {
   readonly deviceId?: string
   /** Only refused requests. */
   readonly isRefused?: boolean
+  /** If there are more rows, one more than this. */
+  readonly limit?: number
 }
 
 export interface Noun {

@@ -427,15 +427,18 @@ async function listLimits(service: Service, { instanceId }: Scope): Promise<read
 
 async function listUsage(
   service: Service,
-  { instanceId, since, until, deviceId, isRefused }: Scope,
+  { instanceId, since, until, deviceId, isRefused, limit = Infinity }: Scope,
 ): Promise<readonly Row[]> {
   const query = queryText({ format: 'ndjson', instanceId, from: since, to: until })
-  const { text } = await service.send({ method: 'GET', path: `${PROVISIONING}/usage?${query}` })
-  return text
-    .split('\n')
-    .flatMap((line) => (line === '' ? [] : [parseRepeatableJson(line) as Row]))
-    .filter((row) => deviceId === undefined || row['deviceId'] === deviceId)
-    .filter(({ status }) => isRefused !== true || Object.hasOwn(REFUSAL_REASONS, textOf(status)))
+  const rows: Row[] = []
+  for await (const line of service.lines(`${PROVISIONING}/usage?${query}`)) {
+    const row = parseRepeatableJson(line) as Row
+    if (deviceId !== undefined && row['deviceId'] !== deviceId) continue
+    if (isRefused === true && !Object.hasOwn(REFUSAL_REASONS, textOf(row['status']))) continue
+    rows.push(row)
+    if (rows.length > limit) break
+  }
+  return rows
 }
 
 /** The end of the current period in UTC, POSIX ms; weeks begin on Monday. Undefined for an unknown frequency. */

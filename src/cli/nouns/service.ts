@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import { type Call, queryText } from '../../client/call.ts'
 import { numberText, parseRepeatableJson } from '../../client/exact-json.ts'
+import { linesOf } from '../../client/lines-of.ts'
 import { type Answer, type HttpClient, refusal } from '../../client/http.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
@@ -69,6 +70,12 @@ export class Service {
     }
   }
 
+  /** Lines of a long response, as they arrive. */
+  async *lines(path: string): AsyncGenerator<string> {
+    const { pieces } = await this.#client.stream({ method: 'GET', path })
+    yield* linesOf(pieces)
+  }
+
   async rows(path: string): Promise<readonly Row[]> {
     return rowsOf(await this.get(path), path)
   }
@@ -118,7 +125,7 @@ export class Service {
   async instanceId(named: string | undefined): Promise<string> {
     if (named !== undefined && uuid.safeParse(named).success) return named.toLowerCase()
     const all = await this.instances()
-    if (named !== undefined) return idOfNamed(named, all, { one: 'instance', name: 'shortName' })
+    if (named !== undefined) return idOfNamed(named, all, { one: 'instance', name: 'instances' }, 'shortName')
     const [only, ...others] = all
     if (only !== undefined && others.length === 0) return String(only['id'])
     if (only === undefined)
@@ -132,24 +139,38 @@ export class Service {
     if (uuid.safeParse(named).success) return named
     const all = await this.devices()
     const active = all.filter(({ name, revokedAt }) => name === named && revokedAt === null)
-    return idOfNamed(named, active.length > 0 ? active : all, { one: 'device', name: 'name' })
+    return idOfNamed(named, active.length > 0 ? active : all, { one: 'device', name: 'devices' }, 'name')
   }
 }
 
-function idOfNamed(named: string, rows: readonly Row[], { one, name }: { one: string; name: string }): string {
-  const [found, ...others] = rows.filter((row) => row[name] === named).map(({ id }) => String(id))
-  if (others.length > 0) {
-    throw new CodedError('USAGE', `Several are named ${named} (${[found, ...others].join(', ')}). Use the id.`)
-  }
+function idOfNamed(named: string, rows: readonly Row[], noun: NounName, property: string): string {
+  const [found, ...others] = rows.filter((row) => row[property] === named).map(({ id }) => String(id))
+  if (found !== undefined && others.length > 0) throw severalNamed(named, [found, ...others])
   if (found !== undefined) return found
   throw notFound(
-    one,
+    noun,
     named,
-    rows.map((row) => row[name]).filter((each) => typeof each === 'string'),
+    rows.map((row) => row[property]).filter((each) => typeof each === 'string'),
   )
 }
 
-export function notFound(one: string, named: string, known: readonly string[]): CodedError {
+const IDS_SHOWN = 10
+
+export function severalNamed(named: string, ids: readonly string[]): CodedError {
+  const rest = ids.length > IDS_SHOWN ? ` and ${ids.length - IDS_SHOWN} more` : ''
+  return new CodedError(
+    'USAGE',
+    `Several are named ${named} (${ids.slice(0, IDS_SHOWN).join(', ')}${rest}). Use the id.`,
+  )
+}
+
+/** The word for one object, and the name of its command. */
+interface NounName {
+  readonly one: string
+  readonly name: string
+}
+
+export function notFound({ one, name }: NounName, named: string, known: readonly string[]): CodedError {
   const close = nearest(
     named,
     known.filter((each) => each !== ''),
@@ -157,6 +178,7 @@ export function notFound(one: string, named: string, known: readonly string[]): 
   return new CodedError(
     'NOT_FOUND',
     `There is no ${one} ${named}.${close === undefined ? '' : ` Did you mean ${close}?`}`,
+    { details: { list: `tallygate ${name} list` } },
   )
 }
 
