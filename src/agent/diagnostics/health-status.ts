@@ -163,7 +163,8 @@ function moreTokens({ accounts }: Status, { subject }: AgentStatusWire['conditio
   })
   const instance = pool === undefined ? '' : ` --instance ${pool.instanceId}`
   const set = `tallygate line-items set ${shellWord(lineItem)} --quantity TOTAL${instance}`
-  return `An administrator raises the quantity to a new total: \`${set}\`. Or takes tokens back from another device: \`tallygate devices drain DEVICE\``
+  const drain = 'tallygate devices drain DEVICE'
+  return `An administrator raises the quantity to a new total with \`${set}\`, or takes tokens back from another device with \`${drain}\``
 }
 
 /** What the cloud says of a key with which it refuses all requests of the device. */
