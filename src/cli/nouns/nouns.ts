@@ -1,4 +1,4 @@
-import { REFUSAL_REASONS } from '../../core/rules/refusal-reasons.ts'
+import { isRefusal } from '../../core/rules/refusal-reasons.ts'
 import { z } from 'zod'
 import { queryText } from '../../client/call.ts'
 import { parseRepeatableJson } from '../../client/exact-json.ts'
@@ -434,7 +434,7 @@ async function listUsage(
   for await (const line of service.lines(`${PROVISIONING}/usage?${query}`)) {
     const row = parseRepeatableJson(line) as Row
     if (deviceId !== undefined && row['deviceId'] !== deviceId) continue
-    if (isRefused === true && !Object.hasOwn(REFUSAL_REASONS, textOf(row['status']))) continue
+    if (isRefused === true && !isRefusal(textOf(row['status']))) continue
     rows.push(row)
     if (rows.length > limit) break
   }

@@ -1,4 +1,5 @@
 import { roughly, tokensInWords } from '../../core/accounts/in-words.ts'
+import { isRefusal } from '../../core/rules/refusal-reasons.ts'
 import { INSTANT_MAX } from '../../protocol/wire.ts'
 import { Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
@@ -18,7 +19,7 @@ import {
   timeOf,
 } from './page.ts'
 import { type PoolUse, poolsOf } from '../accounts/pools-of.ts'
-import { HOURS, type RecentUsage, isRefusal, recentUsage, statusInWords } from './recent-usage.ts'
+import { HOURS, type RecentUsage, recentUsage, statusInWords } from './recent-usage.ts'
 
 const COUNTED_MAX = 10_000
 const REFUSALS_SHOWN = 10

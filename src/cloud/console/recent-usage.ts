@@ -1,5 +1,5 @@
 /** The newest usage records, in a limited number: enough for a day of a small cloud, or the last minutes of a large one. */
-import { REFUSAL_REASONS, type RefusalReason } from '../../core/rules/refusal-reasons.ts'
+import { REFUSAL_REASONS, isRefusal } from '../../core/rules/refusal-reasons.ts'
 import type { UsageRecord } from '../storage/records.ts'
 import type { Reader } from '../storage/store.ts'
 
@@ -35,10 +35,6 @@ export async function recentUsage(
     byHour[hour] = (byHour[hour] ?? 0n) + tokens
   }
   return { records, since, byHour }
-}
-
-export function isRefusal(status: string): status is RefusalReason {
-  return Object.hasOwn(REFUSAL_REASONS, status)
 }
 
 export function statusInWords(status: string): string {

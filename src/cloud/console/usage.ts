@@ -1,5 +1,6 @@
 import { counted, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { formatDecimal, formatMicro } from '../../core/pricing/amount.ts'
+import { isRefusal } from '../../core/rules/refusal-reasons.ts'
 import { type Html, type Piece, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -20,7 +21,7 @@ import {
   tableOf,
   typed,
 } from './page.ts'
-import { isRefusal, statusInWords } from './recent-usage.ts'
+import { statusInWords } from './recent-usage.ts'
 
 /** A report of a device comes whole, so there can be more. */
 const RECORDS_MAX = 500

@@ -103,6 +103,11 @@ export const REFUSAL_REASONS = {
 
 export type RefusalReason = keyof typeof REFUSAL_REASONS
 
+/** @param status of a usage record */
+export function isRefusal(status: string): status is RefusalReason {
+  return Object.hasOwn(REFUSAL_REASONS, status)
+}
+
 /** Whether tokens were missing that a top-up or a recall may bring. What is withheld in recovery comes back by neither. */
 export function isShortage(reason: RefusalReason): boolean {
   const { check } = REFUSAL_REASONS[reason]

@@ -144,7 +144,7 @@ export async function rowsOf<R>(
   const rows: R[] = []
   for (const some of chunks(list)) {
     const listed = filledUp(some)
-    rows.push(...(await db.executeQuery(query(db, listed, listed.length))).rows)
+    for (const row of (await db.executeQuery(query(db, listed, listed.length))).rows) rows.push(row)
   }
   return rows
 }
