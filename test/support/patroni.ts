@@ -147,6 +147,9 @@ export class PatroniMember {
 /** Shorter than on the page. A `retry_timeout` of a second is too short for a machine that is busy. */
 const WAITS = { ttl: 8, loop_wait: 1, retry_timeout: 3 }
 
+/** A standby that has not followed an idle primary after this time needs the next file of its log. */
+const IDLE_MS = 30_000
+
 interface Settings {
   bootstrap: { dcs: object }
   postgresql: { parameters: object; authentication: Record<string, { username: string; password: string }> }
@@ -238,7 +241,11 @@ export class PatroniCluster implements AsyncDisposable {
       'CREATE DATABASE tallygate OWNER tallygate ENCODING UTF8 TEMPLATE template0',
     )
     second.start()
-    await this.inStep()
+    const inStep = this.inStep()
+    // A fresh standby sometimes requests the next file of the log, which a primary that writes nothing never begins.
+    while (await Promise.race([inStep.then(() => false), pause(IDLE_MS, true, { ref: false })])) {
+      await runSql(this.urlOf(first, 'postgres', 'postgres'), 'SELECT pg_switch_wal()')
+    }
   }
 
   /** Waits until this member is the primary. */
