@@ -5,7 +5,7 @@ import { PROOFS_MAX, PROOFS_TEXT_MAX, SYNC_BODY_BYTES_MAX } from '../../protocol
 const BODY_FRAME_BYTES = 200
 const PROOF_FRAME_BYTES = 3
 
-export interface Shown {
+interface Shown {
   readonly shown: string[]
   readonly rest: readonly string[]
 }
