@@ -12,6 +12,7 @@ import type { UsageRecord } from '../../storage/records.ts'
 import type { Totals } from '../../storage/records.ts'
 import type { StoreWatcher } from '../../storage/watch-store.ts'
 import type { ArchiveState } from '../../usage/archive/archive-daily.ts'
+import { within } from '../system/within.ts'
 import { collectProcessMetrics } from './process-metrics.ts'
 
 const OF_NODE: ReadonlySet<string> = new Set([
@@ -346,7 +347,7 @@ export class Metrics implements StoreWatcher, EventWatcher {
   }
 
   async #sample(): Promise<void> {
-    const totals = await within(this.#deps.totalsTimeoutMs, this.#deps.totals)
+    const totals = await within(this.#deps.totalsTimeoutMs, this.#deps.totals()).catch(() => undefined)
     this.#totalsUp.set(totals === undefined ? 0 : 1)
     if (totals === undefined) {
       this.#sessions.reset()
@@ -390,16 +391,5 @@ function quietly(count: () => void): void {
     count()
   } catch {
     // Ignored: later events are counted again.
-  }
-}
-
-/** Undefined on failure or timeout. */
-async function within<T>(ms: number, work: () => Promise<T>): Promise<T | undefined> {
-  const late = Promise.withResolvers<undefined>()
-  const timer = setTimeout(() => late.resolve(undefined), ms)
-  try {
-    return await Promise.race([work().catch(() => undefined), late.promise])
-  } finally {
-    clearTimeout(timer)
   }
 }

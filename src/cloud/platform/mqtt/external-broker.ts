@@ -5,6 +5,7 @@ import { authorities } from '../../../platform/outgoing.ts'
 import { brokerClosed, brokerFailure, topicsRefused } from '../../../protocol/broker-failure.ts'
 import { CodedError, type ErrorCode } from '../../../protocol/errors.ts'
 import { EVERY_PRESENCE } from '../../../protocol/push.ts'
+import { within } from '../system/within.ts'
 import type { Broker } from '../../devices/publish-notifications.ts'
 import type { Log } from '../../../protocol/log.ts'
 
@@ -180,19 +181,4 @@ export class ExternalBroker implements Broker {
 function isRefusal(error: unknown): boolean {
   const { code } = error as { readonly code?: unknown }
   return typeof code === 'number' && code >= 0x80
-}
-
-async function within<T>(ms: number, work: Promise<T>, onLate = (): void => undefined): Promise<T> {
-  let timer: NodeJS.Timeout | undefined
-  const late = new Promise<never>((_resolve, reject) => {
-    timer = setTimeout(() => {
-      reject(new Error(`no response within ${ms} ms`))
-      onLate()
-    }, ms)
-  })
-  try {
-    return await Promise.race([work, late])
-  } finally {
-    clearTimeout(timer)
-  }
 }
