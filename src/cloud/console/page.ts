@@ -9,6 +9,7 @@ import type { LoadedPolicy, Policies } from '../policy/load-policy.ts'
 import type { Administrator } from '../service-api/principal.ts'
 import type { DeviceStateWire } from '../../protocol/edge/administration.ts'
 import type { Instance } from '../storage/records.ts'
+import { noInstance } from '../storage/require-record.ts'
 import type { Reader } from '../storage/store.ts'
 
 export const ROWS_SHOWN = 50
@@ -292,7 +293,7 @@ export async function ofInstance(
     return { title, content: section('choice', 'Choose an instance', choice) }
   }
   const loaded = await policies.of(reader, instance.id)
-  if (loaded === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${instance.id}.`)
+  if (loaded === undefined) throw noInstance(instance.id)
   return { title, content: await make(instance, loaded) }
 }
 

@@ -1,10 +1,10 @@
 /** The transaction that changes rules also bumps the policy's revision and writes the change notification. */
 import { ENGINE } from '../../core/engine.ts'
 import { TOLERANCE_MS } from '../../core/rules/policy.ts'
-import { CodedError } from '../../protocol/errors.ts'
 import { retargetAccounts } from './retarget-accounts.ts'
 import { LISTED_BACK_MS, limitPeriods, lineItemPeriods } from '../accounts/calendar.ts'
 import type { ConsumptionLimitRecord, LineItemRecord, PolicyRevision } from '../storage/records.ts'
+import { noInstance } from '../storage/require-record.ts'
 import type { Reader, Store, Transaction } from '../storage/store.ts'
 import { withTransactions } from '../storage/with-transactions.ts'
 
@@ -45,7 +45,7 @@ export function ofRevision(store: Store, instanceId: string, requireRead: (revis
 /** Locks the rules for a change. @throws CodedError NOT_FOUND for an unknown instance */
 export async function lockRules(tx: Transaction, instanceId: string): Promise<PolicyRevision> {
   const revision = await tx.policyRevisions.lock(instanceId)
-  if (revision === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
+  if (revision === undefined) throw noInstance(instanceId)
   return revision
 }
 

@@ -5,7 +5,6 @@
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { AccessRequest, Decision } from '../../core/rules/decision.ts'
-import { CodedError } from '../../protocol/errors.ts'
 import type { CloudShortages } from '../sync/grants/cloud-shortages.ts'
 import { type PoolRequest, decideInTurn, guessInTurn } from '../policy/decide-over-pools.ts'
 import { type Batch, Batcher, type Defer } from '../runtime/batcher.ts'
@@ -13,6 +12,7 @@ import { needsNewRevision } from '../policy/bump-policy-revision.ts'
 import type { LoadedPolicy, Policies } from '../policy/load-policy.ts'
 import { type IdempotencyClaim, keyInUse, requireSame } from './idempotency-key.ts'
 import type { Pool, UsageRecord } from '../storage/records.ts'
+import { noInstance } from '../storage/require-record.ts'
 import { mayBeOfOneRequest, waitedForLocks } from '../storage/shared-failures.ts'
 import type { Store, Transaction } from '../storage/store.ts'
 import { usageOfDecision, withMetaData } from '../usage/usage-of-request.ts'
@@ -268,7 +268,7 @@ function isInForce(rules: LoadedPolicy | undefined, now: number): boolean {
 }
 
 function notFound({ command }: TimedCommand): Outcome {
-  return { status: 'rejected', reason: new CodedError('NOT_FOUND', `There is no instance ${command.instanceId}.`) }
+  return { status: 'rejected', reason: noInstance(command.instanceId) }
 }
 
 function latestOf(commands: readonly Pick<TimedCommand, 'now'>[]): number {

@@ -6,8 +6,12 @@ import type { Reader, Transaction } from './store.ts'
 /** @throws CodedError NOT_FOUND */
 export async function requireInstance(reader: Reader, instanceId: string): Promise<Instance> {
   const record = await reader.instances.get(instanceId)
-  if (record === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
+  if (record === undefined) throw noInstance(instanceId)
   return record
+}
+
+export function noInstance(instanceId: string): CodedError {
+  return new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
 }
 
 /** @throws CodedError NOT_FOUND */

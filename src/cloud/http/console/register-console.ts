@@ -6,7 +6,7 @@ import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { z } from 'zod'
 import { CodedError, ERRORS } from '../../../protocol/errors.ts'
-import { requireDevice } from '../../storage/require-record.ts'
+import { noInstance, requireDevice } from '../../storage/require-record.ts'
 import { USAGE_MEDIA_TYPES } from '../../../protocol/service/usage-export.ts'
 import { uuidInLowerCase } from '../../../protocol/wire.ts'
 import { html } from '../../../html/html.ts'
@@ -390,7 +390,7 @@ async function chosen(
   const id = uuidInLowerCase.safeParse(given).data ?? ''
   requireInstanceOf(administrator, id)
   const instance = await reader.instances.get(id)
-  if (instance === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${given}.`)
+  if (instance === undefined) throw noInstance(given)
   return instance
 }
 

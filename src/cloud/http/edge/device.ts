@@ -13,6 +13,7 @@ import type { Keyring } from '../../devices/keyring.ts'
 import { type PolicyDocuments, signedPolicy } from '../../policy/policy-document.ts'
 import { Turns } from '../../runtime/turns.ts'
 import type { Device } from '../../storage/device-records.ts'
+import { noInstance } from '../../storage/require-record.ts'
 import type { Store } from '../../storage/store.ts'
 import { type Attach, attach } from '../../sync/attach.ts'
 import type { SyncOutcome } from '../../sync/receive-segment.ts'
@@ -91,7 +92,7 @@ function documentOperations(deps: OwnDevice): readonly Operation[] {
         const isNamed = parseTags(known ?? '')
         const isKnown = (revision: number): boolean => isNamed?.(policyTag(revision)) === true
         const found = await signedPolicy(deps, params.instanceId, isKnown, agent)
-        if (found === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${params.instanceId}.`)
+        if (found === undefined) throw noInstance(params.instanceId)
         const headers = { 'cache-control': 'no-cache' }
         if (found === null) return { status: 304, headers }
         return { status: 200, headers: { ...headers, etag: policyTag(found.revision) }, text: found.document }
