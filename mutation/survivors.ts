@@ -300,7 +300,6 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     ],
   ],
   'src/agent/ledger/recover-reservations.ts': [
-    [/^parseAccount/, 'Each reserved account can be parsed.'],
     ['policy?.revision', 'A charged account has stored rules.'],
     ['[]', 'No code reads the items of a burn.'],
   ],
@@ -575,8 +574,7 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     ],
     ['(account) => quantityOf(account, grantable)', untested('the overdraft in a grant')],
     ['accounts.length === 0', 'A shortcut: without accounts nothing is found.'],
-    ['parseAccount(account)?.instanceId', 'Each account can be parsed.'],
-    [/^rules\.get\(parseAccount/, 'An account that can be granted has rules.'],
+    [/^rules\.get\(instanceIdOf/, 'An account that can be granted has rules.'],
     ['[]', 'A text in place of a shortage has no fields, so it counts as none.'],
     ['before.capTarget === null', untested('a shortage of an account without a cap is not noted')],
     [/^available\(record\) \+/, untested('what counts as available when a shortage is noted')],
@@ -687,7 +685,6 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     ['{ reason }', untested('the reason in the audit log')],
     [/USAGE_|^a < b$|^each > most$/, untested('how far the positions of usage records are advanced after a restore')],
     ['-1', 'Both are below any time.'],
-    ['parseAccount(account)?.instanceId', 'Each account can be parsed.'],
     ['!rules.has(instanceId)', 'Rules are cached.'],
     ['loaded !== undefined', untested('sales of an instance that the database does not know')],
     [/^\[\.\.\.pools\.values\(\)\]\.filter|^pool\.sold </, 'Withholding what is not lost changes nothing.'],
@@ -797,7 +794,7 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
   'src/cloud/sync/merge/merge-undelivered.ts': [
     ['[]', 'Locking an account that does not exist changes nothing.', 'also: readonly'],
     [
-      /^\[\.\.\.new Set|^\[\.\.\.accountsOf|^\[\.\.\.reported|^\(account: AccountId\): boolean|^parseAccount\(account\)\?\.instanceId|^reported\.filter|^\(\{ body \}\) => body\.postings|^\(\{ account \}\) => account$/,
+      /^\[\.\.\.new Set|^\[\.\.\.accountsOf|^\[\.\.\.reported|^\(account: AccountId\): boolean|^reported\.filter|^\(\{ body \}\) => body\.postings|^\(\{ account \}\) => account$/,
       'Only concurrent transactions show in which sequence accounts are locked.',
     ],
     [

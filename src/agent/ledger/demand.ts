@@ -1,5 +1,5 @@
 /** How many tokens this device is going to need: what it requests, and what it can return. */
-import { type AccountId, type Posting, parseAccount } from '../../core/accounts/account.ts'
+import { type AccountId, type Posting, instanceIdOf, parseAccount } from '../../core/accounts/account.ts'
 import { type TopUpRequest, available } from '../../core/accounts/grant.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import { periodAt } from '../../core/rules/compile.ts'
@@ -164,7 +164,7 @@ export class Demand {
     const sinceBoot = this.#deps.clock.sinceBoot()
     const targets = this.#targets()
     for (const [account, balance] of this.#balances.all()) {
-      const horizonMs = instances.get(parseAccount(account)?.instanceId ?? '')
+      const horizonMs = instances.get(instanceIdOf(account))
       if (balance.unlimited || horizonMs === undefined) continue
       // Balances at start were sized by use that this process has not seen.
       const isKnown = sinceBoot - this.#startedAt >= horizonMs
@@ -178,7 +178,7 @@ export class Demand {
     const horizons = this.#horizons()
     return new Map(
       [...recalled].map(([account, keep]) => {
-        const horizonMs = horizons.get(parseAccount(account)?.instanceId ?? '') ?? 0
+        const horizonMs = horizons.get(instanceIdOf(account)) ?? 0
         const used = this.#burnRates.get(account)?.over(horizonMs, sinceBoot) ?? 0n
         return [account, used < keep ? used : keep]
       }),

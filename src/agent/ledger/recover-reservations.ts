@@ -2,7 +2,7 @@
  * Closes reservations that the previous process left open. If the log fits the journal, its entries are recorded.
  * Otherwise the machine lost power, and the rest of every reservation is burned. Idempotent.
  */
-import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
+import { type AccountId, instanceIdOf } from '../../core/accounts/account.ts'
 import type { ClockReading } from '../../core/rules/decision.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
@@ -52,7 +52,7 @@ function burnsOf(
   { reading, newCorrelationId, engine }: RecoverReservations,
   snapshot: Snapshot,
 ): readonly PendingEntry[] {
-  const byInstance = Map.groupBy(snapshot.openReservations, ([account]) => parseAccount(account)?.instanceId ?? '')
+  const byInstance = Map.groupBy(snapshot.openReservations, ([account]) => instanceIdOf(account))
   const { now, earliest, latest } = reading()
   return [...byInstance].map(([instanceId, blocks], index): PendingEntry => {
     const n = snapshot.lastEntry + 1 + index

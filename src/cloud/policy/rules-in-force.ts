@@ -1,4 +1,4 @@
-import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
+import { type AccountId, instanceIdOf, parseAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import { unlistedLimitPeriod, unlistedPeriod } from '../accounts/calendar.ts'
 import { type LoadedPolicy, reserveOf } from './load-policy.ts'
@@ -18,7 +18,7 @@ export function overspendCapOf(rules: RulesInForce): OverspendCapOf {
 }
 
 export function reservedOf(account: AccountId, rules: RulesInForce): Micro {
-  const loaded = rules.get(parseAccount(account)?.instanceId ?? '')
+  const loaded = rules.get(instanceIdOf(account))
   return loaded === undefined ? 0n : reserveOf(account, loaded)
 }
 
@@ -101,7 +101,7 @@ async function listedPeriods(
 }
 
 export function capBy(rules: RulesInForce, account: AccountId): Micro | null {
-  const loaded = rules.get(parseAccount(account)?.instanceId ?? '')
+  const loaded = rules.get(instanceIdOf(account))
   return loaded === undefined ? 0n : capIn(loaded, account)
 }
 

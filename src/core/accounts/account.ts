@@ -70,6 +70,11 @@ export function parseAccount(id: AccountId): ParsedAccount | undefined {
   return parsed
 }
 
+/** Empty for a text that is not an account id. */
+export function instanceIdOf(id: AccountId): string {
+  return parseAccount(id)?.instanceId ?? ''
+}
+
 function parseParts(id: AccountId): ParsedAccount | undefined {
   const [kind, ...encoded] = id.split('/')
   let parts: string[]

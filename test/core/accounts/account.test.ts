@@ -4,6 +4,7 @@ import { beforeEach, describe, expect, test } from 'vitest'
 import {
   actionAccount,
   fitsEncoded,
+  instanceIdOf,
   isLimitAccount,
   limitAccount,
   lineAccount,
@@ -154,4 +155,9 @@ test('the id of the limit of a requester differs from those of pools and allocat
     actionAccount('i', 'A', 'limit'),
   ]
   expect([...ids, 'limits/i'].map(isLimitAccount)).toEqual([true, false, false, false])
+})
+
+test('the instance of an account is known by its id, and a text that is not one has none', () => {
+  expect(instanceIdOf(lineAccount('workshop', 'LINE', 0))).toBe('workshop')
+  expect(instanceIdOf('line/workshop')).toBe('')
 })

@@ -1,5 +1,5 @@
 /** Books a grant sized by `grants.ts` in the transaction of the merge, and notes what the device still lacks. */
-import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
+import { type AccountId, instanceIdOf } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import { type Need, type TopUpRequest, available, sumPostings } from '../../../core/accounts/grant.ts'
 import type { Grant } from '../../../protocol/edge/sync.ts'
@@ -138,7 +138,7 @@ async function requestedAccounts(
 ): Promise<ReadonlyMap<AccountId, RequestedAccount>> {
   const accounts = new Set([...accountsOf(topUps, grantable), ...named])
   const others = new Map<string, number>()
-  for (const instanceId of new Set([...accounts].map((account) => parseAccount(account)?.instanceId ?? ''))) {
+  for (const instanceId of new Set([...accounts].map((account) => instanceIdOf(account)))) {
     const since = now - deps.terms.grantHorizonMs
     others.set(instanceId, await tx.edge.devices.countLive(instanceId, since, device.id))
   }
@@ -148,12 +148,12 @@ async function requestedAccounts(
     const pool = pools.get(account)
     if (pool === undefined) throw new Error('invariant: the pool of an account that a grant names was opened')
     const reserved = reservedOf(account, rules)
-    const share = fairShare(pool, reserved, (others.get(parseAccount(account)?.instanceId ?? '') ?? 0) + 1)
+    const share = fairShare(pool, reserved, (others.get(instanceIdOf(account)) ?? 0) + 1)
     const target = { wanted: wanted.get(account) ?? 0n, share }
     const usable = freeForDevices(pool, reserved)
     const asking = { isInUse: inUse.has(account), ...target, usable, noted: known.get(account) ?? NO_SHORTAGES }
     const spare = spareFor(asking, now)
-    const isUnproven = rules.get(parseAccount(account)?.instanceId ?? '')?.unproven === true
+    const isUnproven = rules.get(instanceIdOf(account))?.unproven === true
     const own = { record: recordOf(account), mustReturn: releasing, isUnproven }
     requested.set(account, { account, pool, reserved, ...own, ...target, spare })
   }

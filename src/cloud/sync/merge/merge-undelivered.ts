@@ -2,7 +2,7 @@
  * Merges undelivered entries of an earlier epoch. With one writer they continue its chain, and the last one closes it;
  * others are billed as a branch. Unbillable ones are kept as evidence.
  */
-import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
+import { type AccountId, instanceIdOf } from '../../../core/accounts/account.ts'
 import { sumPostings } from '../../../core/accounts/grant.ts'
 import {
   type ChainFit,
@@ -68,7 +68,7 @@ function accountsOf(
   instanceIds: readonly string[],
 ): readonly AccountId[] {
   const reported = (counted?.counters ?? []).map(({ account }) => account)
-  const isServed = (account: AccountId): boolean => instanceIds.includes(parseAccount(account)?.instanceId ?? '')
+  const isServed = (account: AccountId): boolean => instanceIds.includes(instanceIdOf(account))
   return [...reported.filter(isServed), ...sound.flatMap(({ body }) => body.postings.map(({ account }) => account))]
 }
 

@@ -4,7 +4,7 @@
  */
 import { recordChange } from '../../storage/audit.ts'
 import { ENGINE } from '../../../core/engine.ts'
-import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
+import { type AccountId, instanceIdOf } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import type { RecoveryStateWire } from '../../../protocol/edge/administration.ts'
 import { capIn } from '../../policy/rules-in-force.ts'
@@ -66,7 +66,7 @@ async function withholdSold(
   const rules = new Map<string, LoadedPolicy | undefined>()
   const wanted: { account: AccountId; cap: Micro | null }[] = []
   for (const account of sold.keys()) {
-    const instanceId = parseAccount(account)?.instanceId ?? ''
+    const instanceId = instanceIdOf(account)
     if (!rules.has(instanceId)) rules.set(instanceId, await policies.of(tx, instanceId))
     const loaded = rules.get(instanceId)
     if (loaded !== undefined) wanted.push({ account, cap: capIn(loaded, account) })
