@@ -2,7 +2,7 @@
  * Limits the bytes that the log writes per day, because it shares the flash with the ledger. Repeated lines are
  * counted; half of the budget is reserved for warnings and errors. Never blocks or throws.
  */
-import type { Timers } from '../sync/ports.ts'
+import type { Timers } from '../runtime/timers.ts'
 
 const WINDOW_MS = 10 * 60_000
 

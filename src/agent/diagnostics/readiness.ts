@@ -6,7 +6,7 @@ import { CodedError } from '../../protocol/errors.ts'
 import type { Readiness } from '../../protocol/local/report.ts'
 import { type ClockStamp, type Journal, JournalLost } from '../ledger/journal.ts'
 import type { Ledger } from '../ledger/ledger.ts'
-import type { Timers } from '../sync/ports.ts'
+import type { Timers } from '../runtime/timers.ts'
 import { type RulesDeps, requireRules } from '../access/local-decisions.ts'
 
 export const PROBE_EVERY_MS = 5_000

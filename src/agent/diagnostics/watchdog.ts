@@ -1,5 +1,5 @@
 /** Notifies the supervisor after each successful probe, which must fail only for reasons that a restart can fix. */
-import type { Timers } from '../sync/ports.ts'
+import type { Timers } from '../runtime/timers.ts'
 
 export interface WatchdogDeps {
   readonly everyMs: number

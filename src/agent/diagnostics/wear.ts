@@ -1,9 +1,8 @@
 /** Flash storage has limited write endurance: a device that exceeds its budget is reported long before it fails. */
 import { CodedError } from '../../protocol/errors.ts'
 import type { StorageWear } from '../../protocol/local/status.ts'
-import { repeat } from '../runtime/repeat.ts'
+import { type Timers, repeat } from '../runtime/timers.ts'
 import type { HealthCondition } from '../sync/health.ts'
-import type { Timers } from '../sync/ports.ts'
 
 const SAMPLE_MS = 10 * 60_000
 

@@ -13,7 +13,7 @@ import { CodedError } from '../../protocol/errors.ts'
 import { CHAIN_START } from '../../protocol/signing.ts'
 import { Reservations, type Spendable } from './reservations.ts'
 import { type ClockStamp, type Journal, JournalLost, type PendingEntry, type Reservation } from './journal.ts'
-import type { Timers } from '../sync/ports.ts'
+import type { Timers } from '../runtime/timers.ts'
 import type { Anchor, VolatileLog } from './volatile-log.ts'
 
 /** `later`: of a denial, which charges nothing; its entry follows with the next commit. */

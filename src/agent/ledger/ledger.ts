@@ -24,7 +24,7 @@ import type {
   StoredGrant,
   ReceivedGrant,
 } from './journal.ts'
-import type { Timers } from '../sync/ports.ts'
+import type { Timers } from '../runtime/timers.ts'
 
 /** Limits of the accounts returned in one segment; more follow with the next one. */
 const RETURNS_MAX = { accounts: SEGMENT_ACCOUNTS_MAX / 2, bytes: SEGMENT_COUNTERS_BYTES_MAX / 2 }

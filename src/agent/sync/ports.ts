@@ -6,11 +6,6 @@ export type LinkJournal = Pick<
   'seal' | 'sealed' | 'sealedEarlier' | 'proofs' | 'acknowledge' | 'fence' | 'attach' | 'saveIdentity' | 'savePolicy'
 >
 
-export interface Timers {
-  /** Calls once after `ms`; the returned function cancels it. */
-  after(ms: number, call: () => void): () => void
-}
-
 export interface Randomness {
   /** Uniform in [0, 1). */
   fraction(): number

@@ -8,7 +8,8 @@ import {
   REQUEST_GAP_MS,
   ROUND_GAP_MS,
 } from './limits.ts'
-import type { Randomness, Timers } from './ports.ts'
+import type { Randomness } from './ports.ts'
+import type { Timers } from '../runtime/timers.ts'
 
 /** A reason starts a round but never decides what it does. */
 export type WakeReason = 'timer' | 'notification' | 'low-water' | 'request' | 'operator'

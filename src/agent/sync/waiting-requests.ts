@@ -5,7 +5,7 @@ import type { Need } from '../../core/accounts/grant.ts'
 import { NEED_ACCOUNTS_MAX, SEGMENT_NEEDS_BYTES_MAX, SEGMENT_NEEDS_MAX } from '../../protocol/edge/sync.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { PoolBalances, WaitingTopUp } from '../access/local-decisions.ts'
-import type { Timers } from './ports.ts'
+import type { Timers } from '../runtime/timers.ts'
 
 interface Waiting extends WaitingTopUp {
   readonly needBytes: number

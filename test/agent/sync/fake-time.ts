@@ -1,7 +1,7 @@
 // Time that stands still until a test moves it: wall clock, boot-time clock and timers in one. Moving it runs every timer
 // that comes due, in order.
 import type { TimeSource } from '../../../src/agent/runtime/clock.ts'
-import type { Timers } from '../../../src/agent/sync/ports.ts'
+import type { Timers } from '../../../src/agent/runtime/timers.ts'
 
 /** POSIX ms at which a test begins unless it says otherwise. */
 export const BEGIN = Date.UTC(2026, 0, 1)

@@ -1,5 +1,5 @@
 /** Runs housekeeping in small steps while the journal is idle. Under constant load, one step runs now and then. */
-import type { Timers } from '../../sync/ports.ts'
+import type { Timers } from '../../runtime/timers.ts'
 
 export const IDLE_MS = 100
 

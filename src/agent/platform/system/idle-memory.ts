@@ -1,7 +1,6 @@
 /** V8 keeps the size of its heap until an allocation needs more, and the C library keeps what was freed. */
 import { getHeapStatistics } from 'node:v8'
-import { repeat } from '../../runtime/repeat.ts'
-import type { Timers } from '../../sync/ports.ts'
+import { type Timers, repeat } from '../../runtime/timers.ts'
 
 /** By then, an agent has usually answered its first requests, ms after the start. */
 const STARTED_MS = 200

@@ -1,4 +1,4 @@
-import type { Timers } from '../../sync/ports.ts'
+import type { Timers } from '../../runtime/timers.ts'
 
 /** Longest timeout that Node supports; longer waits are shortened to it. */
 const LONGEST_MS = 2 ** 31 - 1

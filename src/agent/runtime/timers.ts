@@ -1,4 +1,7 @@
-import type { Timers } from '../sync/ports.ts'
+export interface Timers {
+  /** Calls once after `ms`; the returned function cancels it. */
+  after(ms: number, call: () => void): () => void
+}
 
 /** Calls every `ms`, first after `ms`. Returns a function that stops it. */
 export function repeat(timers: Timers, ms: number, call: () => void): () => void {
