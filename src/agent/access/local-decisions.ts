@@ -104,6 +104,10 @@ export class BalancesSeen {
     return this.#balances.keys()
   }
 
+  entries(): Iterable<readonly [AccountId, AvailableBalance]> {
+    return this.#balances
+  }
+
   balances(): Iterable<AvailableBalance> {
     return this.#balances.values()
   }

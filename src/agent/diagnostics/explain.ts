@@ -28,6 +28,7 @@ import { parseJson } from '../../protocol/parse-json.ts'
 import { unverifiedText } from '../../protocol/signing.ts'
 import { accessResponse } from '../../protocol/service/access-request.ts'
 import { type DecisionInputs, accessEntryText, parseDecisionInputs } from '../access/entry-text.ts'
+import { BalancesSeen } from '../access/local-decisions.ts'
 import { Trust } from '../keys/trust.ts'
 
 /** `passed` null: not reached. */
@@ -194,16 +195,11 @@ interface Replayed {
 const NO_BALANCE: AvailableBalance = { left: 0n, shortage: 'GRANT' }
 
 function replay(policy: PolicyView, request: AccessRequest, { balances }: DecisionInputs, mode: Mode): Replayed {
-  const balancesUsed = new Map<AccountId, AvailableBalance>()
-  const availableOf = (account: AccountId): AvailableBalance => {
-    const known = balancesUsed.get(account)
-    if (known !== undefined) return known
-    const balance = balances[balancesUsed.size] ?? NO_BALANCE
-    balancesUsed.set(account, balance)
-    return balance
-  }
-  const decision = decide(policy, request, availableOf, mode)
-  return { decision, balancesUsed: [...balancesUsed], isExact: balancesUsed.size === balances.length }
+  const recorded = balances.values()
+  const seen = new BalancesSeen(() => recorded.next().value ?? NO_BALANCE)
+  const decision = decide(policy, request, seen.of, mode)
+  const balancesUsed = [...seen.entries()]
+  return { decision, balancesUsed, isExact: balancesUsed.length === balances.length }
 }
 
 /** The overspend of a posting is also an input; it is read from the entry. */
