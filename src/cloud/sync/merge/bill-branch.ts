@@ -16,7 +16,7 @@ import { type OverspendCapOf, openPools, overspendCapOf, viewPools } from '../..
 import type { MergeUnderRules } from '../merge-context.ts'
 import type { BranchUnbilled } from './unbilled.ts'
 import { saveMoves } from '../grants/write-settlement.ts'
-import { writeUsage } from '../../usage/write-usage.ts'
+import { writeUsage } from './write-usage.ts'
 
 export async function billBranch(
   context: Pick<MergeUnderRules, 'tx' | 'device' | 'segment' | 'now' | 'rules'>,

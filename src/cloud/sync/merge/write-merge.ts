@@ -10,7 +10,7 @@ import { plausibleBy } from './plausible.ts'
 import { type DeviceAccountRecord, type Epoch, newDeviceAccount, settled } from '../../storage/device-records.ts'
 import type { MergeContext, MergeUnderRules } from '../merge-context.ts'
 import { writePresumed } from '../grants/write-settlement.ts'
-import { writeUsage } from '../../usage/write-usage.ts'
+import { writeUsage } from './write-usage.ts'
 
 export interface SplitEntries {
   readonly all: readonly OpenedEntry[]

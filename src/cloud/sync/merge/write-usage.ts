@@ -1,12 +1,12 @@
 /** Writes accepted entries, whose usage records are made when they are read. */
-import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
-import type { Micro } from '../../core/pricing/amount.ts'
-import { used } from '../accounts/pool.ts'
-import type { Delivery } from '../storage/device-records.ts'
-import type { Pool } from '../storage/records.ts'
-import type { OpenedEntry } from '../sync/open-segment.ts'
-import { type MergeUnderRules, ownerOf } from '../sync/merge-context.ts'
-import { sumUsage } from './usage-of-entries.ts'
+import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
+import type { Micro } from '../../../core/pricing/amount.ts'
+import { used } from '../../accounts/pool.ts'
+import type { Delivery } from '../../storage/device-records.ts'
+import type { Pool } from '../../storage/records.ts'
+import type { OpenedEntry } from '../open-segment.ts'
+import { type MergeUnderRules, ownerOf } from '../merge-context.ts'
+import { sumUsage } from '../../usage/usage-of-entries.ts'
 
 export interface BilledEntries extends Pick<Delivery, 'branch' | 'previousHash' | 'billedBefore'> {
   readonly entries: readonly OpenedEntry[]
