@@ -1,9 +1,9 @@
 // What branches of one epoch may have spent above their grants, however it is delivered.
-import fc from '../../support/fast-check.ts'
+import fc from '../../../support/fast-check.ts'
 import { expect, it } from 'vitest'
-import { type AccountId, actionAccount, lineAccount } from '../../../src/core/accounts/account.ts'
-import { BranchOverspend } from '../../../src/cloud/devices/branch-overspend.ts'
-import { type DeviceAccountRecord, newDeviceAccount } from '../../../src/cloud/storage/device-records.ts'
+import { type AccountId, actionAccount, lineAccount } from '../../../../src/core/accounts/account.ts'
+import { BranchOverspend } from '../../../../src/cloud/sync/merge/branch-overspend.ts'
+import { type DeviceAccountRecord, newDeviceAccount } from '../../../../src/cloud/storage/device-records.ts'
 
 const FIRST = lineAccount('i', 'A', 0)
 const SECOND = lineAccount('i', 'A', 1)

@@ -1,9 +1,9 @@
 /** The offline policy's cap bounds all deliveries of an epoch together: a copy that has met the cloud is fenced. */
-import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
-import type { Micro } from '../../core/pricing/amount.ts'
-import type { OverspendCapOf } from '../policy/rules-in-force.ts'
-import type { OpenedEntry } from '../sync/open-segment.ts'
-import type { DeviceAccountRecord } from '../storage/device-records.ts'
+import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
+import type { Micro } from '../../../core/pricing/amount.ts'
+import type { OverspendCapOf } from '../../policy/rules-in-force.ts'
+import type { OpenedEntry } from '../open-segment.ts'
+import type { DeviceAccountRecord } from '../../storage/device-records.ts'
 
 type Postings = OpenedEntry['body']['postings']
 
