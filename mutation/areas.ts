@@ -211,6 +211,7 @@ export const AREAS: readonly Area[] = [
       'usage/usage-of-entries',
       'sync/open-segment',
       'sync/attach',
+      'devices/epochs',
       'sync/merge/plausible',
       'sync/merge/unbilled',
       'sync/merge/write-merge',

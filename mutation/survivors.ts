@@ -756,6 +756,8 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     ['request.above === 0', 'A shortcut: there is no epoch 0.'],
     ['above === 0', untested('a device that attaches for the first time gets no news of a restore')],
     ['restoredAt === null', 'Without a restore no time was lost: the difference to null is below 0.'],
+  ],
+  'src/cloud/devices/epochs.ts': [
     ['false', untested('a new epoch has no forgotten grants')],
     ["epoch.status !== 'ACTIVE'", untested('fencing an epoch that is fenced or closed')],
   ],

@@ -11,10 +11,11 @@ import {
 } from '../../protocol/edge/administration.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Reader, Store } from '../storage/store.ts'
-import { type Attach, fenceCurrent } from '../sync/attach.ts'
+import { fenceCurrent } from './epochs.ts'
 import { disconnectSessions } from '../sessions/device-sessions.ts'
 import { type Device, type DeviceClock, type DeviceFilter, billedOn, reservedOn } from '../storage/device-records.ts'
 import { lockDevice, requireDevice, requireInstance } from '../storage/require-record.ts'
+import type { SuspendDevice } from './suspend-device.ts'
 
 export interface ViewDevices {
   readonly store: Pick<Store, 'read'>
@@ -53,7 +54,7 @@ export interface DeviceCommands {
 
 /** Its tokens stay reserved, because it may still spend them. @throws CodedError NOT_FOUND */
 export async function revokeDevice(
-  { store, now, present }: DeviceCommands & Pick<Attach, 'present'>,
+  { store, now, present }: DeviceCommands & Pick<SuspendDevice, 'present'>,
   deviceId: string,
 ): Promise<void> {
   const at = now()

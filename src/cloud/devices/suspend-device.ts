@@ -6,7 +6,7 @@ import { commandSession } from '../sessions/command-session.ts'
 import type { SessionDeps } from '../sessions/session-life.ts'
 import type { Store } from '../storage/store.ts'
 import { lockDevice } from '../storage/require-record.ts'
-import { fenceCurrent } from '../sync/attach.ts'
+import { fenceCurrent } from './epochs.ts'
 import type { Device, Suspension } from '../storage/device-records.ts'
 
 export interface SuspendDevice {

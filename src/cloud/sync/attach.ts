@@ -7,7 +7,8 @@ import type { Store, Transaction } from '../storage/store.ts'
 import type { Keyring } from '../devices/keyring.ts'
 import { requireNotSuspended, requireTrusted } from '../devices/require-trusted.ts'
 import { EPOCHS_FORGOTTEN_MAX } from '../devices/limits.ts'
-import type { Device, FenceReason, Epoch, Moment } from '../storage/device-records.ts'
+import type { Device, Epoch } from '../storage/device-records.ts'
+import { fenceCurrent, fenced, newEpoch } from '../devices/epochs.ts'
 import { ATTACH_WINDOW_MS, type EdgeTerms } from '../devices/terms.ts'
 
 export interface Attach {
@@ -132,40 +133,4 @@ async function forgottenAtMost(
   const lostMs = restoredAt - (newest?.createdAt ?? device.enrolledAt)
   if (lostMs <= 0) return 0
   return Math.min((Math.floor(lostMs / ATTACH_WINDOW_MS) + 1) * attachesMax, EPOCHS_FORGOTTEN_MAX / 2)
-}
-
-export function newEpoch(deviceId: string, number: number, { now, present }: Moment): Epoch {
-  return {
-    deviceId,
-    number,
-    status: 'ACTIVE',
-    createdAt: now,
-    fencedAt: null,
-    fenceReason: null,
-    quietSince: present,
-    settlement: null,
-    settledAt: null,
-    forked: false,
-    rejected: false,
-    grantsForgotten: false,
-    carriedOn: false,
-    lastSeq: 0,
-    lastHash: CHAIN_START,
-    lastEntry: 0,
-    entryHead: CHAIN_START,
-    term: 0,
-    recovery: 0,
-    nonce: null,
-    attachAnswer: null,
-  }
-}
-
-export async function fenceCurrent(tx: Transaction, device: Device, reason: FenceReason, at: Moment): Promise<void> {
-  const current = await tx.edge.epochs.get(device.id, device.epoch)
-  if (current?.status === 'ACTIVE') await tx.edge.epochs.save(fenced(current, reason, at))
-}
-
-export function fenced(epoch: Epoch, reason: FenceReason, { now, present }: Moment): Epoch {
-  if (epoch.status !== 'ACTIVE') return epoch
-  return { ...epoch, status: 'FENCED', fencedAt: now, fenceReason: reason, quietSince: present }
 }

@@ -7,7 +7,7 @@ import { sumUsage } from '../../../src/cloud/usage/usage-of-entries.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { type EntryBodyWire, entryBody } from '../../../src/protocol/edge/sync.ts'
 import { CHAIN_START, entryHash } from '../../../src/protocol/signing.ts'
-import { newEpoch } from '../../../src/cloud/sync/attach.ts'
+import { newEpoch } from '../../../src/cloud/devices/epochs.ts'
 import { device, usage } from './suite.ts'
 import { usageIn } from '../usage/list-usage.ts'
 

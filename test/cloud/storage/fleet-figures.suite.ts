@@ -7,7 +7,7 @@ import {
   newDeviceAccount,
 } from '../../../src/cloud/storage/device-records.ts'
 import type { Store, Transaction } from '../../../src/cloud/storage/store.ts'
-import { newEpoch } from '../../../src/cloud/sync/attach.ts'
+import { newEpoch } from '../../../src/cloud/devices/epochs.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { shortagesOf } from '../../../sim/sharing/shortages-of.ts'
 import { device, instance } from './suite.ts'

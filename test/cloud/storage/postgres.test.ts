@@ -15,7 +15,7 @@ import { createInstance } from '../../../src/cloud/service-api/create-instance.t
 import { charge, free } from '../../../src/cloud/accounts/pool.ts'
 import { changeRules, changeSharedRules } from '../../../src/cloud/policy/bump-policy-revision.ts'
 import type { Store, Transaction } from '../../../src/cloud/storage/store.ts'
-import { newEpoch } from '../../../src/cloud/sync/attach.ts'
+import { newEpoch } from '../../../src/cloud/devices/epochs.ts'
 import { deviceEvent } from '../../../src/cloud/events/device-event.ts'
 import { USAGE_ROW_POSITIONS } from '../../../src/cloud/storage/records.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'

@@ -2,7 +2,7 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { type DeviceAccountRecord, newDeviceAccount } from '../../../src/cloud/storage/device-records.ts'
 import type { Store } from '../../../src/cloud/storage/store.ts'
-import { newEpoch } from '../../../src/cloud/sync/attach.ts'
+import { newEpoch } from '../../../src/cloud/devices/epochs.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { newSession, step } from '../../../src/core/sessions/session.ts'
 import { device, instance } from './suite.ts'

@@ -7,7 +7,7 @@ import { recordChange } from '../../storage/audit.ts'
 import type { Policies } from '../../policy/load-policy.ts'
 import type { SettlementStateWire } from '../../../protocol/edge/administration.ts'
 import type { Reader, Store, Transaction } from '../../storage/store.ts'
-import { fenced } from '../attach.ts'
+import { fenced } from '../../devices/epochs.ts'
 import type { Epoch, Settlement } from '../../storage/device-records.ts'
 import { settleEpoch } from './write-settlement.ts'
 

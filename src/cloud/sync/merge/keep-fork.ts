@@ -1,6 +1,6 @@
 /** Two writers continue one chain: keeps both segments as evidence, and bills the other's charges as a branch. */
 import { forkEvent } from '../../events/device-event.ts'
-import { fenced } from '../attach.ts'
+import { fenced } from '../../devices/epochs.ts'
 import { billBranch } from './bill-branch.ts'
 import { keepEvidence } from './keep-evidence.ts'
 import type { Epoch, MergedSegment } from '../../storage/device-records.ts'

@@ -15,7 +15,7 @@ import {
   withoutKnown,
 } from '../../../core/sync/receive.ts'
 import { forkEvent } from '../../events/device-event.ts'
-import { fenced, newEpoch } from '../attach.ts'
+import { fenced, newEpoch } from '../../devices/epochs.ts'
 import { billBranch } from './bill-branch.ts'
 import { fitOf } from './fit-of.ts'
 import { keepEvidence } from './keep-evidence.ts'

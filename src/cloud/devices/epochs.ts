@@ -1,0 +1,40 @@
+/** The first state of an epoch, and its end by fencing. */
+import { CHAIN_START } from '../../protocol/signing.ts'
+import type { Device, Epoch, FenceReason, Moment } from '../storage/device-records.ts'
+import type { Transaction } from '../storage/store.ts'
+
+export function newEpoch(deviceId: string, number: number, { now, present }: Moment): Epoch {
+  return {
+    deviceId,
+    number,
+    status: 'ACTIVE',
+    createdAt: now,
+    fencedAt: null,
+    fenceReason: null,
+    quietSince: present,
+    settlement: null,
+    settledAt: null,
+    forked: false,
+    rejected: false,
+    grantsForgotten: false,
+    carriedOn: false,
+    lastSeq: 0,
+    lastHash: CHAIN_START,
+    lastEntry: 0,
+    entryHead: CHAIN_START,
+    term: 0,
+    recovery: 0,
+    nonce: null,
+    attachAnswer: null,
+  }
+}
+
+export async function fenceCurrent(tx: Transaction, device: Device, reason: FenceReason, at: Moment): Promise<void> {
+  const current = await tx.edge.epochs.get(device.id, device.epoch)
+  if (current?.status === 'ACTIVE') await tx.edge.epochs.save(fenced(current, reason, at))
+}
+
+export function fenced(epoch: Epoch, reason: FenceReason, { now, present }: Moment): Epoch {
+  if (epoch.status !== 'ACTIVE') return epoch
+  return { ...epoch, status: 'FENCED', fencedAt: now, fenceReason: reason, quietSince: present }
+}
