@@ -28,9 +28,6 @@ export const RECALLS_NOTIFIED_MAX = 32
 
 export const SERVABLE_NOTIFIED_MAX = 32
 
-/** How far above the last listed period a restored cloud accepts one. */
-export const PERIODS_FORGOTTEN_MAX = 10_000
-
 export const RENEWALS_WATCHED_MAX = 1_000
 
 export const SHORTAGES_FORGOTTEN_MAX = 1_000

@@ -4,9 +4,11 @@ import { unlistedLimitPeriod, unlistedPeriod } from '../accounts/calendar.ts'
 import { type LoadedPolicy, reserveOf } from './load-policy.ts'
 import { capOf, newPool } from '../accounts/pool.ts'
 import type { Pool } from '../storage/records.ts'
-import { PERIODS_FORGOTTEN_MAX } from '../devices/limits.ts'
 import type { Epoch } from '../storage/device-records.ts'
 import type { Transaction } from '../storage/store.ts'
+
+/** How far above the last listed period a restored cloud accepts one. */
+const PERIODS_FORGOTTEN_MAX = 10_000
 
 export type RulesInForce = ReadonlyMap<string, LoadedPolicy>
 

@@ -3,11 +3,11 @@ import { ENGINE, type Engine } from '../../core/engine.ts'
 import { requireEnginesFit } from '../../protocol/edge/engines.ts'
 import { policyToWire } from '../../protocol/edge/policy-document.ts'
 import { signDocument } from '../../protocol/signing.ts'
-import { chargeIntervalMs } from './configuration.ts'
-import type { Policies } from './load-policy.ts'
+import { chargeIntervalMs } from '../policy/configuration.ts'
+import type { Policies } from '../policy/load-policy.ts'
 import type { Store } from '../storage/store.ts'
-import type { Keyring } from '../devices/keyring.ts'
-import type { EdgeTerms } from '../devices/terms.ts'
+import type { Keyring } from './keyring.ts'
+import type { EdgeTerms } from './terms.ts'
 
 export interface PolicyDocuments {
   readonly store: Pick<Store, 'read' | 'transaction'>
