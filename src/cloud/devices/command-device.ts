@@ -1,5 +1,5 @@
-import type { Principal } from '../service-api/principal.ts'
 import { actingAs } from '../storage/audit.ts'
+import type { Actor } from '../storage/audit-records.ts'
 import type { Store } from '../storage/store.ts'
 import { type DeviceCommands, releaseDevice, revokeDevice, rotateDeviceKey } from './devices.ts'
 import { type SuspendDevice, suspendDevice } from './suspend-device.ts'
@@ -32,7 +32,7 @@ export async function commandDevice(deps: DeviceCommandDeps, name: DeviceCommand
 }
 
 /** The changes are the caller's in the audit. */
-export function actingOn<Deps extends DeviceCommandDeps>(deps: Deps, principal: Principal): Deps {
-  const store = actingAs(deps.store, principal)
+export function actingOn<Deps extends DeviceCommandDeps>(deps: Deps, actor: Actor): Deps {
+  const store = actingAs(deps.store, actor)
   return { ...deps, store, sessions: { ...deps.sessions, store } }
 }
