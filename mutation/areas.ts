@@ -116,7 +116,7 @@ export const AREAS: readonly Area[] = [
     ],
     tests: tests(
       'agent/policy/accept-policy',
-      'agent/policy/fetch-policy',
+      'agent/sync/fetch-policy',
       'agent/sync/apply-answer',
       'agent/sync/judge-answer',
       'agent/sync/earlier-epochs',

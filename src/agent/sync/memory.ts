@@ -8,7 +8,7 @@ import type { LinkState } from '../../core/sync/plan.ts'
 import type { Identity, SealedSegment, SegmentPlace, Snapshot } from '../ledger/journal.ts'
 import type { PublicJwk } from '../../protocol/signing.ts'
 import { extentOf } from './segment-extent.ts'
-import { NO_CLOUD_SESSION, type CloudSessionState, keptCloudSession } from '../sessions/cloud-session-state.ts'
+import { NO_CLOUD_SESSION, type CloudSessionState, keptCloudSession } from './cloud-session-state.ts'
 import { Trust } from '../keys/trust.ts'
 
 export interface PolicyMemory {

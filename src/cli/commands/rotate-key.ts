@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Command, Option } from 'commander'
-import { KEY } from '../../agent/keys/rotate-key.ts'
+import { KEY } from '../../agent/sync/rotate-key.ts'
 import type { HttpClient } from '../../client/http.ts'
 import { CodedError, isErrorCode } from '../../protocol/errors.ts'
 import { AGENT_ROTATE_KEY_PATH, keyRotation } from '../../protocol/local/rotate-key.ts'

@@ -7,10 +7,10 @@ import { type KeyChange, KEY_LINKS_MAX, type KeyLink, keyAnswer } from '../../pr
 import { CodedError } from '../../protocol/errors.ts'
 import { signDocument } from '../../protocol/signing.ts'
 import type { Identity } from '../ledger/journal.ts'
-import type { SignedAnswer } from '../sync/cloud.ts'
-import type { DeviceKey, DeviceKeys } from './device-key.ts'
-import { type LinkMemory, identityOf } from '../sync/memory.ts'
-import { call, raiseAndLog, type StepContext, type StepResult, verify, verifyTime } from '../sync/step.ts'
+import type { SignedAnswer } from './cloud.ts'
+import type { DeviceKey, DeviceKeys } from '../keys/device-key.ts'
+import { type LinkMemory, identityOf } from './memory.ts'
+import { call, raiseAndLog, type StepContext, type StepResult, verify, verifyTime } from './step.ts'
 
 export const KEY = 'device key'
 

@@ -1,6 +1,6 @@
 /** The agent's own session in the cloud shows that the agent is alive. It decides nothing, and survives restarts. */
 import { CodedError } from '../../protocol/errors.ts'
-import type { Heartbeat } from '../sync/cloud.ts'
+import type { Heartbeat } from './cloud.ts'
 
 export interface CloudSessionState {
   /** `KEPT`: from the previous process, not yet checked with the cloud. */

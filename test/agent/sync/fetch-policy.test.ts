@@ -1,10 +1,10 @@
 import { expect, test } from 'vitest'
 import { policyDocument, type PolicyDocumentWire } from '../../../src/protocol/edge/policy-document.ts'
 import { signDocument } from '../../../src/protocol/signing.ts'
-import { calmDown } from '../sync/audit.ts'
-import { type CloudKey, INSTANCE, makeCloudKey, OTHER_INSTANCE } from '../sync/fake-cloud.ts'
-import { policyWith, withAction } from '../sync/policies.ts'
-import { TestDevice } from '../sync/test-device.ts'
+import { calmDown } from './audit.ts'
+import { type CloudKey, INSTANCE, makeCloudKey, OTHER_INSTANCE } from './fake-cloud.ts'
+import { policyWith, withAction } from './policies.ts'
+import { TestDevice } from './test-device.ts'
 
 const CONDITION = '0e8f1a52-31c1-4a6b-9b2e-5d0a5e0f7a11'
 

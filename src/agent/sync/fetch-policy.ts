@@ -1,12 +1,12 @@
 /** Stores newer rules before it puts them in force. A refused document does not end the round: usage is delivered. */
-import { learnKeys } from '../keys/learn-keys.ts'
-import { identityOf, type PolicyMemory } from '../sync/memory.ts'
-import { call, endsRound, raiseAndLog, type StepContext, type StepResult } from '../sync/step.ts'
+import { learnKeys } from './learn-keys.ts'
+import { identityOf, type PolicyMemory } from './memory.ts'
+import { call, endsRound, raiseAndLog, type StepContext, type StepResult } from './step.ts'
 import { distinctKeys, formerKeys, Trust } from '../keys/trust.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { StoredPolicy } from '../ledger/journal.ts'
-import { type AcceptedPolicy, acceptPolicy } from './accept-policy.ts'
-import type { ActivePolicies } from './active-policies.ts'
+import { type AcceptedPolicy, acceptPolicy } from '../policy/accept-policy.ts'
+import type { ActivePolicies } from '../policy/active-policies.ts'
 
 export async function fetchPolicy(context: StepContext, instanceId: string): Promise<StepResult> {
   const { cloud, memory, health, signal, engine } = context

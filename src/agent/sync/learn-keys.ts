@@ -2,10 +2,10 @@
 import { keyIntroduction } from '../../protocol/edge/signing-keys.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { PublicJwk } from '../../protocol/signing.ts'
-import type { Cloud } from '../sync/cloud.ts'
-import { type LinkMemory, identityOf } from '../sync/memory.ts'
-import type { LinkJournal, LinkLog } from '../sync/ports.ts'
-import { Trust, distinctKeys } from './trust.ts'
+import type { Cloud } from './cloud.ts'
+import { type LinkMemory, identityOf } from './memory.ts'
+import type { LinkJournal, LinkLog } from './ports.ts'
+import { Trust, distinctKeys } from '../keys/trust.ts'
 
 interface KeyLearning {
   readonly cloud: Pick<Cloud, 'signingKeys'>

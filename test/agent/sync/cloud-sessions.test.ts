@@ -5,11 +5,11 @@ import {
   NO_CLOUD_SESSION,
   type CloudSessionState,
   type CloudSessionEvent,
-} from '../../../src/agent/sessions/cloud-session-state.ts'
+} from '../../../src/agent/sync/cloud-session-state.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
-import { refusal } from '../sync/fake-cloud.ts'
-import { policyWith } from '../sync/policies.ts'
-import { TestDevice } from '../sync/test-device.ts'
+import { refusal } from './fake-cloud.ts'
+import { policyWith } from './policies.ts'
+import { TestDevice } from './test-device.ts'
 
 const OPEN: CloudSessionState = { state: 'OPEN', sessionId: 's', aliveAt: 1, checkedAt: 1 }
 const LOCKED: CloudSessionState = { ...OPEN, state: 'LOCKED' }

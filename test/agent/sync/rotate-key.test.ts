@@ -8,8 +8,8 @@ import { namedKey } from '../../../src/protocol/signing.ts'
 import { type Twin, openTwin } from '../../cloud/harness.ts'
 import { deviceAt } from '../../scenarios/link/device-at-twin.ts'
 import { FAULTS } from '../../scenarios/link/faulty-network.ts'
-import type { KeyPlace } from './memory-keys.ts'
-import type { TestDevice } from '../sync/test-device.ts'
+import type { KeyPlace } from '../keys/memory-keys.ts'
+import type { TestDevice } from './test-device.ts'
 
 const TOKEN = 1_000_000n
 

@@ -4,9 +4,9 @@
  */
 import { CodedError } from '../../protocol/errors.ts'
 import type { CloudSession } from '../ledger/journal.ts'
-import { identityOf, type SessionMemory } from '../sync/memory.ts'
+import { identityOf, type SessionMemory } from './memory.ts'
 import { nextCloudSession, type CloudSessionEvent } from './cloud-session-state.ts'
-import { call, endsRound, raiseAndLog, type StepContext, type StepResult } from '../sync/step.ts'
+import { call, endsRound, raiseAndLog, type StepContext, type StepResult } from './step.ts'
 
 export async function openCloudSession(context: StepContext, instanceId: string): Promise<StepResult> {
   const sessionMemory = memoryOf(context, instanceId)
