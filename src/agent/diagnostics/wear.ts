@@ -2,7 +2,7 @@
 import { CodedError } from '../../protocol/errors.ts'
 import type { StorageWear } from '../../protocol/local/status.ts'
 import { type Timers, repeat } from '../runtime/timers.ts'
-import type { HealthCondition } from '../sync/health.ts'
+import type { HealthCondition } from '../runtime/health.ts'
 
 const SAMPLE_MS = 10 * 60_000
 

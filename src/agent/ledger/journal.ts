@@ -9,7 +9,7 @@ import type { Counters, Need, TopUpRequest } from '../../core/accounts/grant.ts'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import type { KeyLink } from '../../protocol/edge/device-key.ts'
 import type { EntryBodyWire, SegmentWire } from '../../protocol/edge/sync.ts'
-import type { HealthCondition } from '../sync/health.ts'
+import type { HealthCondition } from '../runtime/health.ts'
 
 /** The private key is not stored in the database. */
 export interface Identity {

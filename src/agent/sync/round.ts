@@ -11,7 +11,7 @@ import type { EnrollmentToken } from './ports.ts'
 import type { RoundResult, WakeReason } from './rounds.ts'
 import { sealAndSend, sendSegment } from './send-segment.ts'
 import { KEY, announceKey, isUnknownKey, keyState, prepareKey, replaceKey, showLinks } from './rotate-key.ts'
-import { PUSH, REVOCATION } from './health.ts'
+import { PUSH, REVOCATION } from '../runtime/health.ts'
 import type { StepContext, StepResult } from './step.ts'
 
 const CLEARED_BY_A_ROUND = ['cloud', 'journal', 'attach', 'link', REVOCATION]

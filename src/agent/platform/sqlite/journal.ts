@@ -13,7 +13,7 @@ import {
   type SealRequest,
   type SealedSegment,
 } from '../../ledger/journal.ts'
-import type { HealthCondition } from '../../sync/health.ts'
+import type { HealthCondition } from '../../runtime/health.ts'
 import type { LinkLog } from '../../sync/ports.ts'
 import { type Batch, batchOf } from './batch.ts'
 import type { CallTraits, JournalCall } from './journal-handler.ts'
