@@ -2,7 +2,7 @@
 import { type AccountId, type Posting, isLimitAccount } from '../../core/accounts/account.ts'
 import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
 import { type DeviceReportWire, USE_BINS, USE_BIN_MS } from '../../protocol/local/report.ts'
-import { TimeSlots } from './time-slots.ts'
+import { TimeSlots } from '../ledger/time-slots.ts'
 
 export const RECALLED_MAX = 1_000
 

@@ -1,6 +1,6 @@
 /** How fast an account is spent, from hourly slots of the last day. */
 import type { Micro } from '../../core/pricing/amount.ts'
-import { TimeSlots } from '../diagnostics/time-slots.ts'
+import { TimeSlots } from './time-slots.ts'
 
 const SLOT_MS = 3_600_000
 const SLOTS = 24
