@@ -1,6 +1,5 @@
 /** Short-lived access tokens. The device's time may be wrong: after a refusal for time, they follow the cloud's clock. */
 import { SignJWT } from 'jose'
-import type { Identity } from '../ledger/journal.ts'
 import type { DeviceKeys } from './device-key.ts'
 import type { Clock } from '../runtime/clock.ts'
 
@@ -10,6 +9,11 @@ const LIFETIME_MS = 5 * 60_000
 const BACKDATED_MS = 60_000
 
 const LEFT_MIN_MS = 2 * 60_000
+
+interface Device {
+  readonly deviceId: string
+  readonly instanceIds: readonly string[]
+}
 
 export class DeviceTokens {
   readonly #keys: Pick<DeviceKeys, 'current'>
@@ -23,7 +27,7 @@ export class DeviceTokens {
     this.#clock = clock
   }
 
-  async token(device: Identity): Promise<string> {
+  async token(device: Device): Promise<string> {
     const { keyId } = this.#keys.current.signer
     const of = [keyId, device.deviceId, ...device.instanceIds].join(' ')
     const cached = this.#cached
@@ -35,7 +39,7 @@ export class DeviceTokens {
     return token
   }
 
-  async fresh(device: Identity): Promise<string> {
+  async fresh(device: Device): Promise<string> {
     const atBoot = this.#cloudAtBoot
     const now = atBoot === null ? this.#clock.reading().now : atBoot + this.#clock.sinceBoot()
     const { signer } = this.#keys.current

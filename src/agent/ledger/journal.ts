@@ -9,6 +9,8 @@ import type { Counters, Need, TopUpRequest } from '../../core/accounts/grant.ts'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import type { KeyLink } from '../../protocol/edge/device-key.ts'
 import type { EntryBodyWire, SegmentWire } from '../../protocol/edge/sync.ts'
+import type { Confirmation } from '../policy/active-policies.ts'
+import type { StoredClock } from '../runtime/clock.ts'
 import type { HealthCondition } from '../runtime/health.ts'
 
 /** The private key is not stored in the database. */
@@ -50,13 +52,6 @@ export interface StoredPolicy {
   readonly confirmedAt: number
 }
 
-/** The newest policies, as signed with an acknowledgement. */
-export interface Confirmation {
-  readonly time: number
-  /** Newest revision per instance; confirms a stored policy of that revision. */
-  readonly policies: readonly { readonly instanceId: string; readonly revision: number }[]
-}
-
 export interface StoredGrant {
   readonly term: number
   readonly lifetimeMs: number
@@ -73,15 +68,6 @@ export interface AccountState extends Counters {
   readonly allowance?: Micro
   /** At most this many tokens, the last of `granted`, are overdraft of the line item. Absent: none. */
   readonly overdraft?: Micro
-}
-
-/** The known time at a boot-time reading, so that a restart in the same boot can continue it. */
-export interface StoredClock {
-  readonly bootId: string
-  readonly sinceBoot: number
-  /** POSIX ms, the true time is not earlier. Falls only by signed time. */
-  readonly earliest: number
-  readonly latest: number | null
 }
 
 /** Stored with every charge, so that setting the clock back or cutting the power gains nothing. */

@@ -20,10 +20,10 @@ import type {
   Journal,
   PendingEntry,
   Snapshot,
-  StoredClock,
   StoredGrant,
   ReceivedGrant,
 } from './journal.ts'
+import type { StoredClock } from '../runtime/clock.ts'
 import type { Timers } from '../runtime/timers.ts'
 
 /** Limits of the accounts returned in one segment; more follow with the next one. */

@@ -3,12 +3,18 @@ import type { CompiledPolicy } from '../../core/rules/compile.ts'
 import type { ClockReading } from '../../core/rules/decision.ts'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import type { PolicyDocument } from '../../protocol/edge/policy-document.ts'
-import type { Confirmation } from '../ledger/journal.ts'
 
 /** Verified, complete and durable. */
 export interface PolicyInForce {
   readonly document: PolicyDocument
   readonly compiled: CompiledPolicy
+}
+
+/** The newest policies, as signed with an acknowledgement. */
+export interface Confirmation {
+  readonly time: number
+  /** Newest revision per instance; confirms a stored policy of that revision. */
+  readonly policies: readonly { readonly instanceId: string; readonly revision: number }[]
 }
 
 export class ActivePolicies {

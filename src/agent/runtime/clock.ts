@@ -3,13 +3,21 @@
  * that cannot be abused. The wall clock, which can be changed, is only a best estimate within the interval.
  */
 import type { ClockReading } from '../../core/rules/decision.ts'
-import type { StoredClock } from '../ledger/journal.ts'
 
 export interface TimeSource {
   wall(): number
   /** Suspend included, ms. */
   sinceBoot(): number
   readonly bootId: string
+}
+
+/** The known time at a boot-time reading, so that a restart in the same boot can continue it. */
+export interface StoredClock {
+  readonly bootId: string
+  readonly sinceBoot: number
+  /** POSIX ms, the true time is not earlier. Falls only by signed time. */
+  readonly earliest: number
+  readonly latest: number | null
 }
 
 /** Maximum error of the boot-time clock. */

@@ -1,13 +1,7 @@
 /** The journal's SQL statements and row types. The caller owns transactions and decides which statements run together. */
 import type Database from 'better-sqlite3'
-import type {
-  ClockStamp,
-  IdempotencyRecord,
-  SealedSegment,
-  StoredClock,
-  StoredGrant,
-  StoredPolicy,
-} from '../../ledger/journal.ts'
+import type { ClockStamp, IdempotencyRecord, SealedSegment, StoredGrant, StoredPolicy } from '../../ledger/journal.ts'
+import type { StoredClock } from '../../runtime/clock.ts'
 
 export interface StateRow {
   epoch: bigint

@@ -14,7 +14,6 @@ import {
   type AccountState,
   type ChainEnd,
   type ClockStamp,
-  type Confirmation,
   type GrantedAccount,
   type Identity,
   type JournalOperations,
@@ -29,6 +28,7 @@ import {
   type StoredGrant,
   type StoredPolicy,
 } from '../../ledger/journal.ts'
+import type { Confirmation } from '../../policy/active-policies.ts'
 import type { Batch } from './batch.ts'
 import {
   type AccountRow,
