@@ -8,7 +8,7 @@ import type { Store } from '../storage/store.ts'
 import { importPublicKey } from './device-key.ts'
 import { DEVICE_TOKEN_LIFETIME_S_MAX, TOKEN_SKEW_S } from './limits.ts'
 import type { Device, KnownDeviceKey } from '../storage/device-records.ts'
-import { requireTrusted } from './require-trusted.ts'
+import { requireTrusted } from '../storage/require-trusted.ts'
 
 export interface DeviceAccess {
   readonly device: Device

@@ -13,7 +13,7 @@ import { importPublicKey } from './device-key.ts'
 import type { Keyring } from './keyring.ts'
 import { KEYS_PER_HOUR_MAX, KEYS_WINDOW_MS } from './limits.ts'
 import type { Device, DeviceKey } from '../storage/device-records.ts'
-import { requireTrusted } from './require-trusted.ts'
+import { requireTrusted } from '../storage/require-trusted.ts'
 
 export interface ChangeDeviceKey {
   readonly store: Pick<Store, 'read' | 'transaction'>

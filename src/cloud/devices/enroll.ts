@@ -13,7 +13,7 @@ import { ENROLLMENT_TOKEN_TYPE, type IssueEnrollmentToken } from './issue-enroll
 import type { Keyring } from './keyring.ts'
 import { TOKEN_SKEW_S } from './limits.ts'
 import type { Device, EnrollmentRecord } from '../storage/device-records.ts'
-import { requireTrusted } from './require-trusted.ts'
+import { requireTrusted } from '../storage/require-trusted.ts'
 
 /** @throws CodedError TOKEN_INVALID, BAD_REQUEST for an unusable key, ENROLLMENT_REFUSED, DEVICE_REVOKED */
 export async function enroll(

@@ -51,6 +51,3 @@ export const USAGE_FORGOTTEN_ROWS_MAX = 1_000_000_000n
 
 /** A restored cloud skips so many rows for each ms since 1970: two restores never use the same positions. */
 export const USAGE_ROWS_PER_MS = 16n
-
-/** Commands that wait for unreported sessions of one device. */
-export const SESSION_COMMANDS_MAX = 1_000

@@ -6,7 +6,9 @@ import { CodedError } from '../../protocol/errors.ts'
 import { type SessionCommandResult, type CommandSession, COMMAND_ACTION, commandSession } from './command-session.ts'
 import type { SessionDeps } from './session-life.ts'
 import { lockDevice } from '../storage/require-record.ts'
-import { SESSION_COMMANDS_MAX } from '../devices/limits.ts'
+
+/** Commands that wait for unreported sessions of one device. */
+const SESSION_COMMANDS_MAX = 1_000
 
 /** `NOTED`: unknown session; the command applies when the device reports it. */
 export type DeviceSessionCommandResult = SessionCommandResult | { readonly outcome: 'NOTED' }

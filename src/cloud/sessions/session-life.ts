@@ -20,7 +20,7 @@ import {
   unused,
 } from '../../core/sessions/session.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import { requireNotSuspended } from '../devices/require-trusted.ts'
+import { requireNotSuspended } from '../storage/require-trusted.ts'
 import { chargeIntervalMs } from '../policy/configuration.ts'
 import type { CloudShortages } from '../sync/grants/cloud-shortages.ts'
 import { decideOverPools, refundPools } from '../policy/decide-over-pools.ts'

@@ -14,7 +14,7 @@ import { noticeRestore } from './recovery/notice-restore.ts'
 import type { Proof, Shown } from './open-proofs.ts'
 import { takeProofs } from './take-proofs.ts'
 import { type MergeContext, type MergeResult, type Sync, ownerOf, signAnswer } from './merge-context.ts'
-import { requireTrusted } from '../devices/require-trusted.ts'
+import { requireTrusted } from '../storage/require-trusted.ts'
 
 export type SyncOutcome = MergeOutcome['kind'] | 'UNREADABLE' | 'REJECTED'
 

@@ -1,6 +1,6 @@
 /** One error everywhere for devices that are revoked or suspended. It names no administrator: devices receive it. */
 import { CodedError } from '../../protocol/errors.ts'
-import type { Device } from '../storage/device-records.ts'
+import type { Device } from './device-records.ts'
 import { suspendedError } from '../../protocol/edge/device-suspension.ts'
 
 /** @throws CodedError DEVICE_REVOKED */
