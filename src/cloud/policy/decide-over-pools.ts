@@ -31,6 +31,23 @@ export interface DecidedOverPools<T> {
   readonly after: ReadonlyMap<AccountId, Pool>
 }
 
+export interface DecidedRequest {
+  readonly request: AccessRequest
+  readonly mode: Mode
+  readonly decision: Decision
+}
+
+export interface Decided {
+  readonly requests: readonly DecidedRequest[]
+  /** All that the decisions looked at, after them. Locked. Those of other instances are ignored. */
+  readonly pools: ReadonlyMap<AccountId, Pool>
+}
+
+export interface ShortageNotes {
+  /** Notes the missing tokens, so that devices return some, or that a short account can pay again. */
+  note(tx: Transaction, loaded: LoadedPolicy, decided: Decided, now: number): Promise<void>
+}
+
 /**
  * @param options.refunded is refunded before anything is charged
  * @param options.guess stands if the pools are as it assumed. Default: made by reading

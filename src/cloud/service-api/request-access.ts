@@ -5,8 +5,7 @@
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { AccessRequest, Decision } from '../../core/rules/decision.ts'
-import type { CloudShortages } from '../sync/grants/cloud-shortages.ts'
-import { type PoolRequest, decideInTurn, guessInTurn } from '../policy/decide-over-pools.ts'
+import { type ShortageNotes, type PoolRequest, decideInTurn, guessInTurn } from '../policy/decide-over-pools.ts'
 import { type Batch, Batcher, type Defer } from '../runtime/batcher.ts'
 import { needsNewRevision } from '../policy/bump-policy-revision.ts'
 import type { LoadedPolicy, Policies } from '../policy/load-policy.ts'
@@ -55,7 +54,7 @@ type AccessRequests = Batcher<TimedCommand, AccessResult>
 export interface AccessDeps {
   readonly store: Pick<Store, 'transaction'>
   readonly policies: Pick<Policies, 'holdAll' | 'lastOf'>
-  readonly shortages: CloudShortages
+  readonly shortages: ShortageNotes
   readonly defer: Defer
   /** Batches that can be decided at the same time, each of other instances. Default: 1. */
   readonly batchers?: number

@@ -22,8 +22,7 @@ import {
 import { CodedError } from '../../protocol/errors.ts'
 import { requireNotSuspended } from '../storage/require-trusted.ts'
 import { chargeIntervalMs } from '../policy/configuration.ts'
-import type { CloudShortages } from '../sync/grants/cloud-shortages.ts'
-import { decideOverPools, refundPools } from '../policy/decide-over-pools.ts'
+import { type ShortageNotes, decideOverPools, refundPools } from '../policy/decide-over-pools.ts'
 import type { LoadedPolicy, Policies } from '../policy/load-policy.ts'
 import type { Pool, UsageRecord } from '../storage/records.ts'
 import { requireInstance } from '../storage/require-record.ts'
@@ -33,7 +32,7 @@ import { type ChargeHeader, usageOfDecision, usageOfRefund, withMetaData } from 
 export interface SessionDeps {
   readonly store: Store
   readonly policies: Policies
-  readonly shortages: CloudShortages
+  readonly shortages: ShortageNotes
   readonly newId: () => string
   readonly sessionIntervalMs: number | null
   /** False while the clock is in doubt: no time-based charge, end or deletion of sessions. */

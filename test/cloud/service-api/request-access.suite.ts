@@ -16,7 +16,7 @@ import { closeSession, openSession, requestInSession } from '../../../src/cloud/
 import type { Store, Transaction } from '../../../src/cloud/storage/store.ts'
 import type { LineItemBody } from '../../../src/protocol/service/line-items.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
-import type { CloudShortages, Decided } from '../../../src/cloud/sync/grants/cloud-shortages.ts'
+import type { ShortageNotes } from '../../../src/cloud/policy/decide-over-pools.ts'
 import { cloudShortages } from '../sync/grants/shortages.ts'
 import { listUsage } from '../usage/list-usage.ts'
 
@@ -438,14 +438,14 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
     it('tell which requests were short of tokens, so that devices return some', async () => {
       const id = await newInstance([2])
       const noted: unknown[] = []
-      const shortages = {
-        note: async (_tx: unknown, _loaded: unknown, { requests, pools }: Decided) => {
+      const shortages: ShortageNotes = {
+        note: async (_tx, _loaded, { requests, pools }) => {
           noted.push(
             requests.map(({ decision }) => gist(decision)),
             [...pools.keys()].length,
           )
         },
-      } as unknown as CloudShortages
+      }
       const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
       const batcher = new AccessBatcher({ store, policies, shortages, defer: setImmediate })
       const command = commandOf(id, { who: 1, count: '1' })

@@ -1,5 +1,5 @@
 /** Every operation of the service API. */
-import type { CloudShortages } from '../../sync/grants/cloud-shortages.ts'
+import type { ShortageNotes } from '../../policy/decide-over-pools.ts'
 import type { Policies } from '../../policy/load-policy.ts'
 import type { AccessBatcher } from '../../service-api/request-access.ts'
 import type { GiveWay } from '../../runtime/give-way.ts'
@@ -19,7 +19,7 @@ import { usageOperations, usageReportOperations } from './usage.ts'
 export interface ServiceDeps extends KeyOperationDeps {
   readonly policies: Policies
   readonly batcher: AccessBatcher
-  readonly shortages: CloudShortages
+  readonly shortages: ShortageNotes
   readonly newId: () => string
   readonly tenantId: string
   readonly giveWay: GiveWay

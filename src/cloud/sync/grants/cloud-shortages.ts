@@ -3,13 +3,14 @@ import type { AccountId } from '../../../core/accounts/account.ts'
 import { parseAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import type { PolicyView } from '../../../core/rules/compile.ts'
-import { type Mode, decide } from '../../../core/rules/decide.ts'
-import { type AccessRequest, type Decision, exactly } from '../../../core/rules/decision.ts'
+import { decide } from '../../../core/rules/decide.ts'
+import { type Decision, exactly } from '../../../core/rules/decision.ts'
 import { isShort, isShortItem } from '../../../core/rules/needs.ts'
 import { fairShare } from './grants.ts'
 import { CLOUD_CLIENTS, NOTHING_RETURNABLE, NO_SHORTAGES, type Returnable } from '../../storage/device-records.ts'
 import { type Lack, isShortNow, noteLack, noteServed, returnableOf, shortTimes } from './rebalance.ts'
 import type { EdgeTerms } from '../../devices/terms.ts'
+import type { Decided, DecidedRequest, ShortageNotes } from '../../policy/decide-over-pools.ts'
 import { type LoadedPolicy, reserveOf } from '../../policy/load-policy.ts'
 import { free } from '../../accounts/pool.ts'
 import type { Pool } from '../../storage/records.ts'
@@ -20,19 +21,7 @@ const NOTE_AGAIN_MS = 1_000
 
 const REMEMBERED_MAX = 1_000
 
-export interface DecidedRequest {
-  readonly request: AccessRequest
-  readonly mode: Mode
-  readonly decision: Decision
-}
-
-export interface Decided {
-  readonly requests: readonly DecidedRequest[]
-  /** All that the decisions looked at, after them. Locked. Those of other instances are ignored. */
-  readonly pools: ReadonlyMap<AccountId, Pool>
-}
-
-export class CloudShortages {
+export class CloudShortages implements ShortageNotes {
   readonly #terms: Pick<EdgeTerms, 'syncEveryMs' | 'grantHorizonMs'>
   /** The last notes of this node. Optional: another node, or a restart, notes again. */
   readonly #noted = new Map<AccountId, { readonly lacking: Micro; readonly at: number }>()
@@ -41,7 +30,6 @@ export class CloudShortages {
     this.#terms = terms
   }
 
-  /** Notes the missing tokens, or that a short account can pay again. */
   async note(tx: Transaction, loaded: LoadedPolicy, { requests, pools }: Decided, now: number): Promise<void> {
     await this.#noteServed(tx, requests, now)
     const short = requests.filter(({ decision }) => isShort(decision))
