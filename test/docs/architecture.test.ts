@@ -1,6 +1,7 @@
 // The architecture page lists the files that an access request on the device visits. The imports must lead to these files
-// and to no others, so that the list stays true and short.
-import { readFileSync } from 'node:fs'
+// and to no others, so that the list stays true and short. It also lists the folders of both sides in the order in which
+// they build on each other, so that no two of them import each other.
+import { globSync, readFileSync } from 'node:fs'
 import { describe, expect, it } from 'vitest'
 
 const root = new URL('../../', import.meta.url)
@@ -94,5 +95,37 @@ describe('the list of files that an access request visits', () => {
     expect([...withSessions].filter((each) => !path.has(each)).toSorted()).toEqual(
       [...listed('#### In a session')].toSorted(),
     )
+  })
+})
+
+/** Connections to the outside world: they may import every capability. */
+const ADAPTER = /^src\/(?:agent|cloud)\/(?:platform|http|storage\/(?:sql|sqlite|postgres))\//
+
+/** The capability of a file. Undefined for adapters and for files that belong to no folder. */
+function capabilityOf(path: string, side: string): string | undefined {
+  return ADAPTER.test(path) ? undefined : new RegExp(`^src/${side}/([^/]+)/`).exec(path)?.[1]
+}
+
+describe.each(['agent', 'cloud'])('the folders of the %s', (side) => {
+  const row = new RegExp(`^\\| \`${side}\` +\\|(.*)\\|$`, 'm').exec(read('docs/explanation/architecture.md'))
+  const order = [...(row?.[1] ?? '').matchAll(/`([^`]+)`/g)].map(([, folder = '']) => folder)
+  const files = globSync(`src/${side}/*/**/*.ts`, { cwd: root }).map((file) => file.replaceAll('\\', '/'))
+
+  it('are all on the page', () => {
+    const folders = new Set(files.map((file) => capabilityOf(file, side)).filter((folder) => folder !== undefined))
+    expect(order.toSorted()).toEqual([...folders].toSorted())
+  })
+
+  it('import only folders before them', () => {
+    const upwards = files.flatMap((file) => {
+      const from = capabilityOf(file, side)
+      if (from === undefined) return []
+      return [...read(file).matchAll(IMPORT)].flatMap(([, , , path = '']) => {
+        const target = new URL(path, new URL(file, root)).href.slice(root.href.length)
+        const to = capabilityOf(target, side)
+        return to !== undefined && order.indexOf(to) > order.indexOf(from) ? [`${file} imports ${target}`] : []
+      })
+    })
+    expect(upwards).toEqual([])
   })
 })
