@@ -160,7 +160,7 @@ This page is generated from the operations of the cloud (\`npm run docs\`). A te
 The caller is identified by the key that signed its [token](../decisions/access-tokens.md):
 
 - **Administrator**: a registered administration key, or a user who [signed in](../how-to/sign-in.md). Both can have
-  [roles](../how-to/operations.md#give-administrators-roles), and can be limited to instances. The test sends each request as both, and both get
+  [roles](../how-to/operate-the-cloud.md#give-administrators-roles), and can be limited to instances. The test sends each request as both, and both get
   the same responses.
 - **Client**: a registered client key. The claim \`aud\` of the token lists its instances. The key can be limited to instances too: then
   a request must concern one that is in both.

@@ -19,7 +19,8 @@ Quote both in the file. A path has no spaces around it.
 
 A running service reads its settings again on \`SIGHUP\` (\`systemctl reload\`) and applies settings marked *reload*. A setting marked
 *reload, between values* changes only if it had a value before and still has one. Other changes wait for a restart, and the service
-logs them. If any setting is invalid, all settings stay unchanged: see [operations](../how-to/operations.md).
+logs them. If any setting is invalid, all settings stay unchanged: see the reload of
+[an agent](../how-to/operate-devices.md#reload-the-settings) and of [the cloud](../how-to/operate-the-cloud.md#reload-the-settings).
 
 A secret is never in the settings file: its key, or its flag, names a file that contains it. The environment may contain the secret
 itself, in the variable without \`_FILE\`.

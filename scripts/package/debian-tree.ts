@@ -63,7 +63,8 @@ export function layDebian(options: DebianOptions): void {
   put(`${DOC}/CHANGELOG.md.gz`, zipped(from('CHANGELOG.md')))
   for (const page of [
     'how-to/install',
-    'how-to/operations',
+    'how-to/operate-devices',
+    'how-to/operate-the-cloud',
     ...['configuration', 'errors', 'local-api'].map((name) => `reference/${name}`),
   ]) {
     put(`${DOC}/${basename(page)}.md.gz`, zipped(from(`docs/${page}.md`)))

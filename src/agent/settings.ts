@@ -56,7 +56,7 @@ const options = {
     }),
     writeBudget: bytes({
       reloadable: true,
-      help: 'Bytes written to storage per day above which the agent warns; 0: never. See docs/how-to/operations.md for how to choose it.',
+      help: 'Bytes written to storage per day above which the agent warns; 0: never. See docs/how-to/operate-devices.md for how to choose it.',
       default: '0',
       min: '0',
       max: '1TiB',

@@ -391,7 +391,7 @@ export const ERRORS = catalogue({
   DATABASE_CORRUPT: {
     meaning: 'The database file is damaged or is not a tallygate database.',
     remedy:
-      'Keep this file: it may contain unbilled usage. On a device, restart the agent, which sets a damaged file aside and delivers what can be proven, or restore a backup (`tallygate restore <backup>`). In the cloud, put a backup in its place (docs/how-to/operations.md).',
+      'Keep this file: it may contain unbilled usage. On a device, restart the agent, which sets a damaged file aside and delivers what can be proven, or restore a backup (`tallygate restore <backup>`). In the cloud, put a backup in its place (docs/how-to/operate-the-cloud.md).',
     exit: 65,
   },
   CLOCK_WRONG: {

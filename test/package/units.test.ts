@@ -50,7 +50,7 @@ describe('the units', () => {
     )
   })
 
-  it.each(['docs/how-to/operations.md', 'src/agent/diagnostics/health-status.ts'])(
+  it.each(['docs/how-to/operate-devices.md', 'src/agent/diagnostics/health-status.ts'])(
     'are both stopped in %s, because a caller at the socket would start the agent again',
     (name) => {
       const text = readFileSync(new URL(`../../${name}`, import.meta.url), 'utf8')

@@ -1,6 +1,6 @@
 /**
  * Pauses irreversible work while this node's wall clock is in doubt: a wrong clock could settle the whole fleet at
- * once. Doubts and remedies: docs/how-to/operations.md.
+ * once. Doubts and remedies: docs/how-to/operate-the-cloud.md.
  */
 import { CodedError } from '../../protocol/errors.ts'
 import { recordChange } from '../storage/audit.ts'
