@@ -29,6 +29,8 @@ export async function openCloudSession(context: StepContext, instanceId: string)
 export async function sendHeartbeat(context: StepContext, instanceId: string, sessionId: string): Promise<StepResult> {
   const sessionMemory = memoryOf(context, instanceId)
   sessionMemory.tried = true
+  // Until the cloud accepts one: a merged segment keeps the session alive, and would leave a refusal in the status.
+  sessionMemory.needsCheck = true
   const ended = await unlessRefused(context, instanceId, async () => {
     const { cloud, memory, signal } = context
     const state = await call(context, () => cloud.heartbeat(identityOf(memory), instanceId, sessionId, signal))

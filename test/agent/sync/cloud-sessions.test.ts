@@ -105,6 +105,22 @@ test('a refusal to open a session is over when one is opened', async () => {
   expect(device.conditions).toEqual([])
 })
 
+test('a refused heartbeat is repeated in the next round, although a merged segment keeps the session alive', async () => {
+  const device = await TestDevice.running({ sync: { heartbeat: 20_000, batch: 1 } })
+  device.network.intercept = async (request) =>
+    request.url.endsWith('/heartbeat')
+      ? refusal(403, 'DEVICE_LOCKED', 'This device was locked.')
+      : device.cloud.exchange(request)
+  await device.pass(20_000)
+  expect(device.conditions).toEqual(['session: DEVICE_LOCKED'])
+  device.network.intercept = null
+  await device.charge(1n)
+  device.link.wake('timer')
+  await device.pass(1_000)
+  expect(device.link.status().backlog).toBe(0)
+  expect(device.conditions).toEqual([])
+})
+
 test('a restart takes the session up again, and asks for it before anything else', async () => {
   const device = await TestDevice.running()
   const sessionId = device.cloud.sessions[0]?.id
