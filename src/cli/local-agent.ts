@@ -1,5 +1,6 @@
 import type { Command } from 'commander'
-import { HttpClient } from '../client/http.ts'
+import type { Call } from '../client/call.ts'
+import { type Answer, HttpClient } from '../client/http.ts'
 import { join } from 'node:path'
 import { agentOptions } from '../agent/settings.ts'
 import type { Io } from './io.ts'
@@ -20,9 +21,21 @@ export function withSocketFlag(command: Command): Command {
   return command.option('--socket <path>', 'agent socket (default: from the agent settings)')
 }
 
+/** An agent that works responds in milliseconds, except to {@link requestItem}. */
+export const AGENT_TIMEOUT_MS = 5_000
+
 export function agentClient(flags: SocketFlags, io: Io): HttpClient {
   const path = flags.socket ?? agentPaths(io).socket.path
-  return new HttpClient({ address: `unix:${path}`, unreachable: 'AGENT_UNREACHABLE' })
+  return new HttpClient({ address: `unix:${path}`, unreachable: 'AGENT_UNREACHABLE', timeoutMs: AGENT_TIMEOUT_MS })
+}
+
+/** A request may wait for a top-up as long as `grants.top_up_deadline` permits. */
+const ITEM_TIMEOUT_MS = 60_000 + AGENT_TIMEOUT_MS
+
+/** Waits for a top-up, but not for an agent that does not respond. */
+export async function requestItem(client: HttpClient, call: Call): Promise<Answer> {
+  await client.call({ method: 'GET', path: AGENT_STATUS_PATH })
+  return client.call({ ...call, timeoutMs: ITEM_TIMEOUT_MS })
 }
 
 const { socket, state, writeBehind } = agentOptions.options

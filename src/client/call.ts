@@ -10,4 +10,6 @@ export interface Call {
   readonly path: string
   readonly headers?: Readonly<Record<string, string>>
   readonly body?: unknown
+  /** Timeout for silence of the server, in place of the client's. */
+  readonly timeoutMs?: number
 }

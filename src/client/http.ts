@@ -110,7 +110,8 @@ export class HttpClient implements Disposable {
       )
       request.on('error', (cause) => reject(this.#unreachable(cause)))
       onSwitch(request, (cause) => reject(this.#unreachable(cause)))
-      request.setTimeout(this.#options.timeoutMs ?? 30_000, () => request.destroy(new Error('no response in time')))
+      const limitMs = call.timeoutMs ?? this.#options.timeoutMs ?? 30_000
+      request.setTimeout(limitMs, () => request.destroy(new Error(`no response within ${limitMs / 1_000} s`)))
       request.end(body)
     })
   }
@@ -181,7 +182,12 @@ const REASONS: Readonly<Record<string, string>> = {
 const CLOSED_EARLY =
   'the connection was closed without a complete response: if the agent runs, socket.connections_max may be reached'
 
-const SOCKET_REASONS: typeof REASONS = { ...REASONS, ECONNRESET: CLOSED_EARLY, EPIPE: CLOSED_EARLY }
+const SOCKET_REASONS: typeof REASONS = {
+  ...REASONS,
+  ECONNRESET: CLOSED_EARLY,
+  EPIPE: CLOSED_EARLY,
+  EAGAIN: 'the process that listens there accepts no connection, and as many as it permits are waiting',
+}
 
 function withoutCredentials(address: string): string {
   return address.replace(/\/\/[^/?#]*@/, '//')

@@ -770,7 +770,7 @@ export const ERRORS = catalogue({
   AGENT_UNREACHABLE: {
     meaning: 'No agent responds on this socket.',
     remedy:
-      'Start it with `sudo systemctl restart tallygate-agent.socket tallygate-agent`, or without systemd with `tallygate agent` as the user of the agent. If it does not start, `tallygate logs` shows why. Name the socket of another agent with --socket.',
+      'Start it, or restart one that hangs, with `sudo systemctl restart tallygate-agent.socket tallygate-agent`, or without systemd with `tallygate agent` as the user of the agent. If it does not start, `tallygate logs` shows why. Name the socket of another agent with --socket.',
     http: 502,
     exit: 69,
     retry: 'later',

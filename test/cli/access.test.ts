@@ -36,7 +36,7 @@ test('an allowed request says what was charged, exactly, and ends with 0', async
     ...['--item-version', '1.0', '--count', '2.5', '--attribute', 'role=member', '--attribute', 'note=a=b'],
   ])
   expect({ code, out }).toEqual({ code: 0, out: 'allowed: 9007199254740993.5 tokens, 9007199254740993.5 from A\n' })
-  expect(agent.asked[1]!.body).toEqual({
+  expect(agent.asked.at(-1)!.body).toEqual({
     requester: { type: 'user', value: 'anna:keller', dictionary: { role: 'member', note: 'a=b' } },
     requestedItems: [{ item: 'LaserCut', version: '1.0', count: 2.5 }],
   })
@@ -46,7 +46,7 @@ test('a refused request says why, and how to see more, and ends with 1', async (
   await using agent = await fakeService('socket', { [path]: { body: answer('2003', '0', '') } })
   const args = ['access', '--socket', agent.address, '--instance', instanceId, ...item]
   expect(await tallygate(args)).toEqual({ code: 1, out: 'refused (2003): Because\n', err: EXPLAINED })
-  expect(agent.asked.map(({ method }) => method)).toEqual(['POST'])
+  expect(agent.asked.filter(({ method }) => method === 'POST')).toHaveLength(1)
 })
 
 test('an unknown item brings the advice of the agent', async () => {
@@ -104,8 +104,11 @@ describe('--instance', () => {
     expect([code, asked.at(-1)]).toEqual([0, path.replace(instanceId, second)])
   })
 
-  test('takes an id without asking for the names', async () => {
-    expect(await ask(instanceId.toUpperCase(), 'Workshop')).toEqual({ code: 0, err: '', asked: [path] })
+  test('takes an id that no rules name yet', async () => {
+    expect(await ask(instanceId.toUpperCase())).toMatchObject({
+      ...{ code: 0, err: '' },
+      asked: [`GET ${AGENT_STATUS_PATH}`, path],
+    })
   })
 
   test('with an unknown name lists the instances of the device, without names before the rules are there', async () => {

@@ -1,4 +1,9 @@
-import { describe, expect, test } from 'vitest'
+import { once } from 'node:events'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { type Socket, createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { describe, expect, onTestFinished, test } from 'vitest'
 import { ERRORS } from '../../src/protocol/errors.ts'
 import { AGENT_STATUS_PATH } from '../../src/protocol/local/status.ts'
 import { agentStatus, instanceId } from './agent-status.ts'
@@ -125,7 +130,7 @@ test('no agent on the socket is AGENT_UNREACHABLE, exit code 69', async () => {
   expect({ code, out }).toEqual({ code: 69, out: '' })
   expect(err).toBe(
     'tallygate: AGENT_UNREACHABLE: unix:/nowhere/agent.sock: the socket does not exist. ' +
-      'Start it with `sudo systemctl restart tallygate-agent.socket tallygate-agent`, or without systemd with `tallygate agent` as the user of the agent. If it does not start, `tallygate logs` shows why. Name the socket of another agent with --socket.\n',
+      'Start it, or restart one that hangs, with `sudo systemctl restart tallygate-agent.socket tallygate-agent`, or without systemd with `tallygate agent` as the user of the agent. If it does not start, `tallygate logs` shows why. Name the socket of another agent with --socket.\n',
   )
 })
 
@@ -195,7 +200,7 @@ describe('--watch', () => {
     // --every implies --watch.
     const args = ['status', '--every', '10ms', '--socket', '/nowhere/agent.sock']
     expect(await tallygate(args, { stdout, stop: () => stop.signal })).toMatchObject({ code: 0, err: '' })
-    expect(written[0]).toMatch(/NO RESPONSE {2}unix:\/nowhere\/agent\.sock: the socket does not exist\. Start it /)
+    expect(written[0]).toMatch(/NO RESPONSE {2}unix:\/nowhere\/agent\.sock: the socket does not exist\. Start it, /)
   })
 
   test('refuses --json', async () => {
@@ -209,3 +214,30 @@ test('a key that shall be replaced is shown with the one that follows', async ()
   const { out } = await tallygate(['status', '--all', '--socket', agent.address])
   expect(out).toContain(`key           ${key.id}; ${key.next} will replace it\n`)
 })
+
+test.each([
+  ['status', []],
+  ['session request', [instanceId, '--item', 'Cut', '--requester', 'user:anna']],
+])(
+  '%s names a socket that accepts connections and never responds, within seconds',
+  { timeout: 30_000 },
+  async (name, more) => {
+    const directory = mkdtempSync(join(tmpdir(), 'tallygate-cli-'))
+    const socket = join(directory, 'agent.sock')
+    const connections: Socket[] = []
+    const server = createServer((connection) => void connections.push(connection)).listen(socket)
+    onTestFinished(() => {
+      for (const connection of connections) connection.destroy()
+      server.close()
+      rmSync(directory, { recursive: true })
+    })
+    await once(server, 'listening')
+    const began = performance.now()
+    const { code, err } = await tallygate([...name.split(' '), ...more, '--socket', socket])
+    expect(performance.now() - began).toBeLessThan(8_000)
+    expect(code).toBe(ERRORS.AGENT_UNREACHABLE.exit)
+    expect(err).toContain(
+      `AGENT_UNREACHABLE: unix:${socket}: no response within 5 s. Start it, or restart one that hangs, with`,
+    )
+  },
+)

@@ -7,7 +7,14 @@ import { refusal } from '../../client/http.ts'
 import { ITEM_STATUS } from '../../protocol/service/status.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { LOCAL_HEADERS } from '../../protocol/local/headers.ts'
-import { agentClient, localInstance, type SocketFlags, withInstanceOption, withSocketFlag } from '../local-agent.ts'
+import {
+  agentClient,
+  localInstance,
+  requestItem,
+  type SocketFlags,
+  withInstanceOption,
+  withSocketFlag,
+} from '../local-agent.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { itemRequestBody, type ItemRequestFlags, withItemRequest } from '../item-request.ts'
@@ -34,7 +41,7 @@ export function command(io: Io): Command {
       using client = agentClient(flags, io)
       const path = `/elastic/api/v1.1/instances/${await localInstance(client, flags.instance)}/access-request`
       const call: Call = { method: 'POST', path, body: itemRequestBody(flags.item, flags) }
-      const response = await client.call(call)
+      const response = await requestItem(client, call)
       if (response.status !== 200) throw refusal(call, response)
       const { correlationId, allowed, code, description } = judge(response.text)
       const advice = response.headers[LOCAL_HEADERS.advice]

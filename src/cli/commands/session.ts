@@ -10,6 +10,7 @@ import {
   instanceInWords,
   instanceNames,
   localInstance,
+  requestItem,
   type SocketFlags,
   withInstanceOption,
   withSocketFlag,
@@ -57,7 +58,7 @@ export function command(io: Io): Command {
     .option('--item <name>', 'item to request')
   withItemRequest(request)
     .option('--end-on-deny', 'end the session if the request is refused')
-    .action((id: string, flags: RequestFlags) => requestItem(id, flags, io))
+    .action((id: string, flags: RequestFlags) => requestInSession(id, flags, io))
   ofSession('heartbeat')
     .description('Sends a heartbeat for a session.')
     .action(async (id: string, flags: SocketFlags) => {
@@ -137,14 +138,14 @@ async function show(id: string, flags: SocketFlags, io: Io): Promise<void> {
   writeLines(io.stdout, columns(rowsOf(shown, listed, await instanceNames(client))))
 }
 
-async function requestItem(id: string, flags: RequestFlags, io: Io): Promise<void> {
+async function requestInSession(id: string, flags: RequestFlags, io: Io): Promise<void> {
   using client = agentClient(flags, io)
   const call = {
     method: 'PUT',
     path: `${SESSIONS}/${id}`,
     body: { ...itemRequestBody(flags.item, flags), rollbackOnDeny: flags.endOnDeny !== true },
   } as const
-  const answer = await client.call(call)
+  const answer = await requestItem(client, call)
   const parsed = accessResponseBody.safeParse(parseJson(answer.text))
   if (!parsed.success) throw refusal(call, answer)
   const [first] = parsed.data.requestedItems

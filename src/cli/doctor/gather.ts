@@ -15,7 +15,6 @@ import { DeviceTokens } from '../../agent/keys/device-token.ts'
 import { Clock } from '../../agent/runtime/clock.ts'
 import { verifyLedger } from '../../agent/ledger/verify-ledger.ts'
 import { agentOptions, ENROLLMENT_TOKEN_FILE, type AgentSettings } from '../../agent/settings.ts'
-import { HttpClient } from '../../client/http.ts'
 import { ENGINE } from '../../core/engine.ts'
 import { policyRequest } from '../../protocol/edge/policy-document.ts'
 import { CodedError, errorBody } from '../../protocol/errors.ts'
@@ -39,11 +38,10 @@ import {
   type Problem,
   isProblem,
 } from './observations.ts'
+import { AGENT_TIMEOUT_MS, agentClient } from '../local-agent.ts'
 import { textOf } from '../../platform/text-of.ts'
 
 const OLDEST_NODE_MAJOR = 24
-
-const AGENT_PATIENCE_MS = 5_000
 
 export async function gather(
   io: Io,
@@ -58,7 +56,7 @@ export async function gather(
   const [inspected, isListened, agent, fileSystem, reserveFileSystem] = await Promise.all([
     inspectDatabase(databasePath),
     listens(socketPath),
-    askAgent(socketPath),
+    askAgent(socketPath, io),
     fileSystemOf(directory),
     settings.durability === 'write-behind' ? fileSystemOf(settings.writeBehind.directory) : null,
   ])
@@ -250,7 +248,7 @@ function listens(path: string): Promise<boolean | null> {
       socket.destroy()
       resolve(answer)
     }
-    socket.setTimeout(AGENT_PATIENCE_MS, () => end(null))
+    socket.setTimeout(AGENT_TIMEOUT_MS, () => end(null))
     socket.on('connect', () => end(true))
     socket.on('error', ({ code }: NodeJS.ErrnoException) =>
       end(code === 'ECONNREFUSED' || code === 'ENOENT' ? false : null),
@@ -258,12 +256,8 @@ function listens(path: string): Promise<boolean | null> {
   })
 }
 
-async function askAgent(path: string): Promise<Observations['agent']> {
-  using client = new HttpClient({
-    address: `unix:${path}`,
-    unreachable: 'AGENT_UNREACHABLE',
-    timeoutMs: AGENT_PATIENCE_MS,
-  })
+async function askAgent(path: string, io: Io): Promise<Observations['agent']> {
+  using client = agentClient({ socket: path }, io)
   return await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus).catch(problemOf)
 }
 

@@ -27,8 +27,7 @@ const LOG_LINES = 5_000
 
 export async function contents(observations: Observations, flags: SocketFlags, io: Io): Promise<readonly PackedFile[]> {
   const { settings, inspected } = observations
-  const report = await reportOf(flags, io)
-  const log = await logOf(flags, io)
+  const [report, log] = await Promise.all([reportOf(flags, io), logOf(flags, io)])
   const files: PackedFile[] = [
     { name: 'README.txt', text: README },
     { name: 'report.json', text: jsonOf(report) },
@@ -82,9 +81,9 @@ async function logOf(flags: SocketFlags, io: Io): Promise<string> {
 
 /** An agent with a named socket may be another one than the service. */
 async function logLines(flags: SocketFlags, io: Io): Promise<readonly string[]> {
-  const named = flags.socket === undefined ? [] : await linesOfAgent(flags, io)
-  if (named.length > 0) return named
-  return (await journalLines(USUAL_UNIT, LOG_LINES, io)) ?? (await linesOfAgent(flags, io))
+  const named = flags.socket === undefined ? null : await linesOfAgent(flags, io)
+  if (named !== null && named.length > 0) return named
+  return (await journalLines(USUAL_UNIT, LOG_LINES, io)) ?? named ?? (await linesOfAgent(flags, io))
 }
 
 async function linesOfAgent(flags: SocketFlags, io: Io): Promise<readonly string[]> {
