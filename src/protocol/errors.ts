@@ -408,9 +408,9 @@ export const ERRORS = catalogue({
   },
   DATABASE_UNREACHABLE: {
     meaning:
-      'The database server does not respond, is a standby, read-only or a former primary, or closed the connection. The operation in progress changed nothing.',
+      'The database server does not respond, has a full disk, is a standby, read-only or a former primary, or closed the connection. The operation in progress changed nothing.',
     remedy:
-      'Send the request again. If the error persists, check that the server runs, that its address is correct, and that it is the primary. The service resumes by itself once a primary responds.',
+      'Send the request again. If the error persists and the message names a full disk, free space on the server; otherwise check that the server runs, that its address is correct, and that it is the primary. The service resumes by itself once a primary responds.',
     http: 503,
     exit: 69,
     retry: 'later',

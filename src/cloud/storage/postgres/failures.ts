@@ -136,5 +136,10 @@ export function messageOf(error: unknown): string {
   if (error instanceof AggregateError && error.message === '') {
     return error.errors.map(messageOf).join('; ')
   }
-  return tlsReason(error) ?? error.message
+  return tlsReason(error) ?? (isDiskFull(error) ? `the disk of the server is full (${error.message})` : error.message)
+}
+
+/** The text for servers and operating systems that give no code. */
+function isDiskFull(error: Error): boolean {
+  return sqlState(error) === '53100' || /No space left on device|could not write init file/.test(error.message)
 }
