@@ -1,4 +1,5 @@
-import { accessSync, chmodSync, constants, existsSync, statSync } from 'node:fs'
+import { accessSync, constants, existsSync, statSync } from 'node:fs'
+import { createRequire } from 'node:module'
 import { dirname } from 'node:path'
 
 /** Whether the file system of a directory is read-only, also for root. */
@@ -20,16 +21,37 @@ function filesOf(path: string): readonly string[] {
   return [path, `${path}-wal`]
 }
 
-/** Opening a database for the test, and closing it again, would drop the locks of this process. */
+const AT_FDCWD = -100
+const STATX_BYTES = 256
+const STATX_ATTRIBUTES_AT = 8
+const STATX_ATTR_APPEND = 0x20
+
+type Statx = (directory: number, path: string, flags: number, mask: number, found: Buffer) => number
+
+/**
+ * Reads the attribute, which changes nothing. Opening a database for the test, and closing it again, would drop the locks of
+ * this process. False where the C library or the file system does not report attributes.
+ */
 function isAppendOnly(path: string): boolean {
   try {
-    const { uid, mode } = statSync(path)
-    if (process.geteuid?.() !== 0 && process.geteuid?.() !== uid) return false
-    chmodSync(path, mode & 0o7777)
+    statx ??= loadStatx()
+    const found = Buffer.alloc(STATX_BYTES)
+    if (statx(AT_FDCWD, path, 0, 0, found) !== 0) return false
+    return (found.readUInt32LE(STATX_ATTRIBUTES_AT) & STATX_ATTR_APPEND) !== 0
+  } catch {
     return false
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'EPERM'
   }
+}
+
+let statx: Statx | undefined
+
+function loadStatx(): Statx {
+  const { default: koffi } = createRequire(import.meta.url)('koffi') as {
+    default: { load(path: null): { func(declaration: string): Statx } }
+  }
+  return koffi
+    .load(null)
+    .func('int statx(int directory, const char *path, int flags, unsigned int mask, _Out_ void *found)')
 }
 
 /** The reason that a path leads to no file for this user, as the end of a sentence; null: it leads to one. */
@@ -51,7 +73,6 @@ export function denialOf(path: string): string | null {
   if (immutable !== null) return `${immutable} is immutable; run chattr -i on it`
   const first = existsSync(path) ? path : dirname(path)
   if (!isAllowed(first)) return `the user with the id ${process.geteuid?.() ?? 0} may not read and write ${first}`
-  // Last: root without its capabilities may not change the mode of a file either.
   const appendOnly = appendOnlyAt(path)
   return appendOnly === null ? null : `${appendOnly} is append-only; run chattr -a on it`
 }

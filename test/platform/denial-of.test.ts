@@ -1,5 +1,5 @@
 import { execFileSync, spawnSync } from 'node:child_process'
-import { chmodSync, chownSync, copyFileSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { chmodSync, chownSync, copyFileSync, mkdtempSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, onTestFinished, test } from 'vitest'
@@ -92,7 +92,12 @@ test.for([
   if (spawnSync('chattr', [`+${attribute}`, place]).status !== 0) {
     skip('this user or file system cannot set the attributes of a file')
   }
+  const changedAt = () => statSync(place, { bigint: true }).ctimeNs
+  const before = changedAt()
   expect(denialOf(path)).toBe(`${place} is ${what}; run chattr -${attribute} on it`)
+  expect(changedAt()).toBe(before)
   allow()
+  const allowedAt = changedAt()
   expect(denialOf(path)).toBeNull()
+  expect(changedAt()).toBe(allowedAt)
 })
