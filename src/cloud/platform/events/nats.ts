@@ -3,6 +3,7 @@ import { JetStreamApiError, type JetStreamClient, jetstream } from '@nats-io/jet
 import {
   type Authenticator,
   AuthorizationError,
+  ConnectionError,
   type ConnectionOptions,
   InvalidArgumentError,
   type MsgHdrs,
@@ -132,7 +133,8 @@ export class NatsSink implements Sink {
     // The client then uses TLS without `events.ca_file`.
     if (reason !== null && address.startsWith('nats:'))
       return `${address} requires TLS: write tls:// in events.nats_url`
-    return `${address} cannot be reached: ${reason ?? messageOf(cause)}`
+    const text = isClosedEarly(cause) ? CLOSED_EARLY : messageOf(cause)
+    return `${address} cannot be reached: ${reason ?? text}`
   }
 
   #connectionOptions(): ConnectionOptions & { readonly tls?: { readonly ca: string } } {
@@ -149,6 +151,14 @@ export class NatsSink implements Sink {
       ...(isSecure ? { tls: { ca: authorities(extraCa).join('\n') } } : {}),
     }
   }
+}
+
+const CLOSED_EARLY =
+  'the connection was closed before a NATS server responded: the server is starting or stopping, or another program listens there'
+
+/** The client then has no error, and reports that. */
+function isClosedEarly(cause: unknown): boolean {
+  return cause instanceof ConnectionError && cause.message.endsWith('undefined error')
 }
 
 function authenticatorOf(credentials: string): Authenticator {

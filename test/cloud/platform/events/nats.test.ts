@@ -63,6 +63,16 @@ describe('a NATS sink that cannot connect', () => {
     expect(await problem(`nats://${address}`)).toBe(`nats://${address} requires TLS: write tls:// in events.nats_url`)
   })
 
+  it('says that the connection was closed before a server responded', async () => {
+    const service = createServer((socket) => void socket.end()).listen(0, '127.0.0.1')
+    onTestFinished(() => void service.close())
+    await once(service, 'listening')
+    const address = `nats://127.0.0.1:${(service.address() as AddressInfo).port}`
+    expect(await problem(address)).toMatch(
+      `${address} cannot be reached: the connection was closed before a NATS server responded: `,
+    )
+  })
+
   it('refuses credentials that it cannot use, without showing them', () => {
     const open = () =>
       new NatsSink({
