@@ -340,6 +340,12 @@ export const ERRORS = catalogue({
     remedy: 'See --help.',
     exit: 64,
   },
+  TOTALS_TOO_MANY: {
+    meaning: 'The usage has more different totals than the command keeps in memory.',
+    remedy:
+      'Select less with --from, --to or --instance, use fewer columns in --by, or add up the records of `tallygate usage export` in a database.',
+    exit: 65,
+  },
   FILE_INVALID: {
     meaning: 'A file with objects of the cloud is not well-formed, or an object in it is invalid.',
     remedy: 'Correct the lines that the message names. Nothing was changed.',

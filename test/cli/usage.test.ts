@@ -3,7 +3,7 @@ import { createServer as createHttpServer } from 'node:http'
 import { type AddressInfo, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterEach, beforeEach, expect, test } from 'vitest'
+import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { USAGE_ROW_POSITIONS } from '../../src/cloud/storage/records.ts'
 import { DAY, START, openTwin } from '../cloud/harness.ts'
 import { EdgeClient } from '../cloud/devices/edge-client.ts'
@@ -98,7 +98,7 @@ test('a list ends at its limit, however much the cloud has, and names what shows
     const write = () => {
       while (!response.destroyed && response.write(line)) written += 1
     }
-    response.writeHead(200).on('drain', write)
+    response.writeHead(200, { 'x-next-cursor': '9' }).on('drain', write)
     write()
   })
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
@@ -150,6 +150,36 @@ test('totals add up the tokens of a time by instance, line item and item, withou
   expect(await totals('--to', String(START - DAY))).toMatchObject({ code: 0, out: 'No usage.\n' })
   expect((await totals('--by', 'item,price')).err).toContain('Use different columns of account, instance, ')
 })
+
+test('totals end at their limit, however many requesters there are', async () => {
+  const server = createHttpServer((_request, response) => {
+    let requester = 0
+    const write = () => {
+      let isTaken = true
+      while (isTaken && !response.destroyed) {
+        requester += 1
+        isTaken = response.write(usageLineOf(`user-${requester}`))
+      }
+    }
+    response.writeHead(200, { 'x-next-cursor': '9' }).on('drain', write)
+    write()
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  onTestFinished(() => {
+    server.closeAllConnections()
+    server.close()
+  })
+  const address = `http://127.0.0.1:${(server.address() as AddressInfo).port}/dm`
+  const totals = ['usage', 'totals', '--by', 'requester', '--url', address, '--admin-key', '/admin.pem']
+  const { code, out, err } = await tallygate(totals, { readText: readAdminKey })
+  expect({ code, out }).toEqual({ code: 65, out: '' })
+  expect(err).toContain('TOTALS_TOO_MANY: There are more than 100000 totals by requester. Select less with --from,')
+})
+
+function usageLineOf(consumerId: string): string {
+  const record = { accountId: 'a', instanceId: 'i', activationId: 'A', item: 'Print', itemVersion: '1', deviceId: null }
+  return `${JSON.stringify({ ...record, consumerType: 'user', consumerId, tokens: 1 })}\n`
+}
 
 test('totals of an export that is cut off are not printed', async () => {
   const server = createServer((socket) => {

@@ -43,6 +43,9 @@ interface Total {
   readonly tokens: bigint
 }
 
+/** They take about 50 MB of memory. */
+const TOTALS_MAX = 100_000
+
 /** Of records that charge or return tokens. @param pieces of an export as NDJSON */
 export async function totalsOf(
   pieces: AsyncIterable<string | Buffer>,
@@ -56,6 +59,10 @@ export async function totalsOf(
     const group = Object.fromEntries(fields.map((field) => [field, record[field]]))
     const key = JSON.stringify(Object.values(group))
     const { records, tokens: sum } = totals.get(key) ?? { records: 0, tokens: 0n }
+    if (records === 0 && totals.size === TOTALS_MAX) {
+      const message = `There are more than ${TOTALS_MAX} totals by ${columns.join(', ')}.`
+      throw new CodedError('TOTALS_TOO_MANY', message, { details: { limit: TOTALS_MAX } })
+    }
     totals.set(key, { group, records: records + 1, tokens: sum + tokens })
   }
   return [...totals].sort(([one], [other]) => (one < other ? -1 : 1)).map(([, total]) => total)

@@ -1,12 +1,11 @@
 /** Prints the next cursor after every record before it was written: a job that stores it gets each record once. */
 import { EventEmitter, once } from 'node:events'
-import { Service } from '../nouns/service.ts'
+import { type ExportedUsage, Service } from '../nouns/service.ts'
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import { cloudOptions } from '../../cloud/settings.ts'
-import { queryText } from '../../client/call.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { uuid } from '../../protocol/wire.ts'
-import { USAGE_FORMATS, type UsageFormat, usageCursor, usageCursorHeader } from '../../protocol/service/usage-export.ts'
+import { USAGE_FORMATS, type UsageFormat, usageCursor } from '../../protocol/service/usage-export.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { timeArgument } from '../arguments.ts'
 import type { Io, Output } from '../io.ts'
@@ -71,30 +70,19 @@ function withRecordsFlags(command: Command): Command {
     )
 }
 
-interface ExportedRecords {
-  /** Cursor of the next export. */
-  readonly next: bigint
-  readonly pieces: AsyncIterable<string | Buffer>
-}
-
 /** @param use gets no service for an archive */
 async function withRecords(
   flags: RecordsFlags,
   format: UsageFormat,
   io: Io,
-  use: (records: ExportedRecords, service: Service | null) => Promise<void>,
+  use: (records: ExportedUsage, service: Service | null) => Promise<void>,
 ): Promise<void> {
   if (flags.fromArchive !== undefined) return use(await archivedRecords(flags.fromArchive, flags, format, io), null)
   using client = await administrator(flags, io)
   const service = new Service(client)
   const instanceId = flags.instance === undefined ? undefined : await service.instanceId(flags.instance)
   const { from, to, after } = flags
-  const query = queryText({ format, instanceId, from, to, after })
-  const call = { method: 'GET', path: `/provisioning/api/v1.1/usage?${query}` } as const
-  const { headers, pieces } = await client.stream(call)
-  const next = usageCursor.safeParse(headers[usageCursorHeader])
-  if (!next.success) throw new CodedError('ANSWER_UNEXPECTED', `The response has no header ${usageCursorHeader}.`)
-  await use({ next: next.data, pieces }, service)
+  await use(await service.exportUsage({ format, instanceId, from, to, after }), service)
 }
 
 async function archivedRecords(
@@ -102,7 +90,7 @@ async function archivedRecords(
   { instance, after, from, to }: RecordsFlags,
   format: UsageFormat,
   io: Io,
-): Promise<ExportedRecords> {
+): Promise<ExportedUsage> {
   const { exportArchive } = await import('../../cloud/usage/archive/read-archive.ts')
   if (instance !== undefined && !uuid.safeParse(instance).success) {
     throw new CodedError('USAGE', '--instance takes an id with --from-archive, because an archive contains no names.')
@@ -118,7 +106,7 @@ async function archivedRecords(
 
 async function printTotals(
   { by, json }: TotalsFlags,
-  pieces: ExportedRecords['pieces'],
+  pieces: ExportedUsage['pieces'],
   service: Service | null,
   io: Io,
 ): Promise<void> {

@@ -2,6 +2,7 @@ import { isRefusal } from '../../core/rules/refusal-reasons.ts'
 import { z } from 'zod'
 import { queryText } from '../../client/call.ts'
 import { parseRepeatableJson } from '../../client/exact-json.ts'
+import { linesOf } from '../../client/lines-of.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { CONDITION_DEPTH_MAX } from '../../core/rules/policy.ts'
 import { conditionDepth, conditionInput } from '../../protocol/service/conditions.ts'
@@ -429,9 +430,9 @@ async function listUsage(
   service: Service,
   { instanceId, since, until, deviceId, isRefused, limit = Infinity }: Scope,
 ): Promise<readonly Row[]> {
-  const query = queryText({ format: 'ndjson', instanceId, from: since, to: until })
+  const { pieces } = await service.exportUsage({ format: 'ndjson', instanceId, from: since, to: until })
   const rows: Row[] = []
-  for await (const line of service.lines(`${PROVISIONING}/usage?${query}`)) {
+  for await (const line of linesOf(pieces)) {
     const row = parseRepeatableJson(line) as Row
     if (deviceId !== undefined && row['deviceId'] !== deviceId) continue
     if (isRefused === true && !isRefusal(textOf(row['status']))) continue

@@ -1,16 +1,33 @@
 import { z } from 'zod'
 import { type Call, queryText } from '../../client/call.ts'
 import { numberText, parseRepeatableJson } from '../../client/exact-json.ts'
-import { linesOf } from '../../client/lines-of.ts'
 import { type Answer, type HttpClient, refusal } from '../../client/http.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
+import { type UsageFormat, usageCursor, usageCursorHeader } from '../../protocol/service/usage-export.ts'
 import { uuid } from '../../protocol/wire.ts'
 import { nearest } from '../../settings/nearest.ts'
 import { readCaller } from '../sign-in/caller.ts'
 
 /** An object of the API. Numbers that a double would change are raw JSON. */
 export type Row = Readonly<Record<string, unknown>>
+
+interface UsageExportQuery {
+  readonly format: UsageFormat
+  readonly instanceId: string | undefined
+  /** POSIX ms. */
+  readonly from: number | undefined
+  /** POSIX ms, exclusive. */
+  readonly to: number | undefined
+  /** Cursor of an export. */
+  readonly after?: string | undefined
+}
+
+export interface ExportedUsage {
+  /** Cursor of the next export. */
+  readonly next: bigint
+  readonly pieces: AsyncIterable<string | Buffer>
+}
 
 /** Bodies of refusals that only some operations of the interface have. */
 const otherRefusal = z.union([z.object({ message: z.array(z.string()) }), z.object({ error: z.string() })])
@@ -70,10 +87,13 @@ export class Service {
     }
   }
 
-  /** Lines of a long response, as they arrive. */
-  async *lines(path: string): AsyncGenerator<string> {
-    const { pieces } = await this.#client.stream({ method: 'GET', path })
-    yield* linesOf(pieces)
+  /** Usage records, oldest first, as they arrive. */
+  async exportUsage(query: UsageExportQuery): Promise<ExportedUsage> {
+    const call = { method: 'GET', path: `/provisioning/api/v1.1/usage?${queryText({ ...query })}` } as const
+    const { headers, pieces } = await this.#client.stream(call)
+    const next = usageCursor.safeParse(headers[usageCursorHeader])
+    if (!next.success) throw new CodedError('ANSWER_UNEXPECTED', `The response has no header ${usageCursorHeader}.`)
+    return { next: next.data, pieces }
   }
 
   async rows(path: string): Promise<readonly Row[]> {
