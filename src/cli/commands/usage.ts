@@ -80,7 +80,7 @@ async function withRecords(
   if (flags.fromArchive !== undefined) return use(await archivedRecords(flags.fromArchive, flags, format, io), null)
   using client = await administrator(flags, io)
   const service = new Service(client)
-  const instanceId = flags.instance === undefined ? undefined : await service.instanceId(flags.instance)
+  const instanceId = flags.instance === undefined ? null : await service.instanceId(flags.instance)
   const { from, to, after } = flags
   await use(await service.exportUsage({ format, instanceId, from, to, after }), service)
 }

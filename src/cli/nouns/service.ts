@@ -14,7 +14,8 @@ export type Row = Readonly<Record<string, unknown>>
 
 interface UsageExportQuery {
   readonly format: UsageFormat
-  readonly instanceId: string | undefined
+  /** Null: all that the caller may read. */
+  readonly instanceId: string | null
   /** POSIX ms. */
   readonly from: number | undefined
   /** POSIX ms, exclusive. */
