@@ -8,6 +8,7 @@ import { actAsOwnerOf } from '../../platform/act-as-owner-of.ts'
 import { absenceOf } from '../../platform/denial-of.ts'
 import { runService } from '../../platform/run-service.ts'
 import { CodedError } from '../../protocol/errors.ts'
+import { underFileLock } from '../file-lock.ts'
 import type { Io } from '../io.ts'
 import { writeLines } from '../lines.ts'
 import { noteBackup } from '../note-backup.ts'
@@ -120,8 +121,7 @@ function rotateCommand(service: Command, io: Io): Command {
     .action(async () => {
       const { rotateSigningKey } = await import('../../cloud/platform/key-file/keyring-file.ts')
       const path = signingKeyOf(service, io)
-      using _rights = actAsOwnerOf(dirname(path))
-      const { from, to } = await rotateSigningKey(path, io.now())
+      const { from, to } = await changeKeys(path, () => rotateSigningKey(path, io.now()))
       io.stdout.write(
         `${path} now contains ${to}, signed by ${from}. Copy it and signing-keys.json to the other nodes, then ${RELOAD}.\n`,
       )
@@ -135,10 +135,18 @@ function forgetCommand(service: Command, io: Io): Command {
     .action(async (keyId: string) => {
       const { forgetSigningKey } = await import('../../cloud/platform/key-file/keyring-file.ts')
       const path = signingKeyOf(service, io)
-      using _rights = actAsOwnerOf(dirname(path))
-      await forgetSigningKey(path, keyId)
+      await changeKeys(path, () => forgetSigningKey(path, keyId))
       io.stdout.write(`${keyId} is no longer trusted. Copy signing-keys.json to the other nodes, then ${RELOAD}.\n`)
     })
+}
+
+/** One change at a time: a link of the chain that is lost cannot be made again, and devices do not find the next key. */
+async function changeKeys<T>(path: string, change: () => Promise<T>): Promise<T> {
+  const directory = dirname(path)
+  using _rights = actAsOwnerOf(directory)
+  // Without a key file there is nothing to protect, and the change names the reason.
+  if (absenceOf(path) !== null) return await change()
+  return await underFileLock(join(directory, 'signing-keys.lock'), change)
 }
 
 function signingKeyOf(service: Command, io: Io): string {

@@ -1,0 +1,29 @@
+import { existsSync } from 'node:fs'
+import { join } from 'node:path'
+import { expect, it } from 'vitest'
+import { openKeyring } from '../../src/cloud/platform/key-file/keyring-file.ts'
+import { openKeyFile } from '../../src/cloud/platform/key-file/key-file.ts'
+import { temporaryDirectory } from '../agent/harness.ts'
+import { tallygate } from './outside.ts'
+
+it('changes the signing key once for each of several commands at the same time', async () => {
+  const directory = temporaryDirectory()
+  const path = join(directory, 'signing-key.pem')
+  openKeyFile(path, 'Ed25519')
+  const first = (await openKeyring(path)).signer.keyId
+  const rotate = () => tallygate(['cloud', 'rotate-signing-key', '--store-path', directory])
+  const results = await Promise.all([rotate(), rotate(), rotate()])
+  expect(results.map(({ code, err }) => ({ code, err }))).toEqual(
+    Array.from({ length: 3 }, () => ({ code: 0, err: '' })),
+  )
+  const { signer, succeeded, trusted } = await openKeyring(path)
+  expect(succeeded[0]).toBe(first)
+  expect([...new Set([...succeeded, signer.keyId])]).toHaveLength(4)
+  expect(trusted).toHaveLength(4)
+  const forget = () => tallygate(['cloud', 'forget-signing-key', first, '--store-path', directory])
+  expect((await Promise.all([rotate(), forget(), rotate()])).map(({ code }) => code)).toEqual([0, 0, 0])
+  const keyring = await openKeyring(path)
+  expect(keyring.succeeded).toHaveLength(5)
+  expect(keyring.trusted.map(({ keyId }) => keyId)).not.toContain(first)
+  expect(existsSync(`${path}.next`)).toBe(false)
+})
