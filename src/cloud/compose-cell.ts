@@ -99,7 +99,7 @@ export interface ComposedCell {
   readonly now: () => number
   readonly authenticator: Authenticator
   readonly operations: readonly Operation[]
-  readonly console: Omit<ConsoleDeps, 'slots' | 'signIn' | 'isSecure' | 'controlled'>
+  readonly console: Omit<ConsoleDeps, 'slots' | 'signIn' | 'isSecure' | 'controlled' | 'otherCellOf'>
   /** Starts the repeated work, which ends with the stack. */
   readonly run: (started: AsyncDisposableStack) => void
 }

@@ -376,7 +376,7 @@ function registerRoutes(http: FastifyInstance, deps: RoutesDeps): void {
   if (push.accept !== null) serveWebSockets(http, `${prefix}/push`, push.accept)
   if (consoleSignIn === null) return
   const isSecure = (): boolean => publicAddress().startsWith('https:')
-  registerConsoles(http, prefix, composed.cells, { slots, signIn: consoleSignIn, isSecure })
+  registerConsoles(http, prefix, composed, { slots, signIn: consoleSignIn, isSecure })
 }
 
 /** Policies also tell devices which keys to trust. */
@@ -463,12 +463,19 @@ async function composeAll(
 function registerConsoles(
   http: FastifyInstance,
   prefix: string,
-  [control, ...others]: ComposedCells['cells'],
+  { cells: [control, ...others], directory }: ComposedCells,
   deps: Pick<ConsoleDeps, 'slots' | 'isSecure' | 'signIn'>,
 ): void {
-  registerConsole(http, prefix, { ...control.console, ...deps, controlled: null })
-  for (const { name, console } of others) {
-    registerConsole(http, `${prefix}/cells/${name}`, { ...console, ...deps, controlled: control.name })
+  const of = (cell: ComposedCell): Pick<ConsoleDeps, 'otherCellOf'> => ({
+    otherCellOf: async (accountId) => {
+      const found = (await directory.find('account', accountId)) ?? directory.cellForNew(accountId)
+      return found === cell ? null : found.name
+    },
+  })
+  registerConsole(http, prefix, { ...control.console, ...deps, ...of(control), controlled: null })
+  for (const cell of others) {
+    const own = { ...cell.console, ...of(cell), controlled: control.name }
+    registerConsole(http, `${prefix}/cells/${cell.name}`, { ...own, ...deps })
   }
 }
 

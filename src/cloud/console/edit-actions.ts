@@ -12,7 +12,7 @@ import { type Page, type View, ROWS_SHOWN, ofInstance, tableOf } from './page.ts
 export const ACTIONS_EDIT: Edit = {
   path: '/rules/edit',
   next: '/rules',
-  isOfInstance: true,
+  concerns: 'INSTANCE',
   needsConfirmation: true,
   save: async ({ store, newId, instanceId, now }, fields) => {
     const unused = unusedRow(fields)

@@ -13,7 +13,7 @@ import { type Page, type View, hrefOf, ofInstance } from './page.ts'
 export const CONDITION_EDIT: Edit = {
   path: '/rules/condition',
   next: '/rules',
-  isOfInstance: true,
+  concerns: 'INSTANCE',
   needsConfirmation: true,
   save: async ({ store, newId, instanceId, now }, fields) => {
     if (fields['json'] !== undefined && parseJson(fields['json']) === undefined)

@@ -17,7 +17,7 @@ import { type Page, type View, ofInstance } from './page.ts'
 export const LINE_ITEM_EDIT: Edit = {
   path: '/line-items/edit',
   next: '/line-items',
-  isOfInstance: true,
+  concerns: 'INSTANCE',
   needsConfirmation: false,
   save: async ({ store, instanceId, now }, fields) => {
     const parsed = parseLineItem('v1.1', instanceId, lineItemOf(fields))

@@ -12,7 +12,7 @@ import { type Page, type View, tableOf } from './page.ts'
 export const RATE_TABLE_EDIT: Edit = {
   path: '/rate-tables/edit',
   next: '/rate-tables',
-  isOfInstance: false,
+  concerns: 'ALL_CELLS',
   needsConfirmation: true,
   save: async ({ store, now }, fields) => {
     const rows = rateRows(fields)

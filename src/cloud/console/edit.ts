@@ -5,7 +5,7 @@ import { section } from '../../html/section.ts'
 import { parseDecimal } from '../../core/pricing/amount.ts'
 import { CodedError, firstIssue } from '../../protocol/errors.ts'
 import { type RuleDeps, ofRevision } from '../policy/bump-policy-revision.ts'
-import { permits } from '../service-api/principal.ts'
+import { type Administrator, permits } from '../service-api/principal.ts'
 import type { Store } from '../storage/store.ts'
 import type { Fields, Inputs, Problem } from './inputs.ts'
 import { type Page, type View, confirmation, formTokenField, hrefOf } from './page.ts'
@@ -13,13 +13,19 @@ import { type Page, type View, confirmation, formTokenField, hrefOf } from './pa
 export interface EditDeps extends RuleDeps {
   /** Empty for an edit that is not of an instance. */
   readonly instanceId: string
+  readonly editor: Administrator
+  /** Name of the cell that an account belongs to; null: this one. */
+  readonly otherCellOf: (accountId: string) => Promise<string | null>
   readonly now: number
+  /** {@link Moment.present} */
+  readonly present: number
 }
 
 export interface Edit {
   readonly path: string
   readonly next: string
-  readonly isOfInstance: boolean
+  /** What it changes: the chosen instance, what all cells share, or a customer account. */
+  readonly concerns: 'INSTANCE' | 'ALL_CELLS' | 'ACCOUNT'
   readonly needsConfirmation: boolean
   /** Returns what is wrong; nothing if it is saved. @throws CodedError */
   readonly save: (deps: EditDeps, fields: Fields) => Promise<readonly Problem[]>
@@ -39,7 +45,7 @@ export interface Form {
 
 export function formPart(
   view: View,
-  { path, next, isOfInstance, needsConfirmation }: Edit,
+  { path, next, concerns, needsConfirmation }: Edit,
   { title, inputs, content, note }: Form,
 ): Html {
   return section(
@@ -48,8 +54,8 @@ export function formPart(
     html`${inputs.problems()}
       <form method="post" action="${hrefOf(view, path)}">
         ${formTokenField(view)}
-        ${isOfInstance ? html`<input type="hidden" name="revision" value="${String(view.revision)}" />` : ''} ${content}
-        ${needsConfirmation ? confirmation('Yes, save it. Devices get the change with their next sync') : ''}
+        ${concerns === 'INSTANCE' ? html`<input type="hidden" name="revision" value="${String(view.revision)}" />` : ''}
+        ${content} ${needsConfirmation ? confirmation('Yes, save it. Devices get the change with their next sync') : ''}
         <button>Save</button>
         <a href="${hrefOf(view, next)}">Cancel</a>
       </form>

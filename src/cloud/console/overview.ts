@@ -5,6 +5,7 @@ import { Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import { overdueBefore } from '../devices/terms.ts'
 import { CONTACT_TEXT } from './devices.ts'
+import { INSTANCE_EDIT, mayCreateInstances } from './edit-instance.ts'
 import {
   type Page,
   type View,
@@ -48,7 +49,7 @@ async function instancesPart(view: View): Promise<Html> {
     'instances',
     'Instances',
     html`${view.instances.length === 0 ? NO_INSTANCE : tableOf('Instances', ['Instance', 'Account', 'Created'], rows)}
-    ${pagesByOffset(view, '', { isMore: found.length > ROWS_SHOWN })}
+    ${newInstanceLink(view)} ${pagesByOffset(view, '', { isMore: found.length > ROWS_SHOWN })}
     ${
       view.instances.length < ROWS_SHOWN
         ? ''
@@ -58,6 +59,10 @@ async function instancesPart(view: View): Promise<Html> {
           </form>`
     }`,
   )
+}
+
+function newInstanceLink(view: View): Html | string {
+  return mayCreateInstances(view) ? html`<p><a href="${hrefOf(view, INSTANCE_EDIT.path)}">New instance</a></p>` : ''
 }
 
 async function poolsPart(view: View, instanceId: string, recent: RecentUsage): Promise<Html> {
@@ -92,7 +97,8 @@ async function poolsPart(view: View, instanceId: string, recent: RecentUsage): P
       <p class="soft">
         ${lineItems.length > ROWS_SHOWN ? `The first ${ROWS_SHOWN} of ${lineItems.length} line items. ` : ''}“Lasts”
         assumes the use of the last ${roughly(now - recent.since)}.
-      </p>`,
+      </p>
+      ${view.instances.length === 1 ? newInstanceLink(view) : ''}`,
   )
 }
 

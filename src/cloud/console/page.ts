@@ -32,6 +32,8 @@ export interface View {
   readonly path: string
   readonly params: Readonly<Record<string, string>>
   readonly query: Readonly<Record<string, string>>
+  /** For a form that is saved once. */
+  readonly newId: () => string
   /** Goes into every form. */
   readonly formToken: string
   readonly now: number
@@ -269,7 +271,7 @@ export function tableOf(label: string, columns: readonly Column[], rows: readonl
 }
 
 export const NO_INSTANCE = html`<p>
-  There is no instance yet. Create one with
+  There is no instance yet. Create one with <b>New instance</b> in the overview, or with
   <code>tallygate instances set NAME --account CUSTOMER</code>.
 </p>`
 

@@ -5,6 +5,7 @@ import { devicesPage } from './devices.ts'
 import type { Edit } from './edit.ts'
 import { ACTIONS_EDIT, editActionsPage } from './edit-actions.ts'
 import { CONDITION_EDIT, editConditionPage } from './edit-condition.ts'
+import { INSTANCE_EDIT, editInstancePage } from './edit-instance.ts'
 import { LINE_ITEM_EDIT, editLineItemPage } from './edit-line-item.ts'
 import { RATE_TABLE_EDIT, editRateTablePage } from './edit-rate-table.ts'
 import { lineItemsPage } from './line-items.ts'
@@ -20,6 +21,7 @@ export const PAGES: readonly (readonly [path: string, make: (view: View) => Prom
   ['/devices', devicesPage],
   ['/devices/command', confirmCommandPage],
   ['/devices/:deviceId', devicePage],
+  [INSTANCE_EDIT.path, editInstancePage],
   ['/line-items', lineItemsPage],
   [LINE_ITEM_EDIT.path, editLineItemPage],
   ['/rules', rulesPage],
@@ -32,4 +34,4 @@ export const PAGES: readonly (readonly [path: string, make: (view: View) => Prom
   ['/audit', auditPage],
 ]
 
-export const EDITS: readonly Edit[] = [LINE_ITEM_EDIT, ACTIONS_EDIT, CONDITION_EDIT, RATE_TABLE_EDIT]
+export const EDITS: readonly Edit[] = [INSTANCE_EDIT, LINE_ITEM_EDIT, ACTIONS_EDIT, CONDITION_EDIT, RATE_TABLE_EDIT]

@@ -52,6 +52,7 @@ async function viewOf(path: string, query: Readonly<Record<string, string>>): Pr
       revision: 1,
       root: '/console',
       formToken: '',
+      newId: () => '',
       now: twin.now,
     },
     policies: new Policies({ max: 10, undecidedClock: 'allow' }),

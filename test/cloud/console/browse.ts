@@ -37,11 +37,11 @@ export class Browser {
     return this.#fetch(path, { headers })
   }
 
-  /** The values of the form that edits rules, rate tables or line items, as the page shows them. */
+  /** The values of the form that edits rules, rate tables, line items or instances, as the page shows them. */
   async form(path: string): Promise<Form> {
     const { page } = await this.open(path)
     const form =
-      /<form method="post" action="[^"]*(?:rules|rate-tables|line-items)\/[^]*?<\/form>/.exec(page)?.[0] ?? ''
+      /<form method="post" action="[^"]*(?:rules|rate-tables|line-items|instances)\/[^]*?<\/form>/.exec(page)?.[0] ?? ''
     const inputs = [...form.matchAll(/name="([\w.]+)"\s+value="([^"]*)"/g)]
     const areas = [...form.matchAll(/<textarea name="([\w.]+)"[^>]*>([^<]*)<\/textarea>/g)]
     const selects = [...form.matchAll(/<select name="([\w.]+)"[^>]*>([^]*?)<\/select>/g)].map(

@@ -61,6 +61,7 @@ const PAGES: readonly (readonly [name: string, path: () => string, title: string
   ['devices that a command is for', () => '/devices/command?command=lock&of=all', 'Lock: 4 devices'],
   ['device', () => `/devices/${scene.device.id}`, ''],
   ['line items', () => '/line-items', 'Line items'],
+  ['a new instance', () => '/instances/edit', 'New instance'],
   ['a line item', () => '/line-items/edit?lineItem=PRINT-2026', 'Line item PRINT-2026'],
   ['rules', () => '/rules', 'Rules of access'],
   ['actions', () => '/rules/edit?lineItem=PRINT-2026', 'Actions of PRINT-2026'],

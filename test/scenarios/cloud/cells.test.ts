@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os'
 import { basename, join } from 'node:path'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { PRICE_TEXT } from '../../../bench/fleet/device.ts'
+import { formTokenOf } from '../../../src/cloud/console/sign-in.ts'
 import { makeAccessToken } from '../../../src/client/access-token.ts'
 import { PostgresPair, type PostgresProcess, postgresPrograms } from '../../support/postgres-pair.ts'
 import { runSql } from '../../support/postgres-schema.ts'
@@ -295,6 +296,20 @@ describe('a cloud with two cells', { timeout: 300_000 }, () => {
     expect((await consoleOf('', `?instance=${ofNorth}`)).status).toBe(200)
     expect((await consoleOf('/cells/south', `?instance=${ofSouth}`)).status).toBe(200)
     expect((await consoleOf('/cells/south', `?instance=${ofNorth}`)).status).toBe(404)
+    // It creates no instance of an account that another cell has.
+    const shown = await call('GET', `/provisioning/api/v1.1/instances/${ofNorth}`)
+    const form = { shortName: 's', accountId: text(shown.body, 'accountId'), formToken: formTokenOf(adminToken) }
+    const headers = { cookie: `tallygate_console=${adminToken}` }
+    for (const [place, status] of [
+      ['/cells/south', 400],
+      ['', 303],
+    ] as const) {
+      const address = `${nodes[0]!.address}${place}/console/instances/edit`
+      const body = new URLSearchParams({ ...form, key: place })
+      const sent = await fetch(address, { method: 'POST', body, headers, redirect: 'manual' })
+      expect([place, sent.status]).toEqual([place, status])
+      if (status === 400) expect(await sent.text()).toContain('Customer account: belongs to the cell north.')
+    }
     const nothing = await call('GET', `/provisioning/api/v1.1/instances/${crypto.randomUUID()}`)
     expect(nothing).toMatchObject({ status: 404, body: { code: 'NOT_FOUND' } })
   })

@@ -61,6 +61,8 @@ export interface ConsoleDeps extends Pick<View, 'policies' | 'presence' | 'terms
   readonly isSecure: () => boolean
   /** The cell where rate tables are changed; null: this one. */
   readonly controlled: string | null
+  /** Name of the cell that an account belongs to; null: this one. */
+  readonly otherCellOf: (accountId: string) => Promise<string | null>
   readonly now: () => number
 }
 
@@ -221,17 +223,16 @@ class Console {
     const form = fieldsOf(request.body)
     const isOfSignIn = isForm(form, signedIn)
     if (isOfSignIn && edit.needsConfirmation) requireConfirmation(form)
-    const { store, now, sessions } = this.#deps
+    const { store, now, sessions, devices, otherCellOf } = this.#deps
     const editor = requireRole(signedIn.administrator, 'rules')
     const view = await store.read((reader) => this.#view(reader, request, signedIn))
-    if (!edit.isOfInstance) this.#requireControl(editor)
-    else if (view.instance === null) throw new CodedError('NOT_FOUND', 'No instance is chosen.')
-    else requireInstanceOf(editor, view.instance.id)
+    this.#requireConcerned(edit, editor, view.instance)
     const { id: instanceId = '' } = view.instance ?? {}
     const { revision } = form
     const acting = actingAs(store, editor)
-    const shown = edit.isOfInstance && revision !== undefined ? ofForm(acting, instanceId, revision) : acting
-    const save = async () => edit.save({ store: shown, newId: sessions.newId, now: now(), instanceId }, form)
+    const shown = edit.concerns === 'INSTANCE' && revision !== undefined ? ofForm(acting, instanceId, revision) : acting
+    const given = { store: shown, newId: sessions.newId, editor, otherCellOf, instanceId }
+    const save = async () => edit.save({ ...given, now: now(), present: devices.present() }, form)
     const problems = isOfSignIn ? await save().catch((error: unknown) => [problemOf(error)]) : [OTHER_SIGN_IN]
     if (problems.length === 0) return reply.redirect(hrefOf(view, edit.next), SEE_OTHER)
     const refused = (current: View): Promise<Page> => edit.refused(current, form, withChange(problems, form, current))
@@ -256,11 +257,16 @@ class Console {
     return reply.headers(HEADERS).type(USAGE_MEDIA_TYPES.csv).send(Readable.from(pieces))
   }
 
-  /** @throws CodedError INSTANCE_NOT_IN_SCOPE, CELL_REQUIRED */
-  #requireControl(editor: Administrator): void {
+  /** @throws CodedError NOT_FOUND, INSTANCE_NOT_IN_SCOPE, CELL_REQUIRED */
+  #requireConcerned({ concerns }: Edit, editor: Administrator, instance: Instance | null): void {
+    if (concerns === 'INSTANCE') {
+      if (instance === null) throw new CodedError('NOT_FOUND', 'No instance is chosen.')
+      requireInstanceOf(editor, instance.id)
+      return
+    }
     requireUnlimited(editor)
     const { controlled } = this.#deps
-    if (controlled === null) return
+    if (concerns === 'ACCOUNT' || controlled === null) return
     throw new CodedError('CELL_REQUIRED', `Rate tables are changed in the console of the first cell, ${controlled}.`)
   }
 
@@ -324,6 +330,7 @@ class Console {
       root: this.#root,
       path: this.#pathOf(request),
       params: fieldsOf(request.params),
+      newId: this.#deps.sessions.newId,
       formToken: formTokenOf(token),
       now: now(),
     }

@@ -1,0 +1,80 @@
+// An instance that the form of the console creates.
+import { afterEach, beforeEach, expect, it } from 'vitest'
+import { type Twin, openTwin, pick } from '../harness.ts'
+import { type Form, Browser } from './browse.ts'
+
+let twin: Twin
+let browser: Browser
+
+const FORM = '/instances/edit'
+const NEW = { shortName: 'Plant 8', accountId: 'customer-8' }
+
+beforeEach(async () => {
+  twin = await openTwin()
+  browser = await Browser.signedIn(twin)
+})
+afterEach(() => twin[Symbol.asyncDispose]())
+
+const listed = async (): Promise<unknown> =>
+  pick((await twin.call('GET', '/provisioning/api/v1.1/instances')).body, 'content')
+
+it('is created, as the administrator, and is on the overview', async () => {
+  expect((await browser.open('')).page).toContain('>New instance</a>')
+  const { status, headers } = await browser.send(FORM, { ...(await browser.form(FORM)), ...NEW })
+  expect([status, headers.get('location')]).toEqual([303, expect.stringMatching(/\/console$/)])
+  expect(await listed()).toEqual([expect.objectContaining({ ...NEW, defaultInstance: true })])
+  expect((await browser.open('')).page).toContain('Plant 8 (')
+  const { body } = await twin.call('GET', '/edge/api/v1/audit?action=CREATE_INSTANCE')
+  expect(pick(body, 'records', 0, 'by', 'kind')).toBe('ADMINISTRATOR')
+})
+
+it('can be created where there is one instance already', async () => {
+  await twin.instance('customer-8')
+  expect((await browser.open('')).page).toContain('>New instance</a>')
+  await browser.send(FORM, { ...(await browser.form(FORM)), ...NEW })
+  expect(await listed()).toEqual([
+    expect.anything(),
+    expect.objectContaining({ shortName: 'Plant 8', defaultInstance: false }),
+  ])
+})
+
+it('is created once if the form is sent twice', async () => {
+  const form = { ...(await browser.form(FORM)), ...NEW }
+  for (const _ of [1, 2]) expect((await browser.send(FORM, form)).status).toBe(303)
+  expect(await listed()).toHaveLength(1)
+  const changed = await browser.send(FORM, { ...form, shortName: 'Plant 9' })
+  expect([changed.status, changed.page]).toEqual([400, expect.stringContaining('has already created an instance')])
+  await browser.send(FORM, { ...(await browser.form(FORM)), ...NEW })
+  expect(await listed()).toHaveLength(2)
+})
+
+it('is not created with a problem, which the page shows beside the input', async () => {
+  const form: Form = { ...(await browser.form(FORM)), ...NEW }
+  for (const [change, problem, name] of [
+    [{ shortName: ' ' }, 'Name: is missing', 'shortName'],
+    [{ shortName: 'x'.repeat(101) }, 'Name: must have at most 100 characters', 'shortName'],
+    [{ accountId: '' }, 'Customer account: is missing', 'accountId'],
+  ] as const) {
+    const { status, page } = await browser.send(FORM, { ...form, ...change })
+    expect([change, status, page.includes(problem)]).toEqual([change, 400, true])
+    expect(page).toContain(` id="field-${name}" aria-invalid="true" aria-describedby="problem-0" name="${name}"`)
+    expect(page).toContain(`value="${form['key'] ?? ''}"`)
+  }
+  expect(await listed()).toEqual([])
+})
+
+it('needs the token of the form, and the role rules in all instances', async () => {
+  const form = { ...(await browser.form(FORM)), ...NEW }
+  expect((await browser.send(FORM, { ...form, formToken: 'guessed' })).status).toBe(403)
+  const other = await twin.instance('another customer')
+  for (const [limits, code] of [
+    [{ roles: ['operator'] }, 'ROLE_MISSING'],
+    [{ roles: ['rules'], instances: [other] }, 'INSTANCE_NOT_IN_SCOPE'],
+  ] as const) {
+    const limited = await Browser.limited(twin, limits)
+    expect((await limited.open('')).page).not.toContain('New instance')
+    const { status, page } = await limited.send(FORM, { ...form, formToken: await limited.formToken() })
+    expect([limits, status, page.includes(`(${code})`)]).toEqual([limits, 403, true])
+  }
+  expect(await listed()).toHaveLength(1)
+})
