@@ -47,20 +47,38 @@ const WIDTH_MAX = 48
 
 const GAP = '  '
 
-/** @param widthMax leaves out the last columns if the rows are wider, but never the first two */
+/** A column is cut only if as many characters of it are left. */
+const CUT_MIN = 16
+
+/** @param widthMax wider rows are cut, and the last columns left out, but never the first two */
 export function columns(given: readonly (readonly string[])[], widthMax = Infinity): readonly string[] {
   const rows = given.map((row) => row.map(harmless))
   const widths = rows[0]?.map((_, column) => widthOfColumn(rows, column)) ?? []
-  let used = -GAP.length
-  const tooWide = widths.findIndex((width) => (used += GAP.length + width) > widthMax)
-  const shown = tooWide === -1 ? widths.length : Math.max(2, tooWide)
-  return rows.map((row) =>
-    row
-      .slice(0, shown)
-      .map((cell, column) => cell + ' '.repeat(Math.max(0, (widths[column] ?? 0) - widthOf(cell))))
-      .join(GAP)
-      .trimEnd(),
-  )
+  const shown = Math.max(2, columnsWithin(widths, widthMax))
+  return rows.map((row) => {
+    const cells = row.map((cell, column) => cell + ' '.repeat(Math.max(0, (widths[column] ?? 0) - widthOf(cell))))
+    const [least = '', line = ''] = [2, shown].map((count) => cells.slice(0, count).join(GAP).trimEnd())
+    if (widthOf(line) <= widthMax) return line
+    return widthOf(least) < widthMax ? cut(line, widthMax) : least
+  })
+}
+
+function columnsWithin(widths: readonly number[], widthMax: number): number {
+  let left = widthMax + GAP.length
+  for (const [column, width] of widths.entries()) {
+    if (left < GAP.length + Math.min(width, CUT_MIN)) return column
+    left -= GAP.length + width
+  }
+  return widths.length
+}
+
+function cut(line: string, widthMax: number): string {
+  let shown = ''
+  for (const { segment } of graphemes.segment(line)) {
+    if (widthOf(shown + segment) >= widthMax) break
+    shown += segment
+  }
+  return `${shown.trimEnd()}…`
 }
 
 function widthOfColumn(rows: readonly (readonly string[])[], column: number): number {
@@ -71,8 +89,13 @@ function widthOfColumn(rows: readonly (readonly string[])[], column: number): nu
 }
 
 /** @param empty the sentence in place of a table without rows */
-export function table(head: readonly string[], rows: readonly (readonly string[])[], empty: string): readonly string[] {
-  return rows.length === 0 ? [empty] : columns([head, ...rows])
+export function table(
+  head: readonly string[],
+  rows: readonly (readonly string[])[],
+  empty: string,
+  widthMax?: number,
+): readonly string[] {
+  return rows.length === 0 ? [empty] : columns([head, ...rows], widthMax)
 }
 
 /** One line of JSON. Micro-token amounts become integer strings; terminal control characters are escaped. */

@@ -41,13 +41,13 @@ test('an administrator with a role changes what the role permits, and the audit 
   )
 
   const [head, newest] = (await run(ada, 'audit', 'list', '--instance', instanceId, '--limit', '1')).out.split('\n')
-  expect(cells(head)).toEqual(['AT', 'BY', 'NAME', 'CHANGE', 'OBJECT', 'DETAIL'])
+  expect(cells(head)).toEqual(['AT', 'NAME', 'CHANGE', 'OBJECT', 'BY', 'DETAIL'])
   expect(cells(newest)).toEqual([
     new Date(twin.now).toISOString(),
-    'administrator',
     'Ada',
     'set cloud reserve',
     'instance Test line item ACT-1',
+    'administrator',
     'tokens: 2.5',
   ])
   const paged = await run(all, 'audit', 'list', '--limit', '1')

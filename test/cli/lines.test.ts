@@ -38,6 +38,22 @@ describe('a name with characters that a terminal obeys', () => {
     expect(lines).toEqual([`${'x'.repeat(200)}  a`, 'short   b', 'longer  c'])
   })
 
+  it('is cut where the terminal ends, except in the first two columns', () => {
+    const rows = [
+      ['NAME', 'STATE', 'OBJECT', 'BY'],
+      ['a', 'active', '0123456789'.repeat(4), 'Ada'],
+      ['b', 'active', '日本語日本語日本語日本語', 'Ada'],
+    ]
+    expect(columns(rows, 33)).toEqual([
+      'NAME  STATE   OBJECT',
+      'a     active  012345678901234567…',
+      'b     active  日本語日本語日本語…',
+    ])
+    expect(columns(rows, 29)).toEqual(['NAME  STATE', 'a     active', 'b     active'])
+    expect(columns([['x'.repeat(60), 'active', 'y']], 40)).toEqual([`${'x'.repeat(60)}  active`])
+    expect(columns(rows)).toEqual(columns(rows, 70))
+  })
+
   it('is one of very many', () => {
     expect(columns(Array.from({ length: 200_000 }, () => ['a', 'b']))).toHaveLength(200_000)
   })

@@ -37,7 +37,7 @@ describe('set', () => {
     // What the options do not name stays.
     expect((await run(...set, '3000')).out).toBe('line item FIRST: changed\n')
     expect(await table('line-items', 'list')).toEqual([['FIRST', 'DEPLOYED', '3,000', '0', 'MONTHLY']])
-    const actions = (await table('audit', 'list', '--limit', '4')).map(([, , , change]) => change)
+    const actions = (await table('audit', 'list', '--limit', '4')).map(([, , change]) => change)
     expect(actions).toEqual(['map line item', 'map line item', 'map line item', 'create instance'])
   })
 

@@ -12,8 +12,9 @@ import { Service } from '../nouns/service.ts'
 import type { Io } from '../io.ts'
 import { callerText } from '../sign-in/caller.ts'
 import { jsonLine, table, writeLines } from '../lines.ts'
+import { type ListFlags, widthFor, withListOptions } from '../lists.ts'
 
-interface AuditFlags extends AdministratorFlags {
+interface AuditFlags extends AdministratorFlags, ListFlags {
   readonly device?: string
   readonly instance?: string
   readonly by?: string
@@ -31,7 +32,7 @@ const LIMIT_MAX = 1_000_000
 
 export function command(io: Io): Command {
   const audit = new Command('audit').description('Lists who changed what in the cloud.')
-  withAdministratorFlags(audit.command('list'))
+  const listed = withAdministratorFlags(audit.command('list'))
     .description(
       'Lists who changed what in the cloud, newest first: rules, line items, rate tables, keys, configuration, devices and sessions.',
     )
@@ -48,8 +49,7 @@ export function command(io: Io): Command {
       'only records before those of the list that printed this cursor',
       wholeNumberArgument(1, Number.MAX_SAFE_INTEGER),
     )
-    .option('--json', 'print one JSON document per line')
-    .action((flags: AuditFlags) => list(flags, io))
+  withListOptions(listed).action((flags: AuditFlags) => list(flags, io))
   return examples(audit, [
     'tallygate audit list --limit 10',
     'tallygate audit list --device press-7 --json',
@@ -77,13 +77,13 @@ async function list(flags: AuditFlags, io: Io): Promise<void> {
     flags.json === true ? new Map() : await namesFor(new Set(['instances', 'devices'] as const), service)
   const rows = records.map(({ at, by: actor, action: change, ...object }) => [
     new Date(at).toISOString(),
-    actor.kind.toLowerCase(),
     actorText(actor),
     change.toLowerCase().replaceAll('_', ' '),
     objectText(object, names),
+    actor.kind.toLowerCase(),
     object.detail === null ? '' : detailInWords(object.detail),
   ])
-  const lines = table(['AT', 'BY', 'NAME', 'CHANGE', 'OBJECT', 'DETAIL'], rows, 'No records.')
+  const lines = table(['AT', 'NAME', 'CHANGE', 'OBJECT', 'BY', 'DETAIL'], rows, 'No records.', widthFor(flags, io))
   writeLines(io.stdout, flags.json === true ? records.map(jsonLine) : lines)
   if (next !== null) io.stderr.write(`There are more records: repeat the command with --before ${next}\n`)
 }

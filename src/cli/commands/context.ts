@@ -6,6 +6,7 @@ import { changeContexts, contextNamed, readContexts } from '../contexts.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { jsonLine, table, writeLines } from '../lines.ts'
+import { type ListFlags, widthFor, withListOptions } from '../lists.ts'
 
 type AddFlags = AdministratorFlags & { readonly url: string }
 
@@ -22,11 +23,10 @@ export function command(io: Io): Command {
     .option('--kid <id>', 'key id (default: its RFC 7638 thumbprint)')
     .option('--ca-file <file>', "authority of the cloud's certificate (PEM), besides those of the system")
     .action((name: string, flags: AddFlags) => add(name, flags, io))
-  context
-    .command('list')
-    .description('Lists the contexts. Keys are not shown, only their files.')
-    .option('--json', 'print one JSON document per line for each context')
-    .action((flags: { readonly json?: true }) => list(flags, io))
+  const listed = context.command('list').description('Lists the contexts. Keys are not shown, only their files.')
+  withListOptions(listed, 'print one JSON document per line for each context').action((flags: ListFlags) =>
+    list(flags, io),
+  )
   context
     .command('use')
     .description('Makes a context the current one.')
@@ -74,10 +74,10 @@ async function add(name: string, { url, adminKey, kid, caFile }: AddFlags, io: I
   writeLines(io.stdout, [`Added ${name}: ${url}. ${next}`])
 }
 
-function list({ json }: { readonly json?: true }, io: Io): void {
+function list(flags: ListFlags, io: Io): void {
   const { current, contexts } = readContexts(io)
   const all = Object.entries(contexts).map(([name, context]) => ({ name, current: name === current, ...context }))
-  if (json === true) {
+  if (flags.json === true) {
     writeLines(io.stdout, all.map(jsonLine))
     return
   }
@@ -89,5 +89,5 @@ function list({ json }: { readonly json?: true }, io: Io): void {
     caFile,
   ])
   const empty = 'No contexts. Add one with: tallygate context add <name> --url <url> --admin-key <file>'
-  writeLines(io.stdout, table(['', 'NAME', 'URL', 'KEY', 'CA FILE'], rows, empty))
+  writeLines(io.stdout, table(['', 'NAME', 'URL', 'KEY', 'CA FILE'], rows, empty, widthFor(flags, io)))
 }

@@ -17,7 +17,8 @@ import { type AdministratorFlags, administrator, withAdministratorFlags } from '
 import { durationBetween, labelArgument, readFileArgument } from '../arguments.ts'
 import { collect } from '../collect.ts'
 import { makePrivateDirectory } from '../atomic-write.ts'
-import { columns, instantText, jsonLine, writeLines } from '../lines.ts'
+import { instantText, jsonLine, table, writeLines } from '../lines.ts'
+import { type ListFlags, widthFor, withListOptions } from '../lists.ts'
 import { examples } from '../examples.ts'
 import { DEVICES_PER_TOKEN, addDeviceCommands, shortState, unreported } from '../device-commands.ts'
 import type { Io } from '../io.ts'
@@ -37,10 +38,9 @@ interface ProvisionFlags extends AdministratorFlags {
   readonly ttl?: number
 }
 
-interface ListFlags extends AdministratorFlags {
+interface DeviceListFlags extends AdministratorFlags, ListFlags {
   readonly instance?: string
   readonly label?: readonly string[]
-  readonly wide?: true
   readonly watch?: true
   readonly every: number
 }
@@ -85,17 +85,16 @@ export function command(io: Io): Command {
     .option('--ttl <duration>', 'validity of each token (default: 24h)', enrollmentLifetime)
     .option('--json', 'print one JSON document per line for each device')
     .action((list: string, flags: ProvisionFlags) => provisionList(list, flags, io))
-  withAdministratorFlags(devices.command('list'))
+  const listed = withAdministratorFlags(devices.command('list'))
     .description('Lists the devices in order of enrollment.')
     .option('--instance <name>', 'only devices that serve this instance: its name or id')
     .option('--label <key=value>', 'only devices that have this label; can be repeated', collect(labelArgument))
-    .addOption(new Option('--wide', 'show all columns, also those that do not fit the terminal').conflicts('json'))
-    .option('--json', 'print one JSON document per line for each device')
+  withListOptions(listed, 'print one JSON document per line for each device')
     .addOption(
       new Option('--watch', 'repeat: redraw on a terminal, otherwise print one line per change').conflicts('json'),
     )
     .addOption(everyOption('10s'))
-    .action((flags: ListFlags) =>
+    .action((flags: DeviceListFlags) =>
       flags.watch === true ? watch(() => look(flags, io), flags.every, io) : list(flags, io),
     )
   addLineItemCommands(devices, io)
@@ -220,16 +219,16 @@ async function provisionList(path: string, flags: ProvisionFlags, io: Io): Promi
   if (failed > 0) io.exitWith(1)
 }
 
-async function list(flags: ListFlags, io: Io): Promise<void> {
+async function list(flags: DeviceListFlags, io: Io): Promise<void> {
   const devices = await allDevices(flags, io)
-  writeLines(io.stdout, flags.json === true ? devices.map(jsonLine) : table(devices, widthFor(flags, io)))
+  writeLines(io.stdout, flags.json === true ? devices.map(jsonLine) : tableOf(devices, widthFor(flags, io)))
 }
 
 /** An unreachable cloud is shown, not an error. */
-async function look(flags: ListFlags, io: Io): Promise<Seen> {
+async function look(flags: DeviceListFlags, io: Io): Promise<Seen> {
   try {
     const devices = await allDevices(flags, io)
-    return { page: table(devices, widthFor(flags, io)), lines: table(devices) }
+    return { page: tableOf(devices, widthFor(flags, io)), lines: tableOf(devices) }
   } catch (error) {
     if (!(error instanceof CodedError) || error.code !== 'SERVICE_UNREACHABLE') throw error
     const lines = [`NO RESPONSE  ${error.message}`]
@@ -237,13 +236,8 @@ async function look(flags: ListFlags, io: Io): Promise<Seen> {
   }
 }
 
-/** Of a terminal whose size is known. */
-function widthFor({ wide }: ListFlags, { stdout }: Io): number | undefined {
-  return wide === true || stdout.isTTY !== true || stdout.columns === 0 ? undefined : stdout.columns
-}
-
 async function allDevices(
-  flags: Pick<ListFlags, 'instance' | 'label'> & AdministratorFlags,
+  flags: Pick<DeviceListFlags, 'instance' | 'label'> & AdministratorFlags,
   io: Io,
 ): Promise<readonly DeviceState[]> {
   using client = await administrator(flags, io)
@@ -260,8 +254,7 @@ async function allDevices(
   return devices
 }
 
-function table(devices: readonly DeviceState[], widthMax?: number): readonly string[] {
-  if (devices.length === 0) return ['No devices.']
+function tableOf(devices: readonly DeviceState[], widthMax?: number): readonly string[] {
   const rows = devices.map((device) => [
     device.name ?? device.id,
     shortState(device),
@@ -276,7 +269,7 @@ function table(devices: readonly DeviceState[], widthMax?: number): readonly str
     labelsText(device.labels),
     device.id,
   ])
-  return columns([HEAD, ...rows], widthMax)
+  return table(HEAD, rows, 'No devices.', widthMax)
 }
 
 /** The first ones fit 80 characters. */

@@ -9,9 +9,12 @@ import { wholeNumberArgument } from '../arguments.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { instantText, jsonLine, table, writeLines } from '../lines.ts'
+import { type ListFlags, widthFor, withListOptions } from '../lists.ts'
 import { Service } from '../nouns/service.ts'
 
-interface ListFlags extends AdministratorFlags {
+type SinkFlags = AdministratorFlags & ListFlags
+
+interface EventFlags extends SinkFlags {
   readonly instance?: string
   readonly device?: string
   readonly type?: string
@@ -34,28 +37,25 @@ export function command(io: Io): Command {
     'Shows events of the cloud, and sends them to sinks again. The settings of the cloud name the sinks.',
   )
   const named = (name: string): Command => withAdministratorFlags(events.command(name))
-  named('list')
+  const listed = named('list')
     .description('Lists events of line items and devices, newest first. Usage is not listed: see tallygate usage.')
     .option('--instance <name>', 'only events of this instance: its name or id')
     .option('--device <name>', 'only events of this device: its name or id')
     .option('--type <type>', 'only this type, such as device.enrolled', typeArgument)
     .option('--limit <n>', 'maximum number of events', wholeNumberArgument(1, PAGE_MAX), 100)
     .option('--before <position>', 'only events before those of the list that printed this position', positionArgument)
-    .option('--json', 'print one JSON document per line')
-    .action((flags: ListFlags) => list(flags, io))
+  withListOptions(listed).action((flags: EventFlags) => list(flags, io))
   named('show')
     .description('Shows an event as sinks receive it, in JSON. It can be usage.')
     .argument('<id>', 'id of the event')
     .action((id: string, flags: AdministratorFlags) => show(id, flags, io))
-  named('sinks')
+  withListOptions(named('sinks'))
     .description('Lists sinks, how far each has got, and why it fails.')
-    .option('--json', 'print one JSON document per line')
-    .action((flags: AdministratorFlags) => sinks(flags, io))
-  named('dead-letters')
+    .action((flags: SinkFlags) => sinks(flags, io))
+  withListOptions(named('dead-letters'))
     .description('Lists events that a sink has rejected, oldest first.')
     .argument('<sink>', 'name of the sink')
-    .option('--json', 'print one JSON document per line')
-    .action((sink: string, flags: AdministratorFlags) => deadLetters(sink, flags, io))
+    .action((sink: string, flags: SinkFlags) => deadLetters(sink, flags, io))
   named('replay')
     .description('Sends events to a sink again, with the same ids.')
     .argument('<sink>', 'name of the sink')
@@ -87,7 +87,7 @@ export function command(io: Io): Command {
 
 type Event = Readonly<Record<string, unknown>>
 
-async function list(flags: ListFlags, io: Io): Promise<void> {
+async function list(flags: EventFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
   const service = new Service(client)
   const query = queryText({
@@ -97,10 +97,8 @@ async function list(flags: ListFlags, io: Io): Promise<void> {
   })
   const { events, next } = await eventsAt(client, query)
   const rows = events.map(({ time, type, subject, id }) => [time, type, subject, id].map(String))
-  writeLines(
-    io.stdout,
-    flags.json === true ? events.map(jsonLine) : table(['AT', 'TYPE', 'SUBJECT', 'ID'], rows, 'No events.'),
-  )
+  const lines = table(['AT', 'TYPE', 'SUBJECT', 'ID'], rows, 'No events.', widthFor(flags, io))
+  writeLines(io.stdout, flags.json === true ? events.map(jsonLine) : lines)
   if (next !== null) io.stderr.write(`There are more events: repeat the command with --before ${next}\n`)
 }
 
@@ -118,13 +116,13 @@ async function eventsAt(client: HttpClient, query: string) {
 
 type Sink = z.infer<typeof eventSinkState>
 
-async function sinks(flags: AdministratorFlags, io: Io): Promise<void> {
+async function sinks(flags: SinkFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
   const { sinks: all } = await client.json({ method: 'GET', path: SINKS }, eventSinkList)
-  writeLines(io.stdout, flags.json === true ? all.map(jsonLine) : sinkTable(all))
+  writeLines(io.stdout, flags.json === true ? all.map(jsonLine) : sinkTable(all, widthFor(flags, io)))
 }
 
-function sinkTable(all: readonly Sink[]): readonly string[] {
+function sinkTable(all: readonly Sink[], widthMax?: number): readonly string[] {
   const rows = all.map((sink) => [
     sink.name,
     sink.settings?.kind ?? '-',
@@ -135,7 +133,7 @@ function sinkTable(all: readonly Sink[]): readonly string[] {
     sink.problem ?? '',
   ])
   const head = ['SINK', 'KIND', 'STATE', 'LAST DELIVERY', 'DEAD LETTERS', 'POSITION', 'PROBLEM']
-  return table(head, rows, 'No sinks: name them in the settings (events.webhooks, events.nats_url).')
+  return table(head, rows, 'No sinks: name them in the settings (events.webhooks, events.nats_url).', widthMax)
 }
 
 function stateOf({ settings, failingSince, behind }: Sink): string {
@@ -144,7 +142,7 @@ function stateOf({ settings, failingSince, behind }: Sink): string {
   return behind ? 'sending' : 'up to date'
 }
 
-async function deadLetters(sink: string, flags: AdministratorFlags, io: Io): Promise<void> {
+async function deadLetters(sink: string, flags: SinkFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
   const rows: z.infer<typeof deadLetterList>['deadLetters'] = []
   for (let next: string | null = '0'; next !== null;) {
@@ -154,7 +152,7 @@ async function deadLetters(sink: string, flags: AdministratorFlags, io: Io): Pro
     next = page.next
   }
   const cells = rows.map(({ at, type, eventId, problem }) => [new Date(at).toISOString(), type, eventId, problem])
-  const lines = table(['AT', 'TYPE', 'ID', 'PROBLEM'], cells, 'No dead letters.')
+  const lines = table(['AT', 'TYPE', 'ID', 'PROBLEM'], cells, 'No dead letters.', widthFor(flags, io))
   writeLines(io.stdout, flags.json === true ? rows.map(jsonLine) : lines)
 }
 

@@ -16,7 +16,8 @@ import {
   withSocketFlag,
 } from '../local-agent.ts'
 import { uuidArgument } from '../arguments.ts'
-import { columns, jsonLine, writeLines } from '../lines.ts'
+import { columns, jsonLine, table, writeLines } from '../lines.ts'
+import { type ListFlags, widthFor, withListOptions } from '../lists.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { itemRequestBody, type ItemRequestFlags, withItemRequest } from '../item-request.ts'
@@ -45,9 +46,9 @@ export function command(io: Io): Command {
       const created = await client.json({ method: 'POST', path: SESSIONS, body }, sessionCreated)
       io.stdout.write(`${flags.json === true ? jsonLine(created) : created.sessionId}\n`)
     })
-  withJson(withSocketFlag(group.command('list')))
+  withListOptions(withSocketFlag(group.command('list')))
     .description('Lists the live sessions that the caller can see, newest first.')
-    .action((flags: SocketFlags) => list(flags, io))
+    .action((flags: SocketFlags & ListFlags) => list(flags, io))
   withJson(ofSession('show'))
     .description('Shows the state of a session.')
     .action((id: string, flags: SocketFlags) => show(id, flags, io))
@@ -108,7 +109,7 @@ function withJson(command: Command): Command {
   return command.option('--json', 'print one JSON document per line')
 }
 
-async function list(flags: SocketFlags, io: Io): Promise<void> {
+async function list(flags: SocketFlags & ListFlags, io: Io): Promise<void> {
   using client = agentClient(flags, io)
   const sessions = await client.json({ method: 'GET', path: SESSIONS }, liveSessions)
   if (flags.json === true) {
@@ -122,8 +123,8 @@ async function list(flags: SocketFlags, io: Io): Promise<void> {
     chargedUntil === 0 ? '-' : new Date(chargedUntil).toISOString(),
     instanceInWords({ instanceId, name: names.get(instanceId) ?? null }),
   ])
-  if (rows.length === 0) io.stdout.write('No live sessions.\n')
-  else writeLines(io.stdout, columns([['session', 'state', 'charged until', 'instance'], ...rows]))
+  const head = ['session', 'state', 'charged until', 'instance']
+  writeLines(io.stdout, table(head, rows, 'No live sessions.', widthFor(flags, io)))
 }
 
 async function show(id: string, flags: SocketFlags, io: Io): Promise<void> {

@@ -6,7 +6,8 @@ import { timeArgument, wholeNumberArgument } from '../arguments.ts'
 import { collect } from '../collect.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
-import { columns, jsonLine, writeLines } from '../lines.ts'
+import { columns, jsonLine, table, writeLines } from '../lines.ts'
+import { type ListFlags, widthFor, withListOptions } from '../lists.ts'
 import { type Settable, isRow, plan, problemsOf, withTimes } from './change.ts'
 import { type Path, readDocument } from './document.ts'
 import { type Field, type Names, type Noun, type Scope, instantText, textOf } from './noun.ts'
@@ -14,7 +15,7 @@ import { NOUNS } from './nouns.ts'
 import { type Row, Service, notFound, severalNamed } from './service.ts'
 import { type SiteObject, repeated } from './site.ts'
 
-interface Flags extends AdministratorFlags {
+interface Flags extends AdministratorFlags, ListFlags {
   readonly instance?: string
   readonly since?: number
   readonly until?: number
@@ -49,12 +50,13 @@ function addReaders(group: Command, noun: Noun, io: Io): void {
       .option('--refused', 'only refused requests')
       .option('--limit <n>', 'maximum number of records, oldest first', wholeNumberArgument(1, 100_000), 1_000)
   }
-  list.option('--json', 'print one JSON document per line, with exact amounts').action(async (flags: Flags) => {
+  withListOptions(list, 'print one JSON document per line, with exact amounts').action(async (flags: Flags) => {
     using client = await administrator(flags, io)
     const service = new Service(client)
     const found = await noun.list(service, await scopeOf(noun, service, flags, io))
     const rows = found.slice(0, flags.limit)
-    writeLines(io.stdout, flags.json === true ? rows.map(jsonLine) : await tableOf(noun, rows, service))
+    const lines = flags.json === true ? rows.map(jsonLine) : await tableOf(noun, rows, service, widthFor(flags, io))
+    writeLines(io.stdout, lines)
     if (rows.length < found.length) io.stderr.write(`There are more ${several(noun)}. ${MORE}\n`)
   })
   if (noun.since === true) return
@@ -209,14 +211,17 @@ function isSame(noun: Settable, row: Row, object: Row): boolean {
   return noun.nameOf(row) === noun.nameOf(noun.set.complete(object, {}, 0))
 }
 
-async function tableOf(noun: Noun, rows: readonly Row[], service: Service): Promise<readonly string[]> {
-  if (rows.length === 0) return [`No ${noun.name.replaceAll('-', ' ')}.`]
+async function tableOf(
+  noun: Noun,
+  rows: readonly Row[],
+  service: Service,
+  widthMax: number | undefined,
+): Promise<readonly string[]> {
   const names = await namesFor(new Set(noun.columns.flatMap((column) => column.named ?? [])), service)
   const lines = rows.flatMap((row) => noun.lines?.(row) ?? [row])
-  return columns([
-    noun.columns.map(({ head }) => head),
-    ...lines.map((line) => noun.columns.map((column) => column.of(line, names))),
-  ])
+  const head = noun.columns.map((column) => column.head)
+  const cells = lines.map((line) => noun.columns.map((column) => column.of(line, names)))
+  return table(head, cells, `No ${noun.name.replaceAll('-', ' ')}.`, widthMax)
 }
 
 export async function namesFor(lists: ReadonlySet<'instances' | 'devices'>, service: Service): Promise<Names> {
