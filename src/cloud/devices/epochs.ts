@@ -1,4 +1,4 @@
-/** The first state of an epoch, and its end by fencing. */
+/** The first state of an epoch, its activity, and its end by fencing. */
 import { CHAIN_START } from '../../protocol/signing.ts'
 import type { Device, Epoch, FenceReason, Moment } from '../storage/device-records.ts'
 import type { Transaction } from '../storage/store.ts'
@@ -37,4 +37,11 @@ export async function fenceCurrent(tx: Transaction, device: Device, reason: Fenc
 export function fenced(epoch: Epoch, reason: FenceReason, { now, present }: Moment): Epoch {
   if (epoch.status !== 'ACTIVE') return epoch
   return { ...epoch, status: 'FENCED', fencedAt: now, fenceReason: reason, quietSince: present }
+}
+
+/** A device that never receives responses is still alive: its epoch is not inactive. */
+export async function keepUnsettled(tx: Transaction, epoch: Epoch, present: number): Promise<Epoch> {
+  const heard = { ...epoch, quietSince: present }
+  await tx.edge.epochs.save(heard)
+  return heard
 }

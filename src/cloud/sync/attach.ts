@@ -8,7 +8,7 @@ import type { Keyring } from '../devices/keyring.ts'
 import { requireNotSuspended, requireTrusted } from '../storage/require-trusted.ts'
 import { EPOCHS_FORGOTTEN_MAX } from '../devices/limits.ts'
 import type { Device, Epoch } from '../storage/device-records.ts'
-import { fenceCurrent, fenced, newEpoch } from '../devices/epochs.ts'
+import { fenceCurrent, fenced, keepUnsettled, newEpoch } from '../devices/epochs.ts'
 import { ATTACH_WINDOW_MS, type EdgeTerms } from '../devices/terms.ts'
 
 export interface Attach {
@@ -59,13 +59,6 @@ export async function attach(
     await tx.edge.devices.save({ ...device, epoch: number, software: request.software, backlog: 0 })
     return answer
   })
-}
-
-/** A device that never receives responses is still alive: its epoch is not inactive. */
-export async function keepUnsettled(tx: Transaction, epoch: Epoch, present: number): Promise<Epoch> {
-  const heard = { ...epoch, quietSince: present }
-  await tx.edge.epochs.save(heard)
-  return heard
 }
 
 /** Null unless the device knows more of the epoch that it leaves than a restored cloud does, or did at some time. */

@@ -1,7 +1,6 @@
 /** Judges an opened segment in a transaction: merges it, or keeps it as evidence. A resent one gets its first response. */
 import { type MergeOutcome, receive } from '../../core/sync/receive.ts'
-import { keepUnsettled } from './attach.ts'
-import { fenceCurrent, fenced, newEpoch } from '../devices/epochs.ts'
+import { fenceCurrent, fenced, keepUnsettled, newEpoch } from '../devices/epochs.ts'
 import { lockSessions } from '../sessions/device-sessions.ts'
 import { fitOf } from './merge/fit-of.ts'
 import { keepFork } from './merge/keep-fork.ts'
