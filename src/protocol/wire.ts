@@ -109,13 +109,8 @@ function quotedNumber({ input }: { readonly input?: unknown }): string | undefin
   return `must be a number, not text: write ${input} without quotes`
 }
 
-/** JSON.stringify writes the bare number; typed `number` because readers get one. */
 export function tokensNumber(amount: Micro): number {
   return rawNumber(formatMicro(amount))
-}
-
-export function integerNumber(text: string): number {
-  return rawNumber(text)
 }
 
 export function exactNumber(value: Decimal): number {
@@ -125,7 +120,8 @@ export function exactNumber(value: Decimal): number {
 /** ECMAScript's JSON.rawJSON, which the library types do not declare. */
 const { rawJSON } = JSON as unknown as { rawJSON: (text: string) => number }
 
-function rawNumber(text: string): number {
+/** JSON.stringify writes the bare number; typed `number` because readers get one. */
+export function rawNumber(text: string): number {
   const number = Number(text)
   return String(number) === text ? number : rawJSON(text)
 }

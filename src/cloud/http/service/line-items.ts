@@ -1,6 +1,6 @@
 /** Line item operations. Source: interface, Line items and Errors. */
 import { z } from 'zod'
-import { integerNumber, tokensNumber } from '../../../protocol/wire.ts'
+import { rawNumber, tokensNumber } from '../../../protocol/wire.ts'
 import {
   type LineItemWire,
   lineItemBodies,
@@ -103,8 +103,7 @@ function invalid(version: ApiVersion, problems: readonly string[]): Answer {
 
 function lineItemToWire(version: ApiVersion, { record, used }: LineItemUse): LineItemWire {
   const { rateTableSeries, overdraftType, overdraftLimit, resetFrequency, given } = record
-  const shown = (number: number, text: string | undefined): number =>
-    text === undefined ? number : integerNumber(text)
+  const shown = (number: number, text: string | undefined): number => (text === undefined ? number : rawNumber(text))
   return {
     activationId: record.id,
     state: record.state,
