@@ -3,6 +3,7 @@
  * that cannot be abused. The wall clock, which can be changed, is only a best estimate within the interval.
  */
 import type { ClockReading } from '../../core/rules/decision.ts'
+import { INSTANT_MAX } from '../../protocol/wire.ts'
 
 export interface TimeSource {
   wall(): number
@@ -25,9 +26,6 @@ const DRIFT_PPM = 200
 
 /** Maximum lag of a boot-time reading, ms: the clock has steps of 10 ms, and a reading may be cached for one. */
 const STEP_MS = 11
-
-/** The end of the year 9999. */
-const LAST_INSTANT = 253_402_300_799_999
 
 export class Clock {
   readonly #source: TimeSource
@@ -104,5 +102,5 @@ function drift(elapsed: number): number {
 }
 
 function bounded(instant: number): number {
-  return Math.min(Math.max(0, instant), LAST_INSTANT)
+  return Math.min(Math.max(0, instant), INSTANT_MAX)
 }

@@ -2,12 +2,10 @@
 import { type AccountId, lineAccount } from '../../core/accounts/account.ts'
 import { periodAt } from '../../core/rules/compile.ts'
 import type { Period } from '../../core/rules/policy.ts'
+import { INSTANT_MAX } from '../../protocol/wire.ts'
 import type { Calendar, ConsumptionLimitRecord, LineItemRecord, ResetFrequency } from '../storage/records.ts'
 
 type Frequency = Exclude<ResetFrequency, 'NONE'>
-
-/** The end of the year 9999. */
-const LAST_INSTANT = 253_402_300_799_999
 
 /** Periods listed after the current one. A policy is renewed when half of them have begun. */
 const PERIODS_AHEAD: Readonly<Record<Frequency, number>> = { DAILY: 62, WEEKLY: 26, MONTHLY: 24, YEARLY: 10 }
@@ -77,15 +75,15 @@ function list(
   const periods: Period[] = []
   for (let count = Math.max(0, current - 1); count <= current + ahead; count += 1) {
     const [begin, end] = [from(count), from(count + 1)]
-    if (count > 0 && begin > LAST_INSTANT) break
+    if (count > 0 && begin > INSTANT_MAX) break
     periods.push({
       index: count === 0 ? first : next + count - 1,
       from: count === 0 ? null : begin,
-      until: end > LAST_INSTANT ? null : end,
+      until: end > INSTANT_MAX ? null : end,
     })
   }
   const due = from(current + Math.ceil(ahead / 2))
-  return { periods, due: due > LAST_INSTANT ? null : due }
+  return { periods, due: due > INSTANT_MAX ? null : due }
 }
 
 export function currentPeriod(calendar: Calendar, start: number, now: number): number {
