@@ -180,27 +180,23 @@ function fail(
   return { ok: false, retryAfterMs: typeof retryAfterMs === 'number' ? retryAfterMs : 0 }
 }
 
+const SUBJECTS: Readonly<Record<Step['kind'], string>> = {
+  enroll: 'enrollment',
+  attach: 'attach',
+  'send-segment': 'sync',
+  'seal-and-send': 'sync',
+  'prepare-key': KEY,
+  'announce-key': KEY,
+  'replace-key': KEY,
+  'show-links': KEY,
+  'fetch-policy': 'link',
+  'open-session': 'link',
+  heartbeat: 'link',
+}
+
 function subjectOf(step: Step | undefined, { code }: CodedError): string {
   if (code === 'CLOUD_UNREACHABLE' || code === 'TRUST_MISMATCH') return 'cloud'
   if (code === 'NOT_RECORDED') return 'journal'
   if (code === 'DEVICE_REVOKED') return REVOCATION
-  switch (step?.kind) {
-    case 'enroll':
-      return 'enrollment'
-    case 'attach':
-      return 'attach'
-    case 'send-segment':
-    case 'seal-and-send':
-      return 'sync'
-    case 'prepare-key':
-    case 'announce-key':
-    case 'replace-key':
-    case 'show-links':
-      return KEY
-    case 'fetch-policy':
-    case 'open-session':
-    case 'heartbeat':
-    case undefined:
-      return 'link'
-  }
+  return step === undefined ? 'link' : SUBJECTS[step.kind]
 }
