@@ -96,39 +96,44 @@ export interface Lack {
   readonly noted: Shortages
 }
 
-/** Notes a shortage and notifies devices that can return tokens. The account is locked. */
-export async function noteLack({ deps, tx, now }: ShortageContext, lack: Lack): Promise<void> {
-  const { terms } = deps
-  const { pool, who, deviceId, lacking, recalled, usable, share, returnable } = lack
-  const { account } = pool
-  const { own: before, othersLacking } = lack.noted
+/** Notes a shortage, and recalls tokens of other devices if they can end it. The account is locked. */
+export async function noteLack(context: ShortageContext, lack: Lack): Promise<void> {
+  const { deps, tx, now } = context
+  const { pool, who, lacking, recalled, usable, returnable } = lack
+  const before = lack.noted.own
   const isRecalled = recalled > 0n && returnable.all > 0n && lacking <= usable + returnable.all
   const enough = countable(free(pool) - usable + (lacking > 0n ? lacking : 1n))
-  const isSame = before !== undefined && before.lacking > 0n && lacking > 0n && isShortNow(before, now, terms)
+  const isSame = before !== undefined && before.lacking > 0n && lacking > 0n && isShortNow(before, now, deps.terms)
   const since = isSame ? before.since : now
   const notifiedAt = before?.notifiedAt ?? null
-  const noted = { account, who, lacking: countable(lacking), enough, since, at: now, notifiedAt }
-  if (!isRecalled) {
-    // Nothing to recall: do not rewrite the note with every sync.
-    if (before?.enough === enough && before.keep === null && before.at > now - REBALANCE_MS / 2) return
-    await tx.edge.shortages.save({ ...noted, keep: null, recalledAt: before?.recalledAt ?? null })
-    return
-  }
+  const note = { account: pool.account, who, lacking: countable(lacking), enough, since, at: now, notifiedAt }
+  if (isRecalled) return recall(context, lack, note)
+  // Nothing to recall: do not rewrite the note with every sync.
+  if (before?.enough === enough && before.keep === null && before.at > now - REBALANCE_MS / 2) return
+  await tx.edge.shortages.save({ ...note, keep: null, recalledAt: before?.recalledAt ?? null })
+}
+
+/** Saves how much each device may keep, and notifies those with more, until they can return what is missing. */
+async function recall(
+  { deps: { terms }, tx, now }: ShortageContext,
+  { deviceId, lacking, recalled, share, noted }: Lack,
+  note: Omit<Shortage, 'keep' | 'recalledAt'>,
+): Promise<void> {
   const others = await tx.edge.deviceAccounts.availableOfOthers(
-    account,
+    note.account,
     deviceId ?? '',
     overdueBefore(now, terms),
     RECALLS_NOTIFIED_MAX,
   )
-  const missing = recalled + othersLacking
+  const missing = recalled + noted.othersLacking
   const balances = others.map(({ available }) => available)
   // Returned tokens did not suffice, because devices had spent more than was known: recall everything.
-  const isLate = now - since >= terms.syncEveryMs
+  const isLate = now - note.since >= terms.syncEveryMs
   const keep = lacking === 0n ? share : isLate ? 0n : recallLevel(balances, share, missing)
   const againMs = lacking > 0n ? RECALL_AGAIN_MS : terms.syncEveryMs
-  const notifiedLast = before?.recalledAt ?? null
+  const notifiedLast = noted.own?.recalledAt ?? null
   const isNews = notifiedLast === null || notifiedLast <= now - againMs
-  await tx.edge.shortages.save({ ...noted, keep, recalledAt: isNews ? now : notifiedLast })
+  await tx.edge.shortages.save({ ...note, keep, recalledAt: isNews ? now : notifiedLast })
   if (!isNews) return
   const notifications: ChangeNotification[] = []
   let hoped = 0n
