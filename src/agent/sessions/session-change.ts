@@ -1,5 +1,4 @@
 /** A change of a session, with the entries that record it. A refund names exactly the accounts that were charged. */
-import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import { parseAccount } from '../../core/accounts/account.ts'
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import type { AccessRequest, ClockReading, Decision } from '../../core/rules/decision.ts'
@@ -9,10 +8,9 @@ import {
   type SessionEvent,
   type SessionItem,
   type Step,
-  putOff,
+  refundsByAccount,
   reservedItems,
   step,
-  unused,
 } from '../../core/sessions/session.ts'
 import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
 import type { MetaData, SessionEntryOf } from '../access/access.ts'
@@ -80,15 +78,6 @@ export function openingOf(next: KeptSession, moment: Moment): Change {
   return { next, entries: [plainEntry(headOf(next, 'OPENED', moment, moment.newCorrelationId()))] }
 }
 
-export function restOf({ session }: KeptSession, { earliest }: ClockReading): readonly Posting[] {
-  return refundPostings(refundable(unused(session, earliest)))
-}
-
-/** What a renewal gives back. */
-export function putOffOf({ session }: KeptSession, { earliest }: ClockReading): readonly Posting[] {
-  return refundPostings(refundable(putOff(session, earliest)))
-}
-
 /** The charged items; null unless all were granted. */
 export function chargedItems(
   items: AccessRequest['items'],
@@ -124,7 +113,7 @@ function plainEntry(head: Head): (n: number) => PendingEntry {
 }
 
 function refundEntry(head: Head, refund: readonly ReservedItem[]): (n: number) => PendingEntry {
-  const postings = refundPostings(refund)
+  const postings = [...refundsByAccount(refund)].map(([account, amount]) => ({ account, amount }))
   return (n) => {
     const body = JSON.stringify({
       n,
@@ -159,14 +148,6 @@ function refundable(refund: readonly ReservedItem[]): readonly ReservedItem[] {
   return refund
     .map(({ item, shares }) => ({ item, shares: shares.filter(({ charged }) => charged > 0n) }))
     .filter(({ shares }) => shares.length > 0)
-}
-
-function refundPostings(refund: readonly ReservedItem[]): readonly Posting[] {
-  const back = new Map<AccountId, bigint>()
-  for (const { accounts, charged } of refund.flatMap(({ shares }) => shares)) {
-    for (const account of accounts) back.set(account, (back.get(account) ?? 0n) + charged)
-  }
-  return [...back].map(([account, amount]) => ({ account, amount }))
 }
 
 function actionOf({ accounts }: ReservedShare): string | null {

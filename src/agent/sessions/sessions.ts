@@ -16,8 +16,10 @@ import {
   newSession,
   nextDue,
   step,
+  putOff,
+  refundsByAccount,
+  unused,
 } from '../../core/sessions/session.ts'
-import { sumPostings } from '../../core/accounts/grant.ts'
 import type { SessionCommand } from '../../protocol/edge/sessions.ts'
 import { CodedError, type ErrorCode } from '../../protocol/errors.ts'
 import { accessResponseText } from '../../protocol/service/access-response-text.ts'
@@ -30,16 +32,7 @@ import type { IdempotencyRecord, StoredSession } from '../ledger/journal.ts'
 import type { Ledger } from '../ledger/ledger.ts'
 import type { ActivePolicies } from '../policy/active-policies.ts'
 import { type KeptSession, keptSession, storedSession } from './kept-session.ts'
-import {
-  type Change,
-  type Moment,
-  changeBy,
-  changeByCharge,
-  chargedItems,
-  openingOf,
-  putOffOf,
-  restOf,
-} from './session-change.ts'
+import { type Change, type Moment, changeBy, changeByCharge, chargedItems, openingOf } from './session-change.ts'
 import type { Log } from '../../protocol/log.ts'
 
 export interface SessionsDeps {
@@ -340,7 +333,7 @@ export class Sessions {
     const { ledger } = this.#deps
     slot.quota = quota
     const refundAt = (reading: ClockReading): ReadonlyMap<AccountId, Micro> =>
-      slot.latest.epoch === ledger.epoch() ? sumPostings(restOf(slot.latest, reading)) : NO_REFUND
+      slot.latest.epoch === ledger.epoch() ? refundsByAccount(unused(slot.latest.session, reading.earliest)) : NO_REFUND
     const answer = await this.#charge(
       slot,
       { apiVersion, request, metaData, claim, quota, refundAt },
@@ -418,7 +411,7 @@ export class Sessions {
     const { ledger, onCharged } = this.#deps
     const { requester, charge } = slot.latest.session
     const refundAt = (reading: ClockReading): ReadonlyMap<AccountId, Micro> =>
-      slot.latest.epoch === ledger.epoch() ? sumPostings(putOffOf(slot.latest, reading)) : NO_REFUND
+      slot.latest.epoch === ledger.epoch() ? refundsByAccount(putOff(slot.latest.session, reading.earliest)) : NO_REFUND
     if (charge === null || requester === null) throw new Error('invariant: an ACTIVE session has items and a requester')
     const items = charge.items.map(({ item }) => item)
     const metaData = items.map(({ metaData: text }) => {

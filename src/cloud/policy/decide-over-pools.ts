@@ -7,7 +7,7 @@ import { meteredLeft } from '../../core/accounts/grant.ts'
 import { MICRO_MAX } from '../../core/pricing/amount.ts'
 import { decide, type Mode } from '../../core/rules/decide.ts'
 import { type AccessRequest, type Decision, type AvailableBalance, exactly } from '../../core/rules/decision.ts'
-import type { ReservedItem } from '../../core/sessions/session.ts'
+import { type ReservedItem, refundsByAccount } from '../../core/sessions/session.ts'
 import type { LoadedPolicy } from './load-policy.ts'
 import { capBy, capIn } from './rules-in-force.ts'
 import { charge, free, isSamePool, newPool, refund } from '../accounts/pool.ts'
@@ -281,15 +281,4 @@ export async function refundPools(tx: Transaction, refunded: readonly ReservedIt
     if (pool === undefined) throw new Error('invariant: what was charged has an account')
     return refund(pool, amount)
   })
-}
-
-function refundsByAccount(refunded: readonly ReservedItem[]): ReadonlyMap<AccountId, bigint> {
-  const back = new Map<AccountId, bigint>()
-  for (const { shares } of refunded) {
-    for (const { accounts, charged } of shares) {
-      if (charged === 0n) continue
-      for (const account of accounts) back.set(account, (back.get(account) ?? 0n) + charged)
-    }
-  }
-  return back
 }

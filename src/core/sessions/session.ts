@@ -250,6 +250,16 @@ export function putOff(session: Session, now: number): readonly ReservedItem[] {
   return isAhead(session, now) ? unused(session, now) : []
 }
 
+/** Tokens to return to each account, without amounts that round to zero. */
+export function refundsByAccount(refund: readonly ReservedItem[]): ReadonlyMap<AccountId, Micro> {
+  const back = new Map<AccountId, Micro>()
+  for (const { accounts, charged } of refund.flatMap(({ shares }) => shares)) {
+    if (charged === 0n) continue
+    for (const account of accounts) back.set(account, (back.get(account) ?? 0n) + charged)
+  }
+  return back
+}
+
 export function reservedItems(items: readonly SessionItem[], decision: Decision): readonly ReservedItem[] {
   const accountsOf = payingAccounts(decision)
   return items.map((item, index): ReservedItem => {
