@@ -16,6 +16,7 @@ import {
   isLive,
   newSession,
   nextDue,
+  refundsByAccount,
   step,
   unused,
 } from '../../../src/core/sessions/session.ts'
@@ -341,4 +342,14 @@ test('what is held names the accounts of its line item and of the action that al
   const refused: Decision = { items: [{ outcome: 'NOT_CHARGED' }], postings: [], warnings: [] }
   expect(() => reservedItems([item], refused)).toThrow('invariant')
   expect(() => reservedItems([item, item], decision)).toThrow('invariant')
+})
+
+test('refunds add up by account, without those of amounts that round to zero', () => {
+  const [first, second] = [lineAccount('i', 'L0', 0), lineAccount('i', 'L1', 0)]
+  const refund = [...held(5n, 0n), ...held(2n), ...held(0n, 0n, 0n)]
+  expect([...refundsByAccount(refund)]).toEqual([[first, 7n]])
+  expect([...refundsByAccount(held(1n, 3n))]).toEqual([
+    [first, 1n],
+    [second, 3n],
+  ])
 })
