@@ -26,11 +26,12 @@ export function readContexts(io: Io): Contexts {
   const path = contextsFile(io)
   const text = readIfExists(path, io)
   if (text === null) return { current: null, contexts: {} }
-  const parsed = contextsForm.safeParse(parseJson(text) ?? 'no JSON')
+  const json = parseJson(text)
+  const parsed = contextsForm.safeParse(json)
   if (parsed.success) return parsed.data
   throw new CodedError(
     'CONFIG_INVALID',
-    `${firstProblem(parsed.error, path)}. Delete the file and add the contexts again.`,
+    `${json === undefined ? `${path} is not JSON` : firstProblem(parsed.error, path)}. Delete the file and add the contexts again.`,
   )
 }
 

@@ -124,6 +124,7 @@ describe('a context', () => {
       const { code, err } = await run(['devices', 'list'])
       expect([text, code, err]).toEqual([text, 78, expect.stringMatching(`${file}.*Delete the file`)])
       expect(err).not.toContain('is missing')
+      expect(err.includes(`${file} is not JSON`)).toBe(text === '{')
     }
   })
 
