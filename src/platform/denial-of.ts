@@ -26,7 +26,7 @@ const STATX_BYTES = 256
 const STATX_ATTRIBUTES_AT = 8
 const STATX_ATTR_APPEND = 0x20
 
-type Statx = (directory: number, path: string, flags: number, mask: number, found: Buffer) => number
+type Statx = (...call: readonly [directory: number, path: string, flags: number, mask: number, found: Buffer]) => number
 
 /**
  * Reads the attribute, which changes nothing. Opening a database for the test, and closing it again, would drop the locks of
