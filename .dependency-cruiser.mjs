@@ -78,8 +78,8 @@ export default {
     mayImportOnly(
       'platform-is-small',
       '^src/platform/',
-      ['^src/(platform|protocol)/', ...builtins('fs', 'path', 'crypto', 'http', 'https', 'net', 'tls')],
-      'platform has adapters that both sides use: it imports protocol, the file system and the network.',
+      ['^src/(platform|protocol)/', ...builtins('fs', 'path', 'crypto', 'http', 'https', 'net', 'tls', 'module')],
+      'platform has adapters that both sides use: it imports protocol, the file system, the network and the C library.',
     ),
     {
       name: 'client-sees-the-wire',
