@@ -1,5 +1,7 @@
 /** The commands of `tallygate devices` that name a device, which follows at its next sync. */
 import type { Command } from 'commander'
+import type { HttpClient } from '../client/http.ts'
+import { parseAccount } from '../core/accounts/account.ts'
 import { accountInWords, counted, tokensInWords } from '../core/accounts/in-words.ts'
 import type { Micro } from '../core/pricing/amount.ts'
 import { deviceState, type DeviceState, deviceSessionCommandResult } from '../protocol/edge/administration.ts'
@@ -11,7 +13,9 @@ import { collect } from './collect.ts'
 import { columns, instantText, jsonLine, writeLines } from './lines.ts'
 import { instanceInWords } from './local-agent.ts'
 import type { Io } from './io.ts'
-import { Service } from './nouns/service.ts'
+import { listRules } from './nouns/actions.ts'
+import { textOf } from './nouns/noun.ts'
+import { type Row, Service } from './nouns/service.ts'
 
 interface Flags extends AdministratorFlags {
   readonly session?: string
@@ -58,7 +62,7 @@ export function addDeviceCommands(devices: Command, io: Io): void {
 async function show(named: string, flags: Flags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
   const deviceId = await new Service(client).deviceId(named)
-  print(await client.json({ method: 'GET', path: `${EDGE}/devices/${deviceId}` }, deviceState), flags, io)
+  await print(client, await client.json({ method: 'GET', path: `${EDGE}/devices/${deviceId}` }, deviceState), flags, io)
 }
 
 async function label(named: string, set: readonly string[], flags: Flags, io: Io): Promise<void> {
@@ -129,7 +133,7 @@ async function commandOne(named: string, what: string, flags: Flags, io: Io): Pr
   const device = `${EDGE}/devices/${deviceId}`
   const { session: sessionId } = flags
   if (sessionId === undefined) {
-    print(await client.json({ method: 'POST', path: `${device}/${what}` }, deviceState), flags, io)
+    await print(client, await client.json({ method: 'POST', path: `${device}/${what}` }, deviceState), flags, io)
     return
   }
   const answer = await client.json(
@@ -159,11 +163,34 @@ function noted(what: string, device: string, lastSyncAt: number | null): string 
   ].join('\n  ')
 }
 
-function print(device: DeviceState, { json }: Flags, io: Io): void {
-  writeLines(io.stdout, json === true ? [jsonLine(device)] : describe(device))
+async function print(client: HttpClient, device: DeviceState, { json }: Flags, io: Io): Promise<void> {
+  const lines = json === true ? [jsonLine(device)] : describe(device, await actionNames(client, device))
+  writeLines(io.stdout, lines)
 }
 
-function describe(device: DeviceState): readonly string[] {
+/** By the id of the action. Two actions of a line item can have one name, so the id goes with it. */
+async function actionNames(client: HttpClient, { outstanding }: DeviceState): Promise<ReadonlyMap<string, string>> {
+  const accounts = outstanding.map(({ account }) => parseAccount(account))
+  const instanceIds = new Set(accounts.flatMap((each) => (each?.kind === 'action' ? [each.instanceId] : [])))
+  const service = new Service(client)
+  const names = new Map<string, string>()
+  for (const instanceId of instanceIds) {
+    for (const { actions } of await listRules(service, { instanceId })) {
+      for (const { id, name, condition, conditionId } of actions as readonly Row[]) {
+        const known = [textOf(name), condition === conditionId ? '' : textOf(condition)].find((text) => text !== '')
+        if (known !== undefined) names.set(textOf(id), `${known} (${textOf(id)})`)
+      }
+    }
+  }
+  return names
+}
+
+function nameIn(names: ReadonlyMap<string, string>, account: string): string | undefined {
+  const parsed = parseAccount(account)
+  return parsed?.kind === 'action' ? names.get(parsed.actionId) : undefined
+}
+
+function describe(device: DeviceState, names: ReadonlyMap<string, string>): readonly string[] {
   const properties = columns([
     ['device', device.id],
     ['name', device.name ?? ''],
@@ -185,7 +212,7 @@ function describe(device: DeviceState): readonly string[] {
   const accounts = columns([
     ['ACCOUNT', 'OUTSTANDING', 'BILLED'],
     ...device.outstanding.map(({ account, unreported, billed }) => [
-      accountInWords(account),
+      accountInWords(account, nameIn(names, account)),
       tokensInWords(unreported),
       tokensInWords(billed),
     ]),

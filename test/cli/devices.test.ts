@@ -1,5 +1,6 @@
 import { jwtVerify } from 'jose'
 import { describe, expect, it, test } from 'vitest'
+import { actionAccount } from '../../src/core/accounts/account.ts'
 import type { DeviceStateWire } from '../../src/protocol/edge/administration.ts'
 import { instanceId } from './agent-status.ts'
 import { adminKeys, fakeService, readAdminKey } from './fake-service.ts'
@@ -220,6 +221,30 @@ test('what the twin refuses has the twin’s own code and words', async () => {
 
 test('a twin that does not answer is SERVICE_UNREACHABLE, exit code 69', async () => {
   expect(await devices('http://127.0.0.1:1/dm', 'list')).toMatchObject({ code: 69, out: '' })
+})
+
+test('the accounts of a device have the names of their actions, or of their conditions', async () => {
+  const [first, second, third] = ['1', '2', '3'].map((n) => `51a8d0c4-0000-4000-8000-00000000000${n}`)
+  const instance = '915716bf-f384-4248-8fc0-798d0f657773'
+  const outstanding = [first, second, third].map((id) => ({
+    account: actionAccount(instance, 'ACT-1', id!),
+    unreported: '1',
+    billed: '0',
+  }))
+  const actions = [
+    { id: first, name: 'Night shift', action: 'ALLOW', allocation: 5, used: 0 },
+    { id: second, conditionId: 'c1', action: 'ALLOW', allocation: 5, used: 0 },
+  ]
+  const rules = `GET /dm/api/v1.1/instances/${instance}`
+  await using twin = await fakeService('tcp', {
+    [`GET /dm/edge/api/v1/devices/${one.id}`]: { body: device(1, { outstanding }) },
+    [`${rules}/conditions`]: { body: [{ id: 'c1', name: 'Sales' }] },
+    [`${rules}/line-items/actions?next=0`]: { body: [{ lineItems: [{ lineItemId: 'ACT-1', actions }], next: 0 }] },
+  })
+  const { out } = await devices(twin.address, 'show', one.id)
+  for (const text of [`Night shift (${first})`, `Sales (${second})`, `${third} `]) {
+    expect(out).toContain(`\nACT-1, action ${text} `)
+  }
 })
 
 test('an invalid address is USAGE', async () => {

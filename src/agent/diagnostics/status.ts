@@ -1,8 +1,8 @@
-import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import { overdraftLeft } from '../../core/accounts/grant.ts'
 import type { LastBackup } from '../../protocol/local/last-backup.ts'
 import type { ReloadNotice } from '../../settings/reload.ts'
 import { roughly } from '../../core/accounts/in-words.ts'
+import { actionNameOf } from '../../core/rules/action-name.ts'
 import type { Clock } from '../runtime/clock.ts'
 import type { Journal, SalvageRecord } from '../ledger/journal.ts'
 import type { Ledger } from '../ledger/ledger.ts'
@@ -96,16 +96,6 @@ function wrongClockOf(clock: StatusDeps['clock']): AgentStatusWire['conditions']
   return { subject: 'clock', code: 'CLOCK_WRONG', message, since: now }
 }
 
-function actionNameOf(account: AccountId, policies: StatusDeps['policies']): string | null {
-  const parsed = parseAccount(account)
-  if (parsed?.kind !== 'action') return null
-  const policy = policies.get(parsed.instanceId.toLowerCase())?.compiled.policy
-  const actions = policy?.lineItems.find(({ id }) => id === parsed.lineItemId)?.actions
-  const action = actions?.find(({ id }) => id === parsed.actionId)
-  const condition = policy?.conditions.find(({ id }) => id === action?.conditionId)
-  return [action?.name, condition?.name].find((name) => typeof name === 'string' && name !== '') ?? null
-}
-
 export function statusOf(deps: StatusDeps): AgentStatusWire {
   const { ledger, clock } = deps
   const status = deps.link.status()
@@ -131,7 +121,7 @@ export function statusOf(deps: StatusDeps): AgentStatusWire {
           },
     accounts: [...ledger.accounts()].map(([account, counters]) => ({
       account,
-      actionName: actionNameOf(account, deps.policies),
+      actionName: actionNameOf(account, (id) => deps.policies.get(id)?.compiled.policy),
       granted: String(counters.granted),
       used: String(counters.used),
       burned: String(ledger.burnedOf(account)),

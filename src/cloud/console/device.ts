@@ -1,4 +1,7 @@
+import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import { accountInWords, counted, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
+import { actionNameOf } from '../../core/rules/action-name.ts'
+import type { Policy } from '../../core/rules/policy.ts'
 import { type Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import type { z } from 'zod'
@@ -25,6 +28,7 @@ import {
   timeOf,
 } from './page.ts'
 import { sessionsTable } from './sessions.ts'
+import { RECORDS_MAX } from './usage.ts'
 
 const AUDIT_SHOWN = 10
 
@@ -36,8 +40,13 @@ export async function devicePage(view: View): Promise<Page> {
   requireReadable(view, device.instanceIds, 'The device')
   const state = await reportedState(reader, device, presence(device.id))
   const accounts = await reader.edge.deviceAccounts.someOfEpoch(device.id, device.epoch, ROWS_SHOWN)
+  const names = await actionNames(
+    view,
+    device,
+    accounts.map(({ account }) => account),
+  )
   const grants = accounts.map(({ account, granted, used, refunded, returned, unlimited }) => [
-    accountInWords(account),
+    accountInWords(account, names.get(account)),
     unlimited ? 'unlimited' : tokensInWords(granted - returned - used + refunded),
     tokensInWords(used - refunded),
     tokensInWords(granted),
@@ -77,11 +86,31 @@ export async function devicePage(view: View): Promise<Page> {
   }
 }
 
+/** Two actions of a line item can have one name, so the start of the id goes with it. */
+async function actionNames(
+  { reader, policies }: View,
+  { instanceIds }: Device,
+  accounts: readonly AccountId[],
+): Promise<ReadonlyMap<AccountId, string>> {
+  const loaded = new Map<string, Policy>()
+  for (const id of instanceIds) {
+    const found = await policies.of(reader, id)
+    if (found !== undefined) loaded.set(id.toLowerCase(), found.policy)
+  }
+  const names = new Map<AccountId, string>()
+  for (const account of accounts) {
+    const parsed = parseAccount(account)
+    const name = actionNameOf(account, (id) => loaded.get(id))
+    if (parsed?.kind === 'action' && name !== null) names.set(account, `${name} (${parsed.actionId.slice(0, 8)})`)
+  }
+  return names
+}
+
 function usageLinks(view: View, { id }: Device): Html {
   const refused = hrefOf(view, '/usage', { device: id, outcome: 'refused' })
   return html`<p>
     <a href="${hrefOf(view, '/usage', { device: id })}">Usage of this device</a>,
-    <a href="${refused}">its refused requests</a>
+    <a href="${refused}">its refused requests</a>, among the newest ${RECORDS_MAX} records
   </p>`
 }
 

@@ -24,7 +24,7 @@ import {
 import { statusInWords } from './recent-usage.ts'
 
 /** A report of a device comes whole, so there can be more. */
-const RECORDS_MAX = 500
+export const RECORDS_MAX = 500
 
 const RANGE_RECORDS_MAX = 5_000
 

@@ -1,8 +1,9 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { join } from 'node:path'
 import Sqlite from 'better-sqlite3'
+import { actionAccount } from '../../../src/core/accounts/account.ts'
 import { HOUR, START, type Twin, openTwin, pick, text } from '../harness.ts'
-import { newDeviceKeys } from '../sync/test-device.ts'
+import { newDeviceKeys, topUpRequest } from '../sync/test-device.ts'
 import { Browser, limitedToken } from './browse.ts'
 import { multiplyScene } from './multiply.ts'
 import { type Scene, furnish } from './scene.ts'
@@ -518,6 +519,22 @@ it('leads from a device to its refused requests, with the ids that explain needs
   const refused = await browser.open(href)
   expect(refused.page).toMatch(/refused: [^<]*<br \/><code>[\da-f-]{36}<\/code>/)
   expect(refused.page).toContain('tallygate explain')
+})
+
+it('shows the name of an action with the start of its id on the page of a device', async () => {
+  const path = `/api/v1.1/instances/${scene.instanceId}/line-items/PRINT-2026/actions`
+  const actionId = text((await twin.call('GET', path)).body, 0, 'id')
+  const { device } = scene.device
+  device.clock = { now: twin.now, earliest: twin.now, latest: twin.now }
+  await device.sync([topUpRequest(actionAccount(scene.instanceId, 'PRINT-2026', actionId), 5_000_000n)])
+  const { page } = await browser.open(`/devices/${scene.device.id}`)
+  expect(page).toContain(`PRINT-2026, action Sales may print (${actionId.slice(0, 8)})`)
+})
+
+it('says how many records the refused requests are among', async () => {
+  for (const path of ['', `/devices/${scene.device.id}`]) {
+    expect((await browser.open(path)).page).toMatch(/among the newest 500\s+records/)
+  }
 })
 
 it('names the first steps where there is nothing yet', async () => {
