@@ -62,7 +62,8 @@ export function addDeviceCommands(devices: Command, io: Io): void {
 async function show(named: string, flags: Flags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
   const deviceId = await new Service(client).deviceId(named)
-  await print(client, await client.json({ method: 'GET', path: `${EDGE}/devices/${deviceId}` }, deviceState), flags, io)
+  const device = await client.json({ method: 'GET', path: `${EDGE}/devices/${deviceId}` }, deviceState)
+  print(device, flags, io, flags.json === true ? NO_NAMES : await actionNames(client, device))
 }
 
 async function label(named: string, set: readonly string[], flags: Flags, io: Io): Promise<void> {
@@ -133,7 +134,7 @@ async function commandOne(named: string, what: string, flags: Flags, io: Io): Pr
   const device = `${EDGE}/devices/${deviceId}`
   const { session: sessionId } = flags
   if (sessionId === undefined) {
-    await print(client, await client.json({ method: 'POST', path: `${device}/${what}` }, deviceState), flags, io)
+    print(await client.json({ method: 'POST', path: `${device}/${what}` }, deviceState), flags, io)
     return
   }
   const answer = await client.json(
@@ -163,19 +164,20 @@ function noted(what: string, device: string, lastSyncAt: number | null): string 
   ].join('\n  ')
 }
 
-async function print(client: HttpClient, device: DeviceState, { json }: Flags, io: Io): Promise<void> {
-  const lines = json === true ? [jsonLine(device)] : describe(device, await actionNames(client, device))
-  writeLines(io.stdout, lines)
+function print(device: DeviceState, { json }: Flags, io: Io, names = NO_NAMES): void {
+  writeLines(io.stdout, json === true ? [jsonLine(device)] : describe(device, names))
 }
 
-/** By the id of the action. Two actions of a line item can have one name, so the id goes with it. */
+const NO_NAMES: ReadonlyMap<string, string> = new Map()
+
+/** By the id of the action; none where the rules cannot be read. Two actions of a line item can have one name, so the id goes with it. */
 async function actionNames(client: HttpClient, { outstanding }: DeviceState): Promise<ReadonlyMap<string, string>> {
   const accounts = outstanding.map(({ account }) => parseAccount(account))
   const instanceIds = new Set(accounts.flatMap((each) => (each?.kind === 'action' ? [each.instanceId] : [])))
   const service = new Service(client)
   const names = new Map<string, string>()
   for (const instanceId of instanceIds) {
-    for (const { actions } of await listRules(service, { instanceId })) {
+    for (const { actions } of await listRules(service, { instanceId }).catch(() => [])) {
       for (const { id, name, condition, conditionId } of actions as readonly Row[]) {
         const known = [textOf(name), condition === conditionId ? '' : textOf(condition)].find((text) => text !== '')
         if (known !== undefined) names.set(textOf(id), `${known} (${textOf(id)})`)
