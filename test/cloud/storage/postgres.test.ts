@@ -189,7 +189,7 @@ describe('on PostgreSQL', () => {
     expect(await exported(exporter, upTo)).toEqual([usage(1)])
   })
 
-  it('tells the clock of the database, whatever that of the node is', async () => {
+  it('returns the time of the database, whatever the clock of the node shows', async () => {
     const store = await node()
     const [row] = await runSql<{ at: string }>(schema.url, `SELECT extract(epoch FROM clock_timestamp()) * 1000 AS at`)
     const told = await store.transaction((tx) => tx.sweeps.databaseTime())
@@ -317,7 +317,7 @@ describe('on PostgreSQL', () => {
       await expect(late?.()).rejects.toThrow('before the end of its transaction')
     })
 
-    it('let a change of the rules have its turn, however many decisions follow each other', async () => {
+    it('change the rules although decisions follow each other without a pause', async () => {
       const nodes = [await withAccount(await node({}, named()), 1n), await node({}, named())] as const
       const order: string[] = []
       const [holds, gate] = [newGate(), newGate()]
@@ -342,7 +342,7 @@ describe('on PostgreSQL', () => {
       expect(order).toEqual(['change', 'decision'])
     })
 
-    it('hold the rules and lock accounts in one go: who comes later waits, and has the last word', async () => {
+    it('lock the rules and accounts together: a later transaction waits, and both charge', async () => {
       const nodes = [await withAccount(await node({}, named()), 10n), await node({}, named())] as const
       const [held, gate] = [newGate(), newGate()]
       const first = nodes[0].transaction(async (tx) => {
@@ -412,7 +412,7 @@ describe('on PostgreSQL', () => {
       expect(new Set(taken).size).toBe(201)
     })
 
-    it('move on different sessions, and pass over one that the other is at', async () => {
+    it('lock different due sessions, and skip one that the other node has locked', async () => {
       const nodes = [await withAccount(await node(), 1n), await node()] as const
       await nodes[0].transaction(async (tx) => {
         for (const id of ['a', 'b'])
@@ -468,7 +468,7 @@ describe('on PostgreSQL', () => {
       expect(await nodes[0].read((reader) => reader.keys.countAdministration())).toBe(1)
     })
 
-    it('both get done when each waits for what the other has locked', async () => {
+    it('both commit when each waits for a lock of the other', async () => {
       const store = await withAccount(await node(), 10n)
       const [a, b] = [ACCOUNT, lineAccount(INSTANCE, 'B', 0)] as const
       await store.transaction((tx) => tx.accounts.open([{ account: b, cap: 10n }]))
@@ -519,7 +519,7 @@ describe('on PostgreSQL', () => {
       expect(await charged(store)).toBe(1n)
     })
 
-    it('while a write and the commit behind it are on their way is no reason to do the work twice', async () => {
+    it('while a write and its commit are in flight does not run the work twice', async () => {
       const store = await node({}, proxy.url)
       const work = count()
       proxy.failAt('insert into "accounts"', 'LOSE_ANSWER')
@@ -551,7 +551,7 @@ describe('on PostgreSQL', () => {
       expect(await charged(store)).toBe(1n)
     })
 
-    it('after the commit arrived is no reason to do the work twice', async () => {
+    it('after the commit arrived does not run the work twice', async () => {
       const store = await node({}, proxy.url)
       const work = count()
       proxy.failAt(COMMIT, 'LOSE_ANSWER')
@@ -585,7 +585,7 @@ describe('on PostgreSQL', () => {
       expect(await charged(store)).toBe(1n)
     })
 
-    it('during a commit leaves its outcome unknown while no host says anything', async () => {
+    it('during a commit leaves its outcome unknown while no host responds', async () => {
       const { host } = new URL(proxy.url)
       const url = proxy.url.replace(host, `${host},${host}`)
       const store = await node({ connectTimeoutMs: 60_000, outcomeTimeoutMs: 100 }, url)
@@ -611,7 +611,7 @@ describe('on PostgreSQL', () => {
       expect(await charged(store)).toBe(1n)
     })
 
-    it('is noticed when the server does not say anything any more', async () => {
+    it('is noticed when the server stops responding', async () => {
       const store = await node({ answerTimeoutMs: 2_000, runsMax: 1 }, proxy.url)
       expect(await charged(store)).toBe(0n)
       proxy.fallInactive()
@@ -629,7 +629,7 @@ describe('on PostgreSQL', () => {
       expect(await charged(store)).toBe(1n)
     })
 
-    it('is noticed by those that wait for a connection too', async () => {
+    it('is noticed by callers that wait for a connection too', async () => {
       const store = await node({ connectTimeoutMs: 1_000, connectionsMax: 1 }, proxy.url)
       expect(await charged(store)).toBe(0n)
       proxy.fallInactive()
@@ -724,7 +724,7 @@ describe('on PostgreSQL', () => {
     expect(rows).toEqual([{ synchronous_commit: 'on' }])
   })
 
-  it('refuses a text that it cannot hold', async () => {
+  it('refuses a text that it cannot store', async () => {
     const store = await node()
     await expect(store.read((reader) => reader.instances.get('\u0000'))).rejects.toMatchObject({ code: 'BAD_REQUEST' })
   })
@@ -816,7 +816,7 @@ describe('on PostgreSQL', () => {
     })
   })
 
-  it('never tells its password', async () => {
+  it('never shows its password', async () => {
     const told: unknown[] = []
     const attempt = async (url: string, password?: string): Promise<void> => {
       const opening = openPostgresStore({
