@@ -81,14 +81,14 @@ describe('set', () => {
     const [usage] = await table('usage', 'list')
     expect(usage).toEqual([
       new Date(twin.now).toISOString(),
-      'Test',
-      'anna',
       'Print',
       '30.5',
-      'ACT-1',
       '30.5',
-      'REQUEST',
       'GRANTED',
+      'anna',
+      'ACT-1',
+      'Test',
+      'REQUEST',
       expect.stringMatching(/^[\da-f-]{36}$/),
     ])
   })
