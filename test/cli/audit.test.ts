@@ -41,7 +41,7 @@ test('an administrator with a role changes what the role permits, and the audit 
   )
 
   const [head, newest] = (await run(ada, 'audit', 'list', '--instance', instanceId, '--limit', '1')).out.split('\n')
-  expect(cells(head)).toEqual(['AT', 'NAME', 'CHANGE', 'OBJECT', 'BY', 'DETAIL'])
+  expect(cells(head)).toEqual(['AT', 'BY', 'CHANGE', 'OBJECT', 'CALLER', 'DETAIL'])
   expect(cells(newest)).toEqual([
     new Date(twin.now).toISOString(),
     'Ada',

@@ -83,7 +83,7 @@ async function list(flags: AuditFlags, io: Io): Promise<void> {
     actor.kind.toLowerCase(),
     object.detail === null ? '' : detailInWords(object.detail),
   ])
-  const lines = table(['AT', 'NAME', 'CHANGE', 'OBJECT', 'BY', 'DETAIL'], rows, 'No records.', widthFor(flags, io))
+  const lines = table(['AT', 'BY', 'CHANGE', 'OBJECT', 'CALLER', 'DETAIL'], rows, 'No records.', widthFor(flags, io))
   writeLines(io.stdout, flags.json === true ? records.map(jsonLine) : lines)
   if (next !== null) io.stderr.write(`There are more records: repeat the command with --before ${next}\n`)
 }
