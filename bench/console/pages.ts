@@ -43,6 +43,7 @@ function pathsOf(deviceId: string): readonly string[] {
     ...['/devices', '/devices?search=0000', '/devices?contact=NEVER', '/devices?from=5000', `/devices/${deviceId}`],
     ...['/devices?labels=site%3Dberlin', '/devices?labels=site%3Drare&contact=NEVER'],
     '/devices/command?command=lock&of=all',
+    '/instances/edit',
     ...[
       '/line-items',
       '/line-items/edit',
