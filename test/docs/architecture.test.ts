@@ -1,6 +1,6 @@
 // The architecture page lists the files that an access request on the device visits. The imports must lead to these files
 // and to no others, so that the list stays true and short. It also lists the folders of both sides in the order in which
-// they build on each other, so that no two of them import each other.
+// they build on each other, so that no two of them import each other. The same holds for a folder inside of one of them.
 import { globSync, readFileSync } from 'node:fs'
 import { describe, expect, it } from 'vitest'
 
@@ -127,5 +127,36 @@ describe.each(['agent', 'cloud'])('the folders of the %s', (side) => {
       })
     })
     expect(upwards).toEqual([])
+  })
+
+  it('have no inner folder that its own imports lead back to', () => {
+    const targetsOf = (file: string): readonly string[] =>
+      [...read(file).matchAll(IMPORT)].map(([, , , path = '']) =>
+        new URL(path, new URL(file, root)).href.slice(root.href.length),
+      )
+    const inner = new Set(
+      files.filter((file) => !ADAPTER.test(file)).map((file) => file.slice(0, file.lastIndexOf('/'))),
+    )
+    const back = [...inner].flatMap((folder) => {
+      const isInside = (file: string): boolean => file.startsWith(`${folder}/`)
+      const capability = folder.split('/', 3).join('/')
+      if (folder === capability) return []
+      const outside = new Set(
+        files
+          .filter(isInside)
+          .flatMap(targetsOf)
+          .filter((file) => !isInside(file)),
+      )
+      const found: string[] = []
+      for (const file of outside) {
+        if (!file.startsWith(`${capability}/`)) continue
+        for (const target of targetsOf(file)) {
+          if (isInside(target)) found.push(`${file} imports ${target}`)
+          else outside.add(target)
+        }
+      }
+      return found
+    })
+    expect(back).toEqual([])
   })
 })

@@ -9,7 +9,6 @@ import type { OpenedSegment } from './open-segment.ts'
 import type { Device, Epoch, Moment } from '../storage/device-records.ts'
 import type { Proof } from './open-proofs.ts'
 import type { EdgeTerms } from '../devices/terms.ts'
-import type { Unbilled } from './merge/unbilled.ts'
 import type { GiveWay } from '../runtime/give-way.ts'
 
 export interface Sync {
@@ -41,6 +40,12 @@ export interface MergeContext extends Moment {
 
 export interface MergeUnderRules extends MergeContext {
   readonly rules: RulesInForce
+}
+
+/** Entries that cannot be billed and are kept as evidence; reported to device and administrator. */
+export interface Unbilled {
+  readonly entries: number
+  readonly problem: string
 }
 
 export type MergeResult =

@@ -31,8 +31,15 @@ import { saveAccounts } from '../grants/write-settlement.ts'
 import { type RulesInForce, openListedPools, overspendCapOf } from '../../policy/rules-in-force.ts'
 import { recallsFrom } from '../grants/rebalance.ts'
 import { mergeUndelivered } from './merge-undelivered.ts'
-import { type MergeResult, type MergeContext, type MergeUnderRules, ownerOf, signAnswer } from '../merge-context.ts'
-import { type Unbilled, reportedOf } from './unbilled.ts'
+import {
+  type MergeContext,
+  type MergeResult,
+  type MergeUnderRules,
+  type Unbilled,
+  ownerOf,
+  signAnswer,
+} from '../merge-context.ts'
+import { reportedOf } from './unbilled.ts'
 import { movesOf, requirePlausible, splitEntries, unknownAccount, writeMerge } from './write-merge.ts'
 
 /** @param grants the epoch is current: it can earn grants and return tokens */

@@ -1,11 +1,7 @@
-/** Entries that cannot be billed and are kept as evidence; reported to device and administrator. */
+/** Adds up entries that are not billed, and says why. */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import { counted } from '../../../core/accounts/in-words.ts'
-
-export interface Unbilled {
-  readonly entries: number
-  readonly problem: string
-}
+import type { Unbilled } from '../merge-context.ts'
 
 export interface BranchUnbilled {
   readonly unsound: number
