@@ -1,7 +1,14 @@
 /** Merges and bills an epoch's next segment. An inconsistent one changes no balance and ends the epoch's grants. */
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import { SESSION_REST_MS } from '../../../core/sessions/session.ts'
-import { type Merge, lastOf, mergeSegment, withoutKnown } from '../../../core/sync/receive.ts'
+import {
+  type AccountChange,
+  type Merge,
+  type NotMerged,
+  lastOf,
+  mergeSegment,
+  withoutKnown,
+} from '../../../core/sync/receive.ts'
 import type { Grant, SyncAnswerWire } from '../../../protocol/edge/sync.ts'
 import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
 import { disconnectUnreported, commandsFor, takeSessions } from '../../sessions/device-sessions.ts'
@@ -14,7 +21,7 @@ import {
   giveGrant,
   mustRelease,
 } from '../grants/give-grant.ts'
-import { grantableAt } from '../grants/grants.ts'
+import { type Grantable, grantableAt } from '../grants/grants.ts'
 import { LIMITED_AGAIN_MAX } from '../../devices/limits.ts'
 import { type AccountMove, type MovedPools, movePools } from '../../accounts/move-pools.ts'
 import type { OpenedSegment } from '../open-segment.ts'
@@ -26,7 +33,6 @@ import {
   newDeviceAccount,
 } from '../../storage/device-records.ts'
 import { reject, rejectOverspent } from './reject.ts'
-import type { Pool } from '../../storage/records.ts'
 import { saveAccounts } from '../grants/write-settlement.ts'
 import { type RulesInForce, openListedPools, overspendCapOf } from '../../policy/rules-in-force.ts'
 import { recallsFrom } from '../grants/rebalance.ts'
@@ -44,68 +50,122 @@ import { movesOf, requirePlausible, splitEntries, unknownAccount, writeMerge } f
 
 /** @param grants the epoch is current: it can earn grants and return tokens */
 export async function mergeNext(context: MergeContext, grants: boolean): Promise<MergeResult> {
-  const { deps, tx, device, epoch, segment, now, present } = context
-  const { received } = segment
+  const { deps, tx, device, epoch, now } = context
+  const inputs = await lockAndRead(context, grants)
+  const underRules: MergeUnderRules = { ...context, rules: inputs.rules }
+
+  const unbilled = await mergeUndelivered(underRules, inputs.served)
+  const merge = mergeInto(underRules, inputs.known, grants)
+  if (!merge.merged) return rejectInconsistent(underRules, merge)
+  const billed = await bill(underRules, inputs, merge.changes)
+  if ('problem' in billed) return reject(context, billed.problem, billed.details)
+
+  // With a grant, all is saved together. A device that has to return tokens is judged by what is stored.
+  const savesWithGrant = inputs.continues && !device.releaseRequested
+  if (!savesWithGrant) await saveAccounts(tx, billed.moved)
+  await takeReportedSessions(context)
+  const renewal = inputs.continues ? await renew(underRules, inputs, billed, savesWithGrant) : null
+
+  const next = epochAfter(underRules, merge)
+  const answer = context.proof?.document ?? (await signAnswer(deps, answerTo(underRules, next, unbilled, renewal)))
+  await tx.edge.epochs.save({ ...next, term: renewal?.grant.term ?? epoch.term }, epoch)
+  await saveReceived(context, answer, grants && renewal?.releasing !== true)
+  await deps.heartbeat(tx, device, now, context.sessions)
+  return { accepted: true, answer, unbilled }
+}
+
+interface MergeInputs {
+  readonly rules: RulesInForce
+  /** The response has a grant. */
+  readonly continues: boolean
+  readonly topUps: TopUps
+  readonly grantable: Grantable
+  /** Accounts of the top-ups that can be granted. */
+  readonly requested: readonly AccountId[]
+  /** Accounts that were unlimited and have a limit again. */
+  readonly limited: readonly DeviceAccountRecord[]
+  /** Of all accounts that the segment names, and of the limited ones; of the whole epoch if the segment ends it. */
+  readonly known: ReadonlyMap<AccountId, DeviceAccountRecord>
+  /** Those accounts that belong to an instance of the device. */
+  readonly served: readonly AccountId[]
+}
+
+async function lockAndRead(context: MergeContext, grants: boolean): Promise<MergeInputs> {
+  const { device, segment, now } = context
   // A segment answered before a restore had its grant: repeat that response.
   const continues = grants && !segment.final && context.proof === null
   const topUps = continues && device.suspension === null ? segment.topUps : NO_TOP_UPS
   const { rules, records: listed, limited } = await lockRulesAndRead(context, topUps, continues)
   const grantable = grantableAt(rules, now)
   const requested = accountsOf(topUps, grantable)
-  const ofSegment = [...received.counters.map(({ account }) => account), ...requested]
+  const ofSegment = [...segment.received.counters.map(({ account }) => account), ...requested]
   const records = segment.final ? listed : pick(listed, ofSegment)
   const named = [...ofSegment, ...limited.map(({ account }) => account)]
-  const known = new Map([...records, ...limited.map((record) => [record.account, record] as const)])
-
-  const served = named.filter((account) => isServed(account, device))
-  const unbilled = await mergeUndelivered({ ...context, rules }, served)
-  const merge = mergeInto({ ...context, rules }, known, grants)
-  if (!merge.merged) {
-    const { problem, account, n } = merge
-    const isOverspent = problem === 'MORE_SPENT_THAN_GRANTED' && account !== undefined
-    return isOverspent ? rejectOverspent(context, rules, account) : reject(context, problem, { account, n })
+  return {
+    ...{ rules, continues, topUps, grantable, requested, limited },
+    known: new Map([...records, ...limited.map((record) => [record.account, record] as const)]),
+    served: named.filter((account) => isServed(account, device)),
   }
+}
 
+function rejectInconsistent(context: MergeUnderRules, { problem, account, n }: NotMerged): Promise<MergeResult> {
+  const isOverspent = problem === 'MORE_SPENT_THAN_GRANTED' && account !== undefined
+  return isOverspent ? rejectOverspent(context, context.rules, account) : reject(context, problem, { account, n })
+}
+
+interface Billed {
+  readonly moved: MovedPools
+  /** Accounts that the grant must report even if they are not requested. */
+  readonly toReport: readonly AccountId[]
+}
+
+interface NotBilled {
+  readonly problem: string
+  readonly details: Readonly<Record<string, unknown>>
+}
+
+/** Moves the pools by the changed counters, and writes the usage. The accounts and pools are saved later. */
+async function bill(
+  context: MergeUnderRules,
+  { known, limited, requested }: MergeInputs,
+  changes: readonly AccountChange[],
+): Promise<Billed | NotBilled> {
+  const { tx, epoch, segment, rules } = context
   const news = segment.entries.filter(({ n }) => n > epoch.lastEntry)
   const split = await splitEntries(context, epoch, news)
-  const moves = movesOf(epoch, known, merge.changes, split)
+  const moves = movesOf(epoch, known, changes, split)
   const toReport = accountsToReport(moves, limited)
   const ofMoves = moves.map((move) => move.after.account)
   const before = await openListedPools(tx, rules, [...ofMoves, ...requested, ...toReport], epoch)
   const unknown = unknownAccount(epoch, moves, before)
-  if (unknown !== undefined) return reject(context, 'ACCOUNT_UNKNOWN', { account: unknown })
+  if (unknown !== undefined) return { problem: 'ACCOUNT_UNKNOWN', details: { account: unknown } }
   const moved = movePools(before, moves)
-  if (moved === undefined) return reject(context, 'AMOUNT_BEYOND_BELIEF', {})
+  if (moved === undefined) return { problem: 'AMOUNT_BEYOND_BELIEF', details: {} }
   await requirePlausible(context, epoch, moved)
-  await writeMerge({ ...context, rules }, epoch, split, moved)
-  // With a grant, all is saved together. A device that has to return tokens is judged by what is stored.
-  const savesWithGrant = continues && !device.releaseRequested
-  if (!savesWithGrant) await saveAccounts(tx, moved)
+  await writeMerge(context, epoch, split, moved)
+  return { moved, toReport }
+}
 
-  const next: Epoch = {
+/** Only the current epoch reports the state of sessions. */
+async function takeReportedSessions({ deps, tx, device, epoch, segment, now }: MergeContext): Promise<void> {
+  if (epoch.number !== device.epoch) return
+  if (segment.header.seq === 1) await disconnectUnreported(tx, device.id, segment.sessions, now)
+  await takeSessions(tx, device, segment.sessions, deps.trustsClock() ? now - SESSION_REST_MS : null)
+}
+
+function epochAfter(context: MergeUnderRules, { lastEntry, entryHead }: Extract<Merge, { merged: true }>): Epoch {
+  const { epoch, segment, present } = context
+  return {
     ...epoch,
     // Its tokens stay out for the other writer of a fork: they are settled once that one has been silent for too long.
     status: isEnd(context) && !epoch.forked ? 'CLOSED' : epoch.status,
     lastSeq: segment.header.seq,
     lastHash: segment.header.hash,
-    lastEntry: merge.lastEntry,
-    entryHead: merge.entryHead,
-    recovery: newestRecoveryOf({ ...context, rules }),
+    lastEntry,
+    entryHead,
+    recovery: newestRecoveryOf(context),
     quietSince: present,
   }
-  // Only the current epoch reports the state of sessions.
-  if (epoch.number === device.epoch) {
-    if (segment.header.seq === 1) await disconnectUnreported(tx, device.id, segment.sessions, now)
-    await takeSessions(tx, device, segment.sessions, deps.trustsClock() ? now - SESSION_REST_MS : null)
-  }
-  const unsaved = savesWithGrant ? moved : { moves: [], after: new Map<AccountId, Pool>() }
-  const giving = { rules, grantable, topUps, named: toReport, unsaved }
-  const renewal = continues ? await renew(context, giving, known, moved) : null
-  const answer = context.proof?.document ?? (await signAnswer(deps, answerTo(context, next, unbilled, renewal)))
-  await tx.edge.epochs.save({ ...next, term: renewal?.grant.term ?? epoch.term }, epoch)
-  await saveReceived(context, answer, grants && renewal?.releasing !== true)
-  await deps.heartbeat(tx, device, now, context.sessions)
-  return { accepted: true, answer, unbilled }
 }
 
 interface Records {
@@ -164,34 +224,38 @@ function isEnd({ segment, epoch }: MergeContext): boolean {
   return segment.final && lastOf(segment.received) >= epoch.lastEntry
 }
 
+const NOTHING_UNSAVED: Giving['unsaved'] = { moves: [], after: new Map() }
+
 interface Renewal {
-  readonly rules: RulesInForce
   readonly grant: Grant
   readonly releasing: boolean
   readonly commands: SessionCommand[]
   readonly recalls: readonly Recall[]
 }
 
+/** @param savesWithGrant the changes of the accounts are not saved yet */
 async function renew(
-  context: MergeContext,
-  giving: Pick<Giving, 'rules' | 'grantable' | 'topUps' | 'named' | 'unsaved'>,
-  known: ReadonlyMap<AccountId, DeviceAccountRecord>,
-  { moves, ...moved }: MovedPools,
+  context: MergeUnderRules,
+  { grantable, topUps, known }: MergeInputs,
+  { moved, toReport }: Billed,
+  savesWithGrant: boolean,
 ): Promise<Renewal> {
-  const { tx, device, epoch, segment } = context
+  const { tx, device, epoch, segment, rules } = context
+  const { moves } = moved
   const hasSessions = context.sessions.size + segment.sessions.length > 0
   const commands = hasSessions ? await commandsFor(tx, device.id) : []
   const releasing = await mustRelease(context)
   const changed = new Map(moves.map(({ after }) => [after.account, after]))
   const grant = await giveGrant(context, {
-    ...giving,
+    ...{ rules, grantable, topUps, named: toReport },
+    unsaved: savesWithGrant ? moved : NOTHING_UNSAVED,
     pools: new Map([...moved.before, ...moved.after]),
     recordOf: (account) =>
       changed.get(account) ?? known.get(account) ?? newDeviceAccount(device.id, epoch.number, account),
     inUse: new Set(moves.filter(({ before, after }) => after.used > before.used).map(({ after }) => after.account)),
     releasing,
   })
-  return { rules: giving.rules, grant, releasing, commands, recalls: await recallsFrom(context, moves) }
+  return { grant, releasing, commands, recalls: await recallsFrom(context, moves) }
 }
 
 async function saveReceived(context: MergeContext, answer: string, isReleased: boolean): Promise<void> {
@@ -251,12 +315,12 @@ function mergeInto(
 }
 
 function answerTo(
-  context: MergeContext,
+  context: MergeUnderRules,
   next: Epoch,
   unbilled: Unbilled | null,
   renewal: Renewal | null,
 ): SyncAnswerWire {
-  const { deps, device, epoch, segment, now } = context
+  const { deps, device, epoch, segment, now, rules } = context
   const merged = { ...ownerOf(epoch), seq: next.lastSeq, hash: next.lastHash }
   const receipt = {
     epoch: epoch.number,
@@ -274,7 +338,7 @@ function answerTo(
     const closed = isEnd(context) || status === 'CLOSED'
     return { outcome: 'FENCED', ...merged, forked, closed, receipt, ...reportedOf(unbilled) }
   }
-  const { rules, grant, releasing, commands, recalls } = renewal
+  const { grant, releasing, commands, recalls } = renewal
   return {
     outcome: 'MERGED',
     ...merged,
