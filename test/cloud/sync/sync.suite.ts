@@ -1016,7 +1016,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 5n })
         // The counter of the pool has space for several devices that have used as much as they can.
         for (let n = 0; n < 3; n += 1) expect(await spend(METERED_MAX)).toMatchObject({ accepted: true })
-        const beyond = { accepted: false, details: { problem: 'AMOUNT_BEYOND_BELIEF' } }
+        const beyond = { accepted: false, details: { problem: 'AMOUNT_IMPLAUSIBLE' } }
         expect(await spend(METERED_MAX)).toMatchObject(beyond)
       })
     })

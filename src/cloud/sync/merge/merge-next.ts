@@ -140,7 +140,7 @@ async function bill(
   const unknown = unknownAccount(epoch, moves, before)
   if (unknown !== undefined) return { problem: 'ACCOUNT_UNKNOWN', details: { account: unknown } }
   const moved = movePools(before, moves)
-  if (moved === undefined) return { problem: 'AMOUNT_BEYOND_BELIEF', details: {} }
+  if (moved === undefined) return { problem: 'AMOUNT_IMPLAUSIBLE', details: {} }
   await requirePlausible(context, epoch, moved)
   await writeMerge(context, epoch, split, moved)
   return { moved, toReport }
