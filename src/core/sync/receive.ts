@@ -324,33 +324,53 @@ function checkEntries(
 export function entryProblem(entry: ReceivedEntry, instances: ReadonlySet<string>): MergeProblem | undefined {
   if (!instances.has(entry.instanceId)) return 'INSTANCE_NOT_SERVED'
   if (entry.kind === 'session' && entry.items.length + entry.postings.length > 0) return 'ENTRY_DOES_NOT_ADD_UP'
-  const posted = new Map<string, Micro>()
-  const beside = new Map<AccountId, { lineItemId: string; amount: Micro }>()
-  for (const { account, amount } of entry.postings) {
-    const parsed = parseAccount(account)
-    if (parsed?.instanceId !== entry.instanceId) return 'ACCOUNT_UNKNOWN'
-    const { lineItemId } = parsed
-    if (parsed.kind === 'line') posted.set(lineItemId, (posted.get(lineItemId) ?? 0n) + amount)
-    else beside.set(account, { lineItemId, amount: (beside.get(account)?.amount ?? 0n) + amount })
-  }
+  const posted = postedAmounts(entry)
+  if (posted === undefined) return 'ACCOUNT_UNKNOWN'
   if (entry.kind === 'burn') return entry.items.length === 0 ? undefined : 'ENTRY_DOES_NOT_ADD_UP'
-  const parts = new Map<string, Micro>()
-  for (const item of entry.items) {
-    let total = 0n
-    for (const { lineItemId, charged } of item.parts) {
-      total += charged
-      parts.set(lineItemId, (parts.get(lineItemId) ?? 0n) + charged)
+  const charged = chargedAmounts(entry.items)
+  return charged !== undefined && addsUp(posted, charged) ? undefined : 'ENTRY_DOES_NOT_ADD_UP'
+}
+
+interface PostedAmounts {
+  /** To the line item itself, in all its periods. */
+  readonly byLineItem: ReadonlyMap<string, Micro>
+  /** To each allocation and consumption limit of a line item. */
+  readonly beside: readonly { readonly lineItemId: string; readonly amount: Micro }[]
+}
+
+/** Undefined: an account belongs to another instance, or is none. */
+function postedAmounts({ instanceId, postings }: ReceivedEntry): PostedAmounts | undefined {
+  const byLineItem = new Map<string, Micro>()
+  const beside: { lineItemId: string; amount: Micro }[] = []
+  for (const [account, amount] of sumPostings(postings)) {
+    const parsed = parseAccount(account)
+    if (parsed?.instanceId !== instanceId) return undefined
+    const { kind, lineItemId } = parsed
+    if (kind === 'line') byLineItem.set(lineItemId, (byLineItem.get(lineItemId) ?? 0n) + amount)
+    else beside.push({ lineItemId, amount })
+  }
+  return { byLineItem, beside }
+}
+
+/** What the items charge, by line item. Undefined: the parts of an item do not add up to its total. */
+function chargedAmounts(items: ReceivedEntry['items']): ReadonlyMap<string, Micro> | undefined {
+  const charged = new Map<string, Micro>()
+  for (const { total, parts } of items) {
+    let sum = 0n
+    for (const part of parts) {
+      sum += part.charged
+      charged.set(part.lineItemId, (charged.get(part.lineItemId) ?? 0n) + part.charged)
     }
-    if (total !== item.total) return 'ENTRY_DOES_NOT_ADD_UP'
+    if (sum !== total) return undefined
   }
-  for (const lineItemId of new Set([...posted.keys(), ...parts.keys()])) {
-    if ((posted.get(lineItemId) ?? 0n) !== (parts.get(lineItemId) ?? 0n)) return 'ENTRY_DOES_NOT_ADD_UP'
-  }
+  return charged
+}
+
+function addsUp({ byLineItem, beside }: PostedAmounts, charged: ReadonlyMap<string, Micro>): boolean {
+  const lineItemIds = new Set([...byLineItem.keys(), ...charged.keys()])
+  const isPosted = [...lineItemIds].every((id) => (byLineItem.get(id) ?? 0n) === (charged.get(id) ?? 0n))
   // A charge to an allocation or limit is also a charge to the line item, which bounds the reported amounts.
-  for (const { lineItemId, amount } of beside.values()) {
-    if (amount > (parts.get(lineItemId) ?? 0n)) return 'ENTRY_DOES_NOT_ADD_UP'
-  }
-  return undefined
+  return isPosted && beside.every(({ lineItemId, amount }) => amount <= (charged.get(lineItemId) ?? 0n))
 }
 
 function* postingsOf(
