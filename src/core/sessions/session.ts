@@ -147,36 +147,14 @@ export function step(session: Session, event: SessionEvent, now: number): Step {
   if (!TAKES[session.state].includes(event.kind))
     throw new Error(`invariant: a session that is ${session.state} takes no ${event.kind}`)
   switch (event.kind) {
-    case 'GRANTED': {
-      const charge = { from: now, until: now + event.intervalMs, items: event.items }
-      const active: Session = {
-        ...session,
-        state: 'ACTIVE',
-        requester: event.requester,
-        charge,
-        intervalMs: event.intervalMs,
-        heartbeatDue: null,
-        lastAccessRequest: now,
-        since: session.state === 'ACTIVE' ? session.since : now,
-      }
-      return { session: active, refund: unused(session, now) }
-    }
-    case 'REFUSED': {
-      const updated = { ...session, lastAccessRequest: now }
-      return event.then === 'KEEP' ? { session: updated, refund: [] } : end(updated, unused(session, now), now)
-    }
-    case 'HALTED': {
-      const updated = { ...session, lastAccessRequest: now }
-      if (session.state === 'IDLE') return { session: updated, refund: [] }
-      return { session: { ...updated, state: 'IDLE', ...NO_TIMELINE, since: now }, refund: unused(session, now) }
-    }
-    case 'RENEWED': {
-      const [from, until] = nextInterval(session, now)
-      const pending = isAhead(session, now) ? null : session.heartbeatDue
-      const heartbeatDue = pending ?? Math.max(now, from) + Math.floor(session.intervalMs / 2)
-      const charge = { from, until, items: event.items }
-      return { session: { ...session, charge, heartbeatDue }, refund: putOff(session, now) }
-    }
+    case 'GRANTED':
+      return grant(session, event, now)
+    case 'REFUSED':
+      return refuse(session, event.then, now)
+    case 'HALTED':
+      return halt(session, now)
+    case 'RENEWED':
+      return renew(session, event.items, now)
     case 'HEARTBEAT':
       return { session: { ...session, lastHeartbeat: now, heartbeatDue: null }, refund: [] }
     case 'HEARTBEAT_MISSED':
@@ -192,9 +170,7 @@ export function step(session: Session, event: SessionEvent, now: number): Step {
     case 'LOCKED':
       return { session: { ...session, state: 'LOCKED', heartbeatDue: null, since: now }, refund: [] }
     case 'UNLOCKED':
-      return session.charge !== null && now < session.charge.until
-        ? { session: { ...session, state: 'ACTIVE', since: now }, refund: [] }
-        : { session: { ...session, state: 'IDLE', ...NO_TIMELINE, since: now }, refund: [] }
+      return unlock(session, now)
     case 'SUSPENDED':
       return suspend(session, now)
   }
@@ -280,6 +256,50 @@ export function reservedItems(items: readonly SessionItem[], decision: Decision)
 }
 
 const NO_TIMELINE = { charge: null, intervalMs: 0, heartbeatDue: null } as const
+
+function grant(
+  session: Session,
+  { requester, items, intervalMs }: Extract<SessionEvent, { kind: 'GRANTED' }>,
+  now: number,
+): Step {
+  const active: Session = {
+    ...session,
+    state: 'ACTIVE',
+    requester,
+    charge: { from: now, until: now + intervalMs, items },
+    intervalMs,
+    heartbeatDue: null,
+    lastAccessRequest: now,
+    since: session.state === 'ACTIVE' ? session.since : now,
+  }
+  return { session: active, refund: unused(session, now) }
+}
+
+function refuse(session: Session, then: 'KEEP' | 'END', now: number): Step {
+  const updated = { ...session, lastAccessRequest: now }
+  return then === 'KEEP' ? { session: updated, refund: [] } : end(updated, unused(session, now), now)
+}
+
+function halt(session: Session, now: number): Step {
+  const updated = { ...session, lastAccessRequest: now }
+  if (session.state === 'IDLE') return { session: updated, refund: [] }
+  return { session: { ...updated, state: 'IDLE', ...NO_TIMELINE, since: now }, refund: unused(session, now) }
+}
+
+/** A heartbeat is due by the middle of the next interval, or earlier if one is due already. */
+function renew(session: Session, items: readonly ReservedItem[], now: number): Step {
+  const [from, until] = nextInterval(session, now)
+  const pending = isAhead(session, now) ? null : session.heartbeatDue
+  const heartbeatDue = pending ?? Math.max(now, from) + Math.floor(session.intervalMs / 2)
+  return { session: { ...session, charge: { from, until, items }, heartbeatDue }, refund: putOff(session, now) }
+}
+
+/** ACTIVE only within the interval that is paid. */
+function unlock(session: Session, now: number): Step {
+  return session.charge !== null && now < session.charge.until
+    ? { session: { ...session, state: 'ACTIVE', since: now }, refund: [] }
+    : { session: { ...session, state: 'IDLE', ...NO_TIMELINE, since: now }, refund: [] }
+}
 
 /** Keeps the items without their cost, so that they cannot be refunded twice. */
 function suspend(session: Session, now: number): Step {
