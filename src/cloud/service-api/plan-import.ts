@@ -255,48 +255,74 @@ interface SourceUse extends Pick<PlannedUse, 'account' | 'lineItem' | 'actionId'
   readonly source: Micro
 }
 
+interface ComparedUse extends SourceUse {
+  readonly name: string
+  /** Undefined: never used here. */
+  readonly pool: Pool | undefined
+  /** What the pool counts as used, imported use included. */
+  readonly counted: Micro
+  /** Undefined: never imported. */
+  readonly imported: Micro | undefined
+  /** By how much the imported use changes. */
+  readonly difference: Micro
+}
+
+function comparedUse({ pools, imported }: ImportInputs, of: SourceUse): ComparedUse {
+  const { account, lineItem, actionId, source } = of
+  const { id } = lineItem.record
+  const pool = pools.get(account)
+  const before = imported.get(account)
+  return {
+    ...of,
+    name: actionId === null ? `line item ${id}` : `action ${actionId} of ${id}`,
+    pool,
+    counted: pool === undefined ? 0n : used(pool),
+    imported: before,
+    difference: source - (before ?? 0n),
+  }
+}
+
 /** Returns by how much the imported use changes. */
-function planUse(plan: ImportPlan, inputs: ImportInputs, { source, ...of }: SourceUse): Micro {
-  const { addUsed, lowerUsed } = inputs.wanted
-  const { id } = of.lineItem.record
-  const name = of.actionId === null ? `line item ${id}` : `action ${of.actionId} of ${id}`
-  const pool = inputs.pools.get(of.account)
-  const before = pool === undefined ? 0n : used(pool)
-  const imported = inputs.imported.get(of.account)
-  const difference = source - (imported ?? 0n)
-  const isNew = imported === undefined
-  const isBack = of.actionId !== null && !of.lineItem.storedActions.some(({ id }) => id === of.actionId)
-  if (isBack && !isNew && before > 0n && !addUsed) {
-    plan.conflicts.push(
-      `${capital(name)} was removed here with ${formatMicro(before)} tokens of use, which count again when it is back. Permit this with --add-used.`,
-    )
-  }
+function planUse(plan: ImportPlan, inputs: ImportInputs, of: SourceUse): Micro {
+  const use = comparedUse(inputs, of)
+  const { account, lineItem, actionId, source, name, pool, counted, imported, difference } = use
+  plan.conflicts.push(...useConflicts(use, inputs.wanted))
   // Without use here, zero is imported too: then later use of this service is known to be its own.
-  if (difference === 0n && !(isNew && before === 0n)) return 0n
-  if (isNew && before > 0n && !addUsed) {
-    plan.conflicts.push(
-      `${capital(name)} has ${formatMicro(before)} tokens of use here, and ${formatMicro(source)} at the source. If these are different uses, add them with --add-used.`,
-    )
-  }
-  if (difference < 0n && !lowerUsed) {
-    plan.conflicts.push(
-      `${capital(name)}: the source shows ${formatMicro(source)} tokens used, less than the ${formatMicro(imported ?? 0n)} imported before. Permit it with --lower-used.`,
-    )
-  }
-  if (difference > 0n && pool !== undefined && pool.withheld > 0n && !addUsed) {
+  const isFirst = imported === undefined && counted === 0n
+  if (difference === 0n && !isFirst) return 0n
+  if (difference > 0n && pool !== undefined && pool.withheld > 0n && !inputs.wanted.addUsed) {
     plan.notes.push(
       `${capital(name)}: the import counts as use that a restored backup has lost, for which ${formatMicro(pool.withheld)} tokens are withheld. If it is different use, add it with --add-used.`,
     )
   }
+  plan.uses.push({ account, lineItem, actionId, before: imported ?? 0n, after: source })
+  if (difference === 0n) return 0n
+  plan.changes.push({
+    object: name,
+    field: 'used',
+    before: pool === undefined ? null : formatMicro(counted),
+    after: formatMicro(counted + difference),
+  })
+  return difference
+}
+
+function* useConflicts(use: ComparedUse, { addUsed, lowerUsed }: ImportInputs['wanted']): Generator<string> {
+  const { lineItem, actionId, source, name, pool, counted, imported, difference } = use
+  const isBack = actionId !== null && !lineItem.storedActions.some(({ id }) => id === actionId)
+  if (isBack && imported !== undefined && counted > 0n && !addUsed) {
+    yield `${capital(name)} was removed here with ${formatMicro(counted)} tokens of use, which count again when it is back. Permit this with --add-used.`
+  }
+  if (difference === 0n) return
+  if (imported === undefined && counted > 0n && !addUsed) {
+    yield `${capital(name)} has ${formatMicro(counted)} tokens of use here, and ${formatMicro(source)} at the source. If these are different uses, add them with --add-used.`
+  }
+  if (difference < 0n && !lowerUsed) {
+    yield `${capital(name)}: the source shows ${formatMicro(source)} tokens used, less than the ${formatMicro(imported ?? 0n)} imported before. Permit it with --lower-used.`
+  }
   const out = pool === undefined ? 0n : pool.charged + pool.grantedOut
   if (difference > MICRO_MAX - out) {
-    plan.conflicts.push(`${capital(name)}: ${formatMicro(source)} tokens used are more than this service can count.`)
+    yield `${capital(name)}: ${formatMicro(source)} tokens used are more than this service can count.`
   }
-  plan.uses.push({ ...of, before: imported ?? 0n, after: source })
-  if (difference === 0n) return 0n
-  const after = formatMicro(before + difference)
-  plan.changes.push({ object: name, field: 'used', before: pool === undefined ? null : formatMicro(before), after })
-  return difference
 }
 
 /** Devices can spend what they have, whatever the source has used meanwhile. */
