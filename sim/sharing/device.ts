@@ -83,7 +83,7 @@ export class SharingDevice {
         clock,
         policies: activePolicies,
         startingGrant: BigInt(starting) * TOKEN,
-        reserve: null,
+        writeBehind: null,
         defer: (call) => call(),
         now: () => site.now,
         timers: { after: (ms, call) => site.after(ms, call) },

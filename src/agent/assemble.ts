@@ -103,7 +103,7 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
   const ledger = new Ledger(
     {
       journal,
-      reserve: reserveOf(deps),
+      writeBehind: writeBehindOf(deps),
       clock,
       policies,
       startingGrant: wholeTokens(settings.grants.starting),
@@ -308,7 +308,7 @@ async function recover(
   return recoverReservations({ ...parts, reading: () => clock.reading(), stamp: () => stamp }, snapshot)
 }
 
-function reserveOf({ settings, journal, volatileLog, log }: AgentDeps): WriteBehindDeps | null {
+function writeBehindOf({ settings, journal, volatileLog, log }: AgentDeps): WriteBehindDeps | null {
   if (settings.durability !== 'write-behind' || volatileLog === undefined) return null
   return {
     journal,

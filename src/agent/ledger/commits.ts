@@ -31,7 +31,7 @@ export interface WriteBehindDeps {
 export interface CommitsDeps {
   readonly journal: Pick<Journal, 'append'>
   /** Null: every answer follows its commit. */
-  readonly reserve: WriteBehindDeps | null
+  readonly writeBehind: WriteBehindDeps | null
   readonly spendableOf: (account: AccountId) => Spendable
   readonly stamp: () => ClockStamp
   readonly epoch: () => number
@@ -134,12 +134,12 @@ export class Commits {
   constructor(deps: CommitsDeps, reached: Anchor) {
     this.#deps = deps
     this.#reached = reached
-    this.#reservations = new Reservations(deps.reserve?.reservationMax ?? 0n, deps.now)
+    this.#reservations = new Reservations(deps.writeBehind?.reservationMax ?? 0n, deps.now)
   }
 
   /** Durability of the answer to an entry that a reservation covers. */
   get durability(): Exclude<Durability, 'later'> {
-    return this.#deps.reserve !== null && this.#logState !== 'FAILED' ? 'write-behind' : 'durable'
+    return this.#deps.writeBehind !== null && this.#logState !== 'FAILED' ? 'write-behind' : 'durable'
   }
 
   get isSettled(): boolean {
@@ -149,7 +149,7 @@ export class Commits {
   /** Rejects with NOT_RECORDED when the entry was certainly not recorded. */
   add(decided: Decided): Promise<Durability> {
     const { entry } = decided
-    if (this.#deps.reserve !== null && entry.moves === 'used') {
+    if (this.#deps.writeBehind !== null && entry.moves === 'used') {
       for (const { account, amount } of entry.postings) {
         this.#reservations.saw(account, amount)
         this.#touched.add(account)
@@ -208,13 +208,13 @@ export class Commits {
    * Ends all reservations durably if the journal accepts it, so that a power cut costs nothing until the next charge.
    */
   async close(): Promise<void> {
-    if (this.#deps.reserve === null) return this.settled()
+    if (this.#deps.writeBehind === null) return this.settled()
     await this.drained()
     if (this.#logged.length > 0 || this.#broken) return
     this.endReservations(this.#open())
     if (this.#closing.size > 0) await this.settled()
     // With no reservation and no pending entry, the log is not needed.
-    if (this.isSettled && this.#closing.size === 0) this.#deps.reserve.log.remove()
+    if (this.isSettled && this.#closing.size === 0) this.#deps.writeBehind.log.remove()
     this.#logState = 'NONE'
     this.#cancelTimer?.()
   }
@@ -231,7 +231,7 @@ export class Commits {
 
   /** Ends these accounts' reservations: charges wait for a commit until a new reservation is made. */
   endReservations(accounts: Iterable<AccountId>): void {
-    if (this.#deps.reserve === null) return
+    if (this.#deps.writeBehind === null) return
     this.#end(accounts)
     if (this.#closing.size > 0) this.#commit()
   }
@@ -272,13 +272,13 @@ export class Commits {
   }
 
   #answerFromLog(): boolean {
-    const { reserve, now } = this.#deps
-    if (reserve === null || this.#logState !== 'OPEN') return false
+    const { writeBehind, now } = this.#deps
+    if (writeBehind === null || this.#logState !== 'OPEN') return false
     if (this.#mustWait() || this.#logged.length >= LOGGED_MAX) return false
     if (!this.#waiting.every(({ entry }) => this.#isCovered(entry))) return false
     const batch = this.#waiting
     const entries = batch.map(({ entry }) => entry)
-    if (!this.#attempt(reserve, () => reserve.log.write(entries))) return false
+    if (!this.#attempt(writeBehind, () => writeBehind.log.write(entries))) return false
     this.#waiting = []
     for (const decided of batch) this.#logged.push(decided)
     this.#touchedAt = now()
@@ -307,28 +307,30 @@ export class Commits {
 
   readonly #commit = (): void => {
     if (this.#broken || this.#underWay !== null) return
-    const { reserve, journal, stamp } = this.#deps
+    const { writeBehind, journal, stamp } = this.#deps
     const waiting = this.#waiting
     this.#waiting = []
     const entries = [...this.#logged, ...waiting].map(({ entry }) => entry)
-    if (reserve === null) {
+    if (writeBehind === null) {
       const appending = journal.append(entries, stamp()).then(() => '')
       this.#await(appending, { logged: 0, waiting, closing: [], turned: false, salvage: false })
       return
     }
     if (this.#logMayBegin()) {
-      const begun = this.#attempt(reserve, () => reserve.log.begin(this.#deps.epoch(), this.#reached))
-      if (begun) this.#logState = 'OPEN'
-      if (begun) reserve.onLog(null)
+      const begun = this.#attempt(writeBehind, () => writeBehind.log.begin(this.#deps.epoch(), this.#reached))
+      if (begun) {
+        this.#logState = 'OPEN'
+        writeBehind.onLog(null)
+      }
     }
     const turned =
       this.#logState === 'OPEN' &&
-      this.#attempt(reserve, () => {
-        if (waiting.length > 0) reserve.log.write(waiting.map(({ entry }) => entry))
-        reserve.log.turn()
+      this.#attempt(writeBehind, () => {
+        if (waiting.length > 0) writeBehind.log.write(waiting.map(({ entry }) => entry))
+        writeBehind.log.turn()
       })
     const reservations = this.#nextReservations()
-    const writing = reserve.journal.appendWriteBehind(entries, reservations, stamp(), false)
+    const writing = writeBehind.journal.appendWriteBehind(entries, reservations, stamp(), false)
     this.#await(writing, {
       logged: this.#logged.length,
       waiting,
@@ -368,7 +370,7 @@ export class Commits {
   }
 
   #committed({ logged, waiting, closing, turned, salvage, begunAt }: UnderWay, head: string): void {
-    const { reserve, now, timers, onRecorded } = this.#deps
+    const { writeBehind, now, timers, onRecorded } = this.#deps
     this.#underWay = null
     // A salvage takes reserved space.
     if (!salvage) this.#isAccepted = true
@@ -378,8 +380,8 @@ export class Commits {
     onRecorded(recorded)
     this.#reservations.committed()
     for (const account of closing) this.#closing.delete(account)
-    if (reserve !== null && turned && this.#logState === 'OPEN') {
-      this.#attempt(reserve, () => reserve.log.forget(this.#reached))
+    if (writeBehind !== null && turned && this.#logState === 'OPEN') {
+      this.#attempt(writeBehind, () => writeBehind.log.forget(this.#reached))
     }
 
     const tookMs = now() - begunAt
@@ -394,7 +396,7 @@ export class Commits {
 
   /** Waiting entries fail too: they were numbered and decided on top of the failed ones. */
   #failed({ waiting, salvage }: UnderWay, error: unknown): void {
-    const { reserve, onLost, onBroken } = this.#deps
+    const { writeBehind, onLost, onBroken } = this.#deps
     this.#underWay = null
     this.#isAccepted = false
     this.#reservations.failed()
@@ -403,8 +405,8 @@ export class Commits {
     const isUndone = error instanceof CodedError && error.code === 'NOT_RECORDED'
     if (isUndone) {
       const [first] = lost
-      if (first !== undefined && reserve !== null && this.#logState === 'OPEN') {
-        this.#attempt(reserve, () => reserve.log.retract(first.entry.n))
+      if (first !== undefined && writeBehind !== null && this.#logState === 'OPEN') {
+        this.#attempt(writeBehind, () => writeBehind.log.retract(first.entry.n))
       }
       onLost(lost)
     } else {
@@ -413,8 +415,8 @@ export class Commits {
     }
     const reason = error instanceof JournalLost ? error.cause : error
     for (const { reject } of lost) reject(reason)
-    if (isUndone && !salvage && reserve !== null && this.#logged.length > 0) {
-      this.#salvage(reserve)
+    if (isUndone && !salvage && writeBehind !== null && this.#logged.length > 0) {
+      this.#salvage(writeBehind)
       return
     }
     const isTaken = this.#logged.length === 0 && !this.#broken
@@ -430,7 +432,7 @@ export class Commits {
     if (isRequested && this.#waiting.length + this.#logged.length + this.#closing.size > 0) this.#commit()
     else if (this.#isDue()) this.#commit()
     else if (this.#logged.length > 0) this.#wakeIn(MOVE_AFTER_MS)
-    else if (this.#deps.reserve !== null) this.#wakeIn(CLOSE_AFTER_MS)
+    else if (this.#deps.writeBehind !== null) this.#wakeIn(CLOSE_AFTER_MS)
   }
 
   #wakeIn(ms: number): void {
@@ -469,12 +471,12 @@ export class Commits {
     )
   }
 
-  #attempt(reserve: WriteBehindDeps, work: () => void): boolean {
+  #attempt(writeBehind: WriteBehindDeps, work: () => void): boolean {
     try {
       work()
       return true
     } catch (error) {
-      this.#failLog(reserve, error)
+      this.#failLog(writeBehind, error)
       return false
     }
   }

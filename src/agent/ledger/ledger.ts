@@ -32,7 +32,7 @@ const RETURNS_MAX = { accounts: SEGMENT_ACCOUNTS_MAX / 2, bytes: SEGMENT_COUNTER
 export interface LedgerDeps extends DemandDeps {
   readonly journal: Pick<Journal, 'append' | 'saveClock' | 'limit'>
   readonly clock: { reading(): ClockReading; sinceBoot(): number; stored(): StoredClock }
-  readonly reserve: WriteBehindDeps | null
+  readonly writeBehind: WriteBehindDeps | null
   readonly defer: (call: () => void) => void
   /** Monotonic, ms. */
   readonly now: () => number
@@ -93,10 +93,10 @@ export class Ledger {
     this.#lastEntry = snapshot.lastEntry
     this.#grantedAfter = snapshot.lastEntry
     this.#burned = snapshot.burned
-    const { journal, reserve, defer, now, timers } = deps
+    const { journal, writeBehind, defer, now, timers } = deps
     this.#commits = new Commits(
       {
-        ...{ journal, reserve, defer, now, timers },
+        ...{ journal, writeBehind, defer, now, timers },
         spendableOf: (account) => this.#balances.spendableOf(account),
         stamp: () => this.stamp(),
         epoch: () => this.#epoch,

@@ -58,7 +58,7 @@ class Device {
         startingGrant: 0n,
         batchEntries: 1_000,
         defer: (call) => void setImmediate(call),
-        reserve: null,
+        writeBehind: null,
         now: () => 0,
         timers: { after: () => () => undefined },
         onNeed: () => undefined,

@@ -53,7 +53,7 @@ class Bench {
       this.begun.push({ entries: entries.map(({ n }) => n), reservations, answered, outcome })
       return outcome.promise
     }
-    const reserve = {
+    const writeBehind = {
       journal: {
         appendWriteBehind: async (
           entries: readonly PendingEntry[],
@@ -69,7 +69,7 @@ class Bench {
     this.commits = new Commits(
       {
         journal: { append: async (entries) => void (await append(entries)) },
-        reserve: durability === 'write-behind' ? reserve : null,
+        writeBehind: durability === 'write-behind' ? writeBehind : null,
         spendableOf: (account) => ({ used: this.used(account), usedMax: 10n ** 12n }),
         stamp: () => STAMP,
         epoch: () => this.epoch,

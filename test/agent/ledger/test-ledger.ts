@@ -66,7 +66,7 @@ export class TestLedger {
         startingGrant: 100n,
         batchEntries,
         defer: (call) => this.#soon.push(call),
-        reserve: null,
+        writeBehind: null,
         now: () => this.time.sinceBoot(),
         timers: this.time,
         onNeed: () => this.needs.push(this.ledger.lastEntry()),

@@ -86,7 +86,7 @@ class Process {
         startingGrant: 0n,
         batchEntries: 1_000_000,
         defer: (call) => void setImmediate(call),
-        reserve: {
+        writeBehind: {
           journal: { appendWriteBehind: (...order) => this.#append(...order) },
           log: this.#watched(log),
           reservationMax: BLOCK,

@@ -93,7 +93,7 @@ export class SessionDevice {
         policies: this.activePolicies,
         startingGrant: 0n,
         batchEntries: 1_000,
-        reserve: null,
+        writeBehind: null,
         defer: (call) => void setImmediate(call),
         now: () => this.time.sinceBoot(),
         timers: this.time,

@@ -155,7 +155,7 @@ export class TestDevice {
         startingGrant: STARTING_GRANT,
         batchEntries: SYNC.batch,
         defer: (call) => void setImmediate(call),
-        reserve: null,
+        writeBehind: null,
         now: () => time.sinceBoot(),
         timers: time,
         onNeed: () => this.link.wake('low-water'),

@@ -97,7 +97,7 @@ export class DeviceSide {
         ...{ journal, clock, policies, onFatal },
         startingGrant: 0n,
         batchEntries: 1_000,
-        reserve: null,
+        writeBehind: null,
         defer: (call) => void setImmediate(call),
         now: () => time.sinceBoot(),
         timers: time,
