@@ -12,6 +12,7 @@ import { uuidInLowerCase } from '../../../protocol/wire.ts'
 import { html } from '../../../html/html.ts'
 import { commandOf, commandedDevices, resultPieces } from '../../console/device-commands.ts'
 import { type Edit, ofForm, problemOf, withChange } from '../../console/edit.ts'
+import type { Fields, Problem } from '../../console/inputs.ts'
 import {
   type Page,
   type View,
@@ -76,11 +77,9 @@ interface SignedIn {
   readonly administrator: Administrator
 }
 
-type Fields = Readonly<Record<string, string>>
-
 export function registerConsole(http: FastifyInstance, prefix: string, deps: ConsoleDeps): void {
   const root = `${prefix}/console`
-  const made: Console = new Console(root, deps)
+  const handlers = new Console(root, deps)
   void http.register(async (scope) => {
     // Browsers send forms only.
     scope.removeAllContentTypeParsers()
@@ -92,31 +91,33 @@ export function registerConsole(http: FastifyInstance, prefix: string, deps: Con
     scope.addContentTypeParser('*', (_request, _body, done) => {
       done(new CodedError('CONSOLE_FORM_REFUSED', 'The body is no form: its Content-Type is another one.'))
     })
-    scope.setErrorHandler((error, request, reply) => made.refuse(error, request, reply))
+    scope.setErrorHandler((error, request, reply) => handlers.refuse(error, request, reply))
     const options = { config: { answers: ANSWERS } }
-    scope.get(`${root}/sign-in`, options, (_request, reply) => made.showSignIn(reply, 200, []))
-    scope.post(`${root}/sign-in`, options, (request, reply) => made.signIn(request, reply))
-    scope.post(`${root}/sign-out`, options, (request, reply) => made.signOut(request, reply))
+    scope.get(`${root}/sign-in`, options, (_request, reply) => handlers.showSignIn(reply, 200, []))
+    scope.post(`${root}/sign-in`, options, (request, reply) => handlers.signIn(request, reply))
+    scope.post(`${root}/sign-out`, options, (request, reply) => handlers.signOut(request, reply))
     for (const [path, make] of PAGES) {
-      scope.get(`${root}${path}`, options, (request, reply) => made.show(make, request, reply))
+      scope.get(`${root}${path}`, options, (request, reply) => handlers.show(make, request, reply))
     }
     for (const edit of EDITS) {
-      scope.post(`${root}${edit.path}`, options, (request, reply) => made.edit(edit, request, reply))
+      scope.post(`${root}${edit.path}`, options, (request, reply) => handlers.edit(edit, request, reply))
     }
-    scope.post(`${root}/devices/command`, options, (request, reply) => made.commandDevices(request, reply))
-    scope.post(`${root}/devices/:deviceId/labels`, options, (request, reply) => made.labelDevice(request, reply))
+    scope.post(`${root}/devices/command`, options, (request, reply) => handlers.commandDevices(request, reply))
+    scope.post(`${root}/devices/:deviceId/labels`, options, (request, reply) => handlers.labelDevice(request, reply))
     for (const format of Object.keys(DEVICE_MEDIA_TYPES) as DeviceFormat[]) {
-      scope.get(`${root}/devices.${format}`, options, (request, reply) => made.exportDevices(format, request, reply))
+      scope.get(`${root}/devices.${format}`, options, (request, reply) =>
+        handlers.exportDevices(format, request, reply),
+      )
     }
     scope.get(`${root}/*`, options, () => {
       throw new CodedError('NOT_FOUND', 'The console has no such page.')
     })
-    scope.get(`${root}/usage`, options, (request, reply) => made.showUsage(request, reply))
-    scope.get(`${root}/usage.csv`, options, (request, reply) => made.exportUsage(request, reply))
+    scope.get(`${root}/usage`, options, (request, reply) => handlers.showUsage(request, reply))
+    scope.get(`${root}/usage.csv`, options, (request, reply) => handlers.exportUsage(request, reply))
     for (const name of Object.keys(SESSION_COMMANDS) as SessionCommandName[]) {
       const url = `${root}/sessions/:sessionId/${name}`
-      scope.get(url, options, (request, reply) => made.show((view) => confirmPage(view, name), request, reply))
-      scope.post(url, options, (request, reply) => made.commandSession(name, request, reply))
+      scope.get(url, options, (request, reply) => handlers.show((view) => confirmPage(view, name), request, reply))
+      scope.post(url, options, (request, reply) => handlers.commandSession(name, request, reply))
     }
   })
 }
@@ -149,7 +150,7 @@ class Console {
   }
 
   async show(make: (view: View) => Promise<Page>, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
-    const { status, text } = await this.#made(make, request, await this.#signedIn(request, reply))
+    const { status, text } = await this.#render(make, request, await this.#signedIn(request, reply))
     return send(reply, status, text)
   }
 
@@ -223,21 +224,34 @@ class Console {
     const form = fieldsOf(request.body)
     const isOfSignIn = isForm(form, signedIn)
     if (isOfSignIn && edit.needsConfirmation) requireConfirmation(form)
-    const { store, now, sessions, devices, otherCellOf } = this.#deps
     const editor = requireRole(signedIn.administrator, 'rules')
-    const view = await store.read((reader) => this.#view(reader, request, signedIn))
+    const view = await this.#deps.store.read((reader) => this.#view(reader, request, signedIn))
     this.#requireConcerned(edit, editor, view.instance)
-    const { id: instanceId = '' } = view.instance ?? {}
-    const { revision } = form
-    const acting = actingAs(store, editor)
-    const shown = edit.concerns === 'INSTANCE' && revision !== undefined ? ofForm(acting, instanceId, revision) : acting
-    const given = { store: shown, newId: sessions.newId, editor, otherCellOf, instanceId }
-    const save = async () => edit.save({ ...given, now: now(), present: devices.present() }, form)
-    const problems = isOfSignIn ? await save().catch((error: unknown) => [problemOf(error)]) : [OTHER_SIGN_IN]
+    const problems = isOfSignIn ? await this.#save(edit, form, editor, view.instance) : [OTHER_SIGN_IN]
     if (problems.length === 0) return reply.redirect(hrefOf(view, edit.next), SEE_OTHER)
     const refused = (current: View): Promise<Page> => edit.refused(current, form, withChange(problems, form, current))
-    const { text } = await this.#made(refused, request, signedIn)
+    const { text } = await this.#render(refused, request, signedIn)
     return send(reply, isOfSignIn ? 400 : FORBIDDEN, text)
+  }
+
+  /** Returns what is wrong; nothing if it is saved. */
+  async #save(edit: Edit, form: Fields, editor: Administrator, instance: Instance | null): Promise<readonly Problem[]> {
+    const { store, now, sessions, devices, otherCellOf } = this.#deps
+    const { id: instanceId = '' } = instance ?? {}
+    const { revision } = form
+    const acting = actingAs(store, editor)
+    const isOfRevision = edit.concerns === 'INSTANCE' && revision !== undefined
+    const deps = {
+      ...{ newId: sessions.newId, editor, otherCellOf, instanceId },
+      store: isOfRevision ? ofForm(acting, instanceId, revision) : acting,
+      now: now(),
+      present: devices.present(),
+    }
+    try {
+      return await edit.save(deps, form)
+    } catch (error) {
+      return [problemOf(error)]
+    }
   }
 
   async exportDevices(format: DeviceFormat, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
@@ -305,7 +319,7 @@ class Console {
     throw new CodedError('CONSOLE_SIGN_IN_REFUSED', 'The console requires the token of an administrator.')
   }
 
-  async #made(make: (view: View) => Promise<Page>, request: FastifyRequest, signedIn: SignedIn) {
+  async #render(make: (view: View) => Promise<Page>, request: FastifyRequest, signedIn: SignedIn) {
     return this.#deps.store.read(async (reader) => {
       const view = await this.#view(reader, request, signedIn)
       const page = await make(view)
@@ -322,7 +336,7 @@ class Console {
     const { policies, presence, terms, now } = this.#deps
     const query = fieldsOf(request.query)
     const instances = await instancesOf(reader, administrator)
-    const instance = await chosen(reader, administrator, instances, query['instance'] ?? '')
+    const instance = await chosenInstance(reader, administrator, instances, query['instance'] ?? '')
     const revision = instance === null ? undefined : await reader.policyRevisions.get(instance.id)
     return {
       ...{ reader, policies, presence, terms, administrator, instances, instance, query },
@@ -382,7 +396,7 @@ async function instancesOf(reader: Reader, { scope }: Administrator): Promise<re
 }
 
 /** Null: all. @throws CodedError NOT_FOUND, INSTANCE_NOT_IN_SCOPE */
-async function chosen(
+async function chosenInstance(
   reader: Reader,
   administrator: Administrator,
   instances: readonly Instance[],
