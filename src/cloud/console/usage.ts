@@ -88,58 +88,77 @@ function isBounded({ from, to }: ConsoleRange): boolean {
 }
 
 /** @param newest records of {@link usageOfPage} */
-export async function usagePage(view: View, { records: looked, rest }: NewestStep): Promise<Page> {
-  const { query, now } = view
-  const { outcome = '', from = '', to = '' } = query
-  const [item, requester, device] = [typed(view, 'item'), typed(view, 'requester'), typed(view, 'device')]
-  const isRange = isBounded(rangeOf(query))
-  const isOlder = usageOfPage(view).upTo !== null
-  const deviceId = await deviceIdOf(view, device)
-  const fits = ({ record }: NumberedUsage): boolean =>
+export async function usagePage(view: View, newest: NewestStep): Promise<Page> {
+  const { query } = view
+  const fits = await filterOf(view)
+  const fitting = newest.records.filter(({ record }) => fits(record))
+  const totals = isBounded(rangeOf(query)) ? totalsPart(fitting, GROUPINGS[byOf(query)]) : null
+  return {
+    title: 'Usage',
+    content: html`${section('filter', 'Filter', filterForm(view))}
+    ${totals === null ? '' : section('totals', 'Totals', totals)}
+    ${section('records', 'Records', await recordsPart(view, newest, fitting))}`,
+  }
+}
+
+async function filterOf(view: View): Promise<(record: UsageRecord) => boolean> {
+  const { outcome = '' } = view.query
+  const [item, requester] = [typed(view, 'item'), typed(view, 'requester')]
+  const deviceId = await deviceIdOf(view, typed(view, 'device'))
+  return (record) =>
     (outcome === '' || outcomeOf(record) === outcome) &&
     (item === '' || record.item.trim() === item) &&
     (requester === '' || record.requesterValue.trim() === requester) &&
     (deviceId === undefined || (record.source.kind === 'device' && record.source.deviceId === deviceId))
-  const fitting = looked.filter(fits)
-  const shown = fitting.slice(0, ROWS_SHOWN)
-  const sources = shown.map(({ record: { source } }) => (source.kind === 'device' ? source.deviceId : null))
-  const names = await deviceNames(view, sources)
-  const last = fitting.length > ROWS_SHOWN ? shown.at(-1) : undefined
-  const older = last === undefined ? (rest?.upTo ?? null) : last.position - 1n
-  const by = byOf(query)
-  const filter = { outcome, item, requester, device, from, to, by: isRange ? by : '' }
-  const on = older === null ? null : hrefOf(view, '/usage', { ...filter, upTo: String(older) })
+}
+
+async function recordsPart(view: View, newest: NewestStep, fitting: readonly NumberedUsage[]): Promise<Html> {
+  const { from = '', to = '' } = view.query
+  const isRange = isBounded(rangeOf(view.query))
+  const shown = fitting.slice(0, ROWS_SHOWN).map(({ record }) => record)
+  const names = await deviceNames(
+    view,
+    shown.map(({ source }) => (source.kind === 'device' ? source.deviceId : null)),
+  )
   const total = fitting.reduce((sum, { record }) => sum + record.tokens, 0n)
   const refusals = fitting.filter(({ record }) => isRefusal(record.status)).length
-  const reach = rest?.writtenBy ?? looked.at(-1)?.record.writeTime ?? now
-  const written = `written in the last ${roughly(now - reach)}`
-  const whose = isRange
-    ? `${looked.length} ${isOlder ? 'older ' : ''}records of this time${rest === null ? '' : `, ${written},`}`
-    : `${looked.length} records ${written}`
-  return {
-    title: 'Usage',
-    content: html`${section('filter', 'Filter', filterForm(view))}
-    ${isRange ? section('totals', 'Totals', totalsPart(fitting, GROUPINGS[by])) : ''}
-    ${section(
-      'records',
-      'Records',
-      html`<p>
-          ${fitting.length} of ${whose} fit: ${tokensInWords(total)} tokens,
-          ${counted(refusals, 'refusal', 'refusals')}.
-          <a href="${hrefOf(view, '/usage.csv', { from, to })}" download
-            >Export all records${isRange ? ' of this time' : ''} as CSV</a
-          >
-        </p>
-        ${isRange && (isOlder || rest !== null) ? restPart(view) : ''}
-        ${tableOf(
-          'Usage records',
-          COLUMNS,
-          shown.map(({ record }) => rowOf(view, record, names)),
-        )}
-        ${shown.some(({ record: { source, status } }) => source.kind === 'device' && isRefusal(status)) ? EXPLAIN : ''}
-        ${olderLink(on)}`,
-    )}`,
-  }
+  const isPart = isRange && (usageOfPage(view).upTo !== null || newest.rest !== null)
+  const isExplained = shown.some(({ source, status }) => source.kind === 'device' && isRefusal(status))
+  return html`<p>
+      ${fitting.length} of ${readInWords(view, newest)} fit: ${tokensInWords(total)} tokens,
+      ${counted(refusals, 'refusal', 'refusals')}.
+      <a href="${hrefOf(view, '/usage.csv', { from, to })}" download
+        >Export all records${isRange ? ' of this time' : ''} as CSV</a
+      >
+    </p>
+    ${isPart ? restPart(view) : ''}
+    ${tableOf(
+      'Usage records',
+      COLUMNS,
+      shown.map((record) => rowOf(view, record, names)),
+    )}
+    ${isExplained ? EXPLAIN : ''} ${olderLink(olderPage(view, newest, fitting))}`
+}
+
+/** Which records the page has read. */
+function readInWords(view: View, { records, rest }: NewestStep): string {
+  const reach = rest?.writtenBy ?? records.at(-1)?.record.writeTime ?? view.now
+  const written = `written in the last ${roughly(view.now - reach)}`
+  if (!isBounded(rangeOf(view.query))) return `${records.length} records ${written}`
+  const older = usageOfPage(view).upTo === null ? '' : 'older '
+  return `${records.length} ${older}records of this time${rest === null ? '' : `, ${written},`}`
+}
+
+/** Null: there are no older records. */
+function olderPage(view: View, { rest }: NewestStep, fitting: readonly NumberedUsage[]): string | null {
+  const { query } = view
+  const last = fitting.length > ROWS_SHOWN ? fitting[ROWS_SHOWN - 1] : undefined
+  const upTo = last === undefined ? rest?.upTo : last.position - 1n
+  if (upTo === undefined) return null
+  const { outcome = '', from = '', to = '' } = query
+  const [item, requester, device] = [typed(view, 'item'), typed(view, 'requester'), typed(view, 'device')]
+  const by = isBounded(rangeOf(query)) ? byOf(query) : ''
+  return hrefOf(view, '/usage', { outcome, item, requester, device, from, to, by, upTo: String(upTo) })
 }
 
 export function refusedUsagePage(view: View, error: unknown): Page {
