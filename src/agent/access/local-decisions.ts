@@ -131,6 +131,10 @@ export class LocalDecisions {
     return isShort(attempt.decision) ? this.#decideWithCloud(question, record) : record(attempt)
   }
 
+  /**
+   * Each round decides on the tokens of the device alone, then with those of the pools. If the pools cannot pay now, it also
+   * decides with what other devices could return: a request that names these accounts has the cloud recall the tokens.
+   */
   async #decideWithCloud<T>(question: Question, record: (attempt: Attempt) => Promise<T>): Promise<T> {
     const { clock, link, topUpDeadlineMs } = this.#deps
     const until = clock.sinceBoot() + topUpDeadlineMs
@@ -141,16 +145,15 @@ export class LocalDecisions {
       if (!isShort(alone.decision)) return record(alone)
       const pooled = this.#attempt(question, withPool(poolBalances))
       const isDecided = isFinal(pooled, alone, poolBalances)
-      // The pools cannot pay now: names the tokens of other devices that could, so that the cloud recalls them.
-      const paying = isDecided ? this.#attempt(question, withPool(poolBalances, 'RECALLED')) : pooled
-      const needs = beyond(refundOf(question, paying.reading), needsOf(paying.decision, question.mode))
-      const isRecalled = isDecided && !isDeepStrictEqual(paying.decision.postings, pooled.decision.postings)
+      const recalling = isDecided ? this.#attempt(question, withPool(poolBalances, 'RECALLED')) : pooled
+      const needs = beyond(refundOf(question, recalling.reading), needsOf(recalling.decision, question.mode))
+      const isRecalled = isDecided && !isDeepStrictEqual(recalling.decision.postings, pooled.decision.postings)
       if (isDecided && (!isRecalled || isDeepStrictEqual(needs, requested))) return record(pooled)
       const patienceMs = until - clock.sinceBoot()
       if (patienceMs <= 0) return record(isDecided ? pooled : this.#offline(question, alone))
       // Other requests used the granted tokens each time.
       if (rounds >= TOP_UPS_MAX) return record(isDecided ? pooled : alone)
-      const accounts = [...new Set([...alone.seen.accounts(), ...paying.seen.accounts()])]
+      const accounts = [...new Set([...alone.seen.accounts(), ...recalling.seen.accounts()])]
       const answer = await link.requestGrant({ needs, accounts }, patienceMs)
       if (answer === null) {
         const refused = this.#attempt(question, withPool(poolBalances))
@@ -185,8 +188,8 @@ export class LocalDecisions {
 }
 
 /**
- * Whether the device can pay what the attempt grants. If another item refuses all of them, an item that lacks tokens here
- * has its own reason, too, unless the pools are known to have them.
+ * Whether no top-up can change the attempt: the device can pay what it grants. An item that lacks tokens here may also be
+ * left uncharged because another item is refused. That is certain only if the balances of all pools are known.
  */
 function isFinal({ balanceOf, decision, seen }: Attempt, alone: Attempt, poolBalances: PoolBalances): boolean {
   if (!decision.postings.every(({ account, amount }) => balanceOf(account).left >= amount)) return false

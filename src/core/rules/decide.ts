@@ -61,8 +61,8 @@ class Charges {
   readonly #availableOf: AvailableOf
   readonly #rulingOf: (rules: Rules) => Ruling
   readonly #taken = new Map<AccountId, Micro>()
-  /** That no charge has changed since. Many items can pass many line items that are used up. */
-  #passed: Map<LineItem, Purse> | undefined
+  /** Of earlier items, until a charge changes them: many items can try the same line items, which are used up. */
+  #purses: Map<LineItem, Purse> | undefined
 
   constructor(policy: PolicyView, requester: Requester, availableOf: AvailableOf) {
     this.#policy = policy
@@ -127,7 +127,7 @@ class Charges {
   }
 
   #purse(candidate: Candidate, action: Action | null): Purse {
-    const known = this.#passed?.get(candidate.lineItem)
+    const known = this.#purses?.get(candidate.lineItem)
     if (known !== undefined) return known
     const accounts = [this.#look('TOKENS', candidate.lineAccount)]
     const allocated = action === null ? undefined : candidate.actionAccounts.get(action.id)
@@ -153,14 +153,14 @@ class Charges {
     if (candidate.undecided) this.#warn('CLOCK_UNDECIDED_ALLOWED')
     if (charged === 0n) return
     for (const { account } of purse.accounts) this.#taken.set(account, (this.#taken.get(account) ?? 0n) + charged)
-    this.#passed?.delete(candidate.lineItem)
+    this.#purses?.delete(candidate.lineItem)
   }
 
   #remember(payers: readonly Payer[]): void {
-    this.#passed ??= new Map()
+    this.#purses ??= new Map()
     for (const { candidate, purse } of payers) {
       purse.capacities ??= []
-      this.#passed.set(candidate.lineItem, purse)
+      this.#purses.set(candidate.lineItem, purse)
     }
   }
 
@@ -214,7 +214,10 @@ interface PayerAccount {
 /** The accounts of a line item that all pay each charge, as the requester and earlier items left them. */
 interface Purse {
   readonly accounts: readonly PayerAccount[]
-  /** By the index of the check, then those in overspend; absent: not needed yet. Null: of no earlier item. */
+  /**
+   * Known results of {@link capacityOf}: by the index of the check, first within the balances, then in overspend. Null: no
+   * earlier item has tried the line item, so nothing is kept.
+   */
   capacities: (Micro | 'UNLIMITED' | undefined)[] | null
 }
 
