@@ -69,7 +69,7 @@ export class Ledger {
   readonly demand: Demand
   readonly #deps: LedgerDeps
   readonly #balances: Balances
-  /** Counted again, but not yet marked so in the journal. */
+  /** Have a limit again, but are still unlimited in the journal. */
   readonly #limited = new Set<AccountId>()
   #epoch: number
   #frozen: boolean
@@ -195,7 +195,8 @@ export class Ledger {
     }
   }
 
-  owes(): boolean {
+  /** Whether use above the grants is not granted by the cloud yet. */
+  hasOverspend(): boolean {
     for (const [, { allowance }] of this.#balances.all()) if ((allowance ?? 0n) > 0n) return true
     return false
   }
@@ -379,7 +380,7 @@ export class Ledger {
     this.#deps.onNeed()
   }
 
-  takenGrant(): ReceivedGrant | null {
+  receivedGrant(): ReceivedGrant | null {
     return this.#grant === null ? null : { term: this.#grant.term, lastEntry: this.#grantedAfter }
   }
 

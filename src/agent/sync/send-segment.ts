@@ -46,7 +46,7 @@ export async function sealAndSend(
       ...topUps,
       policies: [...memory.policies].map(([instanceId, { applied }]) => ({ instanceId, revision: applied })),
       returns,
-      grant: ledger.takenGrant(),
+      grant: ledger.receivedGrant(),
       final: step.final,
     })
     .catch((error: unknown) => {
@@ -190,7 +190,7 @@ function isLastRefusal(context: StepContext, sent: SealedSegment): boolean {
     // Resent segments were readable before.
     if (seq !== memory.unacknowledged?.seq) return false
     // Otherwise each new epoch without a grant could allow overspend again.
-    if (seq === 1 && ledger.owes()) return false
+    if (seq === 1 && ledger.hasOverspend()) return false
   }
   const now = clock.sinceBoot()
   const before = memory.refused?.hash === hash ? memory.refused : { hash, times: 0, since: now }

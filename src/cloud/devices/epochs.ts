@@ -40,7 +40,7 @@ export function fenced(epoch: Epoch, reason: FenceReason, { now, present }: Mome
 }
 
 /** A device that never receives responses is still alive: its epoch is not inactive. */
-export async function keepUnsettled(tx: Transaction, epoch: Epoch, present: number): Promise<Epoch> {
+export async function noteContact(tx: Transaction, epoch: Epoch, present: number): Promise<Epoch> {
   const heard = { ...epoch, quietSince: present }
   await tx.edge.epochs.save(heard)
   return heard

@@ -8,7 +8,7 @@ import type { Keyring } from '../devices/keyring.ts'
 import { requireNotSuspended, requireTrusted } from '../storage/require-trusted.ts'
 import { EPOCHS_FORGOTTEN_MAX } from '../devices/limits.ts'
 import type { Device, Epoch } from '../storage/device-records.ts'
-import { fenceCurrent, fenced, keepUnsettled, newEpoch } from '../devices/epochs.ts'
+import { fenceCurrent, fenced, noteContact, newEpoch } from '../devices/epochs.ts'
 import { ATTACH_WINDOW_MS, type EdgeTerms } from '../devices/terms.ts'
 
 export interface Attach {
@@ -34,7 +34,7 @@ export async function attach(
     const isOver = device.suspension?.state === 'TERMINATED'
     if (isOver) await requireOwing(tx, device, request)
     const known = request.above === 0 ? undefined : await tx.edge.epochs.get(deviceId, request.above)
-    const left = known === undefined ? undefined : await keepUnsettled(tx, known, moment.present)
+    const left = known === undefined ? undefined : await noteContact(tx, known, moment.present)
     const answered = await tx.edge.epochs.byNonce(deviceId, request.nonce)
     if (answered !== undefined) {
       if (answered.attachAnswer === null) throw new Error('invariant: an attach stores its answer')

@@ -1,6 +1,6 @@
 /** Judges an opened segment in a transaction: merges it, or keeps it as evidence. A resent one gets its first response. */
 import { type MergeOutcome, receive } from '../../core/sync/receive.ts'
-import { fenceCurrent, fenced, keepUnsettled, newEpoch } from '../devices/epochs.ts'
+import { fenceCurrent, fenced, noteContact, newEpoch } from '../devices/epochs.ts'
 import { lockSessions } from '../sessions/device-sessions.ts'
 import { fitOf } from './merge/fit-of.ts'
 import { keepFork } from './merge/keep-fork.ts'
@@ -84,10 +84,10 @@ async function carryOut(
     case 'MERGE':
       return mergeNext(context, outcome.grants)
     case 'REPEAT':
-      await keepUnsettled(tx, epoch, present)
+      await noteContact(tx, epoch, present)
       return { accepted: true, answer: storedAnswer(recorded), unbilled: null }
     case 'KNOWN':
-      await keepUnsettled(tx, epoch, present)
+      await noteContact(tx, epoch, present)
       return respond(context, 'KNOWN')
     case 'BEHIND':
       await tx.edge.epochs.save({ ...epoch, grantsForgotten: true, quietSince: context.present })

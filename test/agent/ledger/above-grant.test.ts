@@ -117,14 +117,14 @@ it('a device owes what it used above its grants until the cloud has granted it',
   const fresh = new TestLedger()
   fresh.grant({ [A]: 100n })
   void fresh.charge({ account: A, amount: 1n })
-  expect(fresh.ledger.owes()).toBe(false)
+  expect(fresh.ledger.hasOverspend()).toBe(false)
   await test.spend(A, 120n)
-  expect(test.ledger.owes()).toBe(true)
+  expect(test.ledger.hasOverspend()).toBe(true)
   test.ledger.settleAboveGrant()
-  expect(test.ledger.owes()).toBe(true)
+  expect(test.ledger.hasOverspend()).toBe(true)
   test.grant({ [A]: 121n }, 2)
   test.ledger.settleAboveGrant()
-  expect(test.ledger.owes()).toBe(false)
+  expect(test.ledger.hasOverspend()).toBe(false)
 })
 
 describe('entries recorded together', () => {

@@ -236,16 +236,16 @@ describe('the ledger', () => {
 
   it('says from which entry on all was decided by the newest grant, also when entries before it are lost', async () => {
     const test = new TestLedger()
-    expect(test.ledger.takenGrant()).toBeNull()
+    expect(test.ledger.receivedGrant()).toBeNull()
     test.grant({ [A]: 100n }, 1)
-    expect(test.ledger.takenGrant()).toEqual({ term: 1, lastEntry: 0 })
+    expect(test.ledger.receivedGrant()).toEqual({ term: 1, lastEntry: 0 })
     void test.charge({ account: A, amount: 1n })
     void test.charge({ account: A, amount: 1n })
     test.tick()
     test.grant({ [A]: 100n }, 2)
-    expect(test.ledger.takenGrant()).toEqual({ term: 2, lastEntry: 2 })
+    expect(test.ledger.receivedGrant()).toEqual({ term: 2, lastEntry: 2 })
     await test.endBatch(notRecorded())
-    expect(test.ledger.takenGrant()).toEqual({ term: 2, lastEntry: 0 })
+    expect(test.ledger.receivedGrant()).toEqual({ term: 2, lastEntry: 0 })
   })
 })
 

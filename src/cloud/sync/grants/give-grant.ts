@@ -84,9 +84,9 @@ export interface GrantContext {
   readonly now: number
 }
 
-export async function giveGrant(taking: GrantContext, giving: Giving): Promise<Grant> {
-  const context: Context = { ...taking, ...giving }
-  const { deps, tx, epoch, now, rules, grantable, topUps, releasing } = context
+export async function giveGrant(grantContext: GrantContext, giving: Giving): Promise<Grant> {
+  const context: Context = { ...grantContext, ...giving }
+  const { deps, tx, device, epoch, now, rules, grantable, topUps, releasing } = context
   const { terms } = deps
   const known = await knownShortages(context, accountsOf(topUps, grantable))
   const requested = await requestedAccounts(context, known)
@@ -103,7 +103,7 @@ export async function giveGrant(taking: GrantContext, giving: Giving): Promise<G
     .filter(({ pool, mustReturn, isUnproven }) => pool.capTarget !== null && !mustReturn && !isUnproven)
     .filter((each) => isUnmet || (giving.inUse.has(each.account) && inAdvanceOf(each, granting) > 0n))
     .map(({ account }) => account)
-  const returnable = await returnableOf(context, lacked, taking.device.id)
+  const returnable = await returnableOf(context, lacked, device.id)
   if (!releasing) await noteShortages(context, requested, granting, { known, returnable })
   const lifetimeMs = Math.max(0, Math.min(terms.grantLifetimeMs, (lastUsableAt(rules) ?? Infinity) - now))
   return {
