@@ -27,7 +27,7 @@ export interface FastPathOptions {
 /** Takes the new connections of Node's server. */
 export class FastPath {
   readonly options: FastPathOptions
-  readonly handler: Pick<RequestHandler, 'phase' | 'admits' | 'access'>
+  readonly handler: Pick<RequestHandler, 'phase' | 'acceptConnection' | 'access'>
   readonly bodies = new KnownBodies()
   readonly #heads = new Map<string, FastPathHead>()
   readonly #connections = new Set<Connection>()
@@ -45,7 +45,7 @@ export class FastPath {
   }
 
   readonly #enter = (socket: Socket): void => {
-    if (this.handler.admits(socket)) this.#connections.add(new Connection(socket, this))
+    if (this.handler.acceptConnection(socket)) this.#connections.add(new Connection(socket, this))
     else socket.destroy()
   }
 

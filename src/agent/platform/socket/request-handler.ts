@@ -57,17 +57,18 @@ export interface AccessHead {
 /** HANDING_OVER: requests that clients have already sent are served, each as the last of its connection. */
 export type Phase = 'SERVING' | 'HANDING_OVER' | 'STOPPING'
 
-interface Admission {
+interface Authorized {
   readonly owner: string | null
   readonly quota: CallerQuota | undefined
 }
 
-const UNIDENTIFIED: Admission = { owner: null, quota: undefined }
+const UNIDENTIFIED: Authorized = { owner: null, quota: undefined }
 
 export class RequestHandler {
   readonly #deps: RequestHandlerDeps
   readonly #callers = new WeakMap<Socket, Caller | CodedError>()
   readonly #connected = new Map<string, number>()
+  /** Connections whose end ends a session. */
   readonly #bound = new WeakSet<Socket>()
   #waiting = 0
   phase: Phase = 'SERVING'
@@ -77,7 +78,7 @@ export class RequestHandler {
   }
 
   /** Counts a new connection. False: its caller has too many. */
-  admits(connection: Socket): boolean {
+  acceptConnection(connection: Socket): boolean {
     const caller = this.#callerAt(connection)
     // Its requests are refused with the reason.
     if (caller === null || caller instanceof CodedError) return true
@@ -104,17 +105,17 @@ export class RequestHandler {
       const { apiVersion, instanceId } = head.target
       answer(this.#refusal(error, `POST ${apiVersion} access-request of ${instanceId}`, connection))
     }
-    const admitted = this.#admit(connection, 'use')
-    if (admitted instanceof CodedError) {
-      refuse(admitted)
+    const authorized = this.#authorize(connection, 'use')
+    if (authorized instanceof CodedError) {
+      refuse(authorized)
       return
     }
-    const call = body instanceof CodedError ? body : callOf(head, body, admitted)
+    const call = body instanceof CodedError ? body : callOf(head, body, authorized)
     if (call instanceof CodedError) {
       refuse(call)
       return
     }
-    if (this.#isFull(refuse)) return
+    if (this.#refuseIfFull(refuse)) return
     this.#wait(this.#deps.access.request(call), (result) => answer(answered(result)), refuse)
   }
 
@@ -124,9 +125,9 @@ export class RequestHandler {
       answer(this.#refusal(error, `${operation} ${apiVersion} session ${sessionId}`.trimEnd(), request.socket))
     }
     const { headers, url = '', socket } = request
-    const admitted = this.#admit(socket, 'use')
-    if (admitted instanceof CodedError) {
-      refuse(admitted)
+    const authorized = this.#authorize(socket, 'use')
+    if (authorized instanceof CodedError) {
+      refuse(authorized)
       return
     }
     const onDisconnect = (call: () => void): void => {
@@ -135,10 +136,10 @@ export class RequestHandler {
       else socket.once('close', call)
     }
     const sessionRequest = {
-      ...{ target, url, headers, body, ...admitted },
+      ...{ target, url, headers, body, ...authorized },
       ...{ administers: this.#administers(socket), onDisconnect },
     }
-    if (this.#isFull(refuse)) return
+    if (this.#refuseIfFull(refuse)) return
     this.#wait(answerSession(this.#deps.sessions, sessionRequest), answer, refuse)
   }
 
@@ -183,15 +184,15 @@ export class RequestHandler {
     return new CodedError('NOT_ON_DEVICE', `Devices do not offer this operation. Send the request to ${where}.`)
   }
 
-  /** Refuses if no more requests may wait. */
-  #isFull(refuse: (error: CodedError) => void): boolean {
+  /** True: no more requests may wait, so this one is refused. */
+  #refuseIfFull(refuse: (error: CodedError) => void): boolean {
     const { waitingMax } = this.#deps
     if (this.#waiting < waitingMax) return false
     refuse(new CodedError('OVERLOADED', `the agent already has ${waitingMax} pending requests (socket.waiting_max)`))
     return true
   }
 
-  /** Call {@link RequestHandler.#isFull} first. Takes a promise: a function would keep the body in memory until it settles. */
+  /** Call {@link RequestHandler.#refuseIfFull} first. Takes a promise: a function would keep the body in memory until it settles. */
   #wait<T>(work: Promise<T>, answer: (result: T) => void, refuse: (error: unknown) => void): void {
     this.#waiting += 1
     work.then(
@@ -215,7 +216,7 @@ export class RequestHandler {
     return found
   }
 
-  #admit(connection: Socket, role: CallerRole): Admission | CodedError {
+  #authorize(connection: Socket, role: CallerRole): Authorized | CodedError {
     const { callers } = this.#deps
     if (callers === undefined) return UNIDENTIFIED
     const { rules } = callers
@@ -238,8 +239,8 @@ export class RequestHandler {
   }
 
   #read(connection: Socket, role: CallerRole, read: () => string, type?: string): Reply {
-    const admitted = this.#admit(connection, role)
-    if (admitted instanceof CodedError) return refused(admitted)
+    const authorized = this.#authorize(connection, role)
+    if (authorized instanceof CodedError) return refused(authorized)
     try {
       return plain(read(), type)
     } catch (error) {
@@ -248,13 +249,13 @@ export class RequestHandler {
   }
 
   #answerLater(connection: Socket, role: CallerRole, work: () => Promise<Reply>, answer: Answer): void {
-    const admitted = this.#admit(connection, role)
-    if (admitted instanceof CodedError) {
-      answer(refused(admitted))
+    const authorized = this.#authorize(connection, role)
+    if (authorized instanceof CodedError) {
+      answer(refused(authorized))
       return
     }
     const refuse = (error: unknown): void => answer(this.#failure(error))
-    if (this.#isFull(refuse)) return
+    if (this.#refuseIfFull(refuse)) return
     this.#wait(work(), answer, refuse)
   }
 
@@ -293,7 +294,7 @@ function allowing(reply: Reply, allowed: readonly string[] | undefined): Reply {
 function callOf(
   { target, headers }: AccessHead,
   { text, value, isKept = false }: JsonBody,
-  { owner, quota }: Admission,
+  { owner, quota }: Authorized,
 ): AccessCall | CodedError {
   try {
     const { apiVersion, instanceId } = target

@@ -201,7 +201,7 @@ describe('a connection', () => {
     const server = createServer()
     const fastPath = new FastPath(
       server,
-      { phase: 'SERVING', admits: () => true, access },
+      { phase: 'SERVING', acceptConnection: () => true, access },
       { bodyBytesMax: 1_000, keepAliveMs, onMany: (socket) => socket.destroy() },
     )
     server.listen(path)
