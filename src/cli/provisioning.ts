@@ -46,20 +46,24 @@ export function parseDeviceList(text: string): readonly ListedDevice[] {
     throw new CodedError('USAGE', `The first line of the list must be "${HEADERS.join('" or "')}".`)
   for (const [index, line] of lines.entries()) {
     if (index === 0 || line.trim() === '' || line.startsWith('#')) continue
-    const [name = '', instances = '', labels = '', ...rest] = line.split(',').map((field) => field.trim())
-    const instanceIds = wordsOf(instances)
-    const problem = !NAME.test(name)
-      ? 'a name has 1 to 100 letters, digits, dots, dashes and underscores'
-      : devices.has(name)
-        ? `${name} appears twice`
-        : rest.length > 0 || instanceIds.length === 0 || instanceIds.some((id) => !uuid.safeParse(id).success)
-          ? 'after the name, give the UUIDs of instances, separated by spaces'
-          : labelsProblem(labels)
-    if (problem === null) devices.set(name, { name, instanceIds, labels: labelsIn(labels) })
+    const fields = line.split(',').map((field) => field.trim())
+    const [name = '', instances = '', labels = ''] = fields
+    const problem = devices.has(name) ? `${name} appears twice` : problemOf(fields)
+    if (problem === null) devices.set(name, { name, instanceIds: wordsOf(instances), labels: labelsIn(labels) })
     else problems.push(`line ${index + 1}: ${problem}`)
   }
   if (problems.length > 0) throw new CodedError('USAGE', `The list is invalid: ${problems.join('; ')}.`)
   return [...devices.values()]
+}
+
+/** Null: the fields describe a device. */
+function problemOf([name = '', instances = '', labels = '', ...rest]: readonly string[]): string | null {
+  if (!NAME.test(name)) return 'a name has 1 to 100 letters, digits, dots, dashes and underscores'
+  const instanceIds = wordsOf(instances)
+  if (rest.length > 0 || instanceIds.length === 0 || instanceIds.some((id) => !uuid.safeParse(id).success)) {
+    return 'after the name, give the UUIDs of instances, separated by spaces'
+  }
+  return labelsProblem(labels)
 }
 
 function wordsOf(text: string): readonly string[] {
