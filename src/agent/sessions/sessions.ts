@@ -258,7 +258,7 @@ export class Sessions {
       this.#inTurn(
         id.toLowerCase(),
         async (slot) => {
-          await this.#settle(slot)
+          await this.#runOverdueTimers(slot)
           const event = eventOf(command, slot.latest.session)
           if (event === null) return
           await this.#commit(slot, this.#changeBy(slot.latest, event), null)
@@ -290,7 +290,7 @@ export class Sessions {
   async #alone(id: string, belongs: Belongs, work: (slot: Slot) => Promise<SessionAnswer>): Promise<SessionAnswer> {
     const slot = this.#slotOf(id, belongs)
     return this.#after(slot, async () => {
-      await this.#settle(slot)
+      await this.#runOverdueTimers(slot)
       const { session } = slot.latest
       return isLive(session) ? work(slot) : { operable: false, session }
     })
@@ -383,7 +383,7 @@ export class Sessions {
     })
   }
 
-  async #settle(slot: Slot): Promise<void> {
+  async #runOverdueTimers(slot: Slot): Promise<void> {
     for (;;) {
       const reading = this.#deps.clock.reading()
       const demand = due(slot.latest.session, reading.earliest)
@@ -490,7 +490,7 @@ export class Sessions {
       if (isDue)
         this.#inTurn(
           id,
-          (slot) => this.#settle(slot),
+          (slot) => this.#runOverdueTimers(slot),
           () => undefined,
         )
       next = Math.min(next, isDue ? TRY_AGAIN_MS : nextDue(latest.session) - now)
