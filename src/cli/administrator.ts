@@ -6,6 +6,7 @@ import { CodedError, messageOf } from '../protocol/errors.ts'
 import { cellArgument, cloudArgument, readAuthority, readFileArgument } from './arguments.ts'
 import { contextNamed, readContexts } from './contexts.ts'
 import type { Io } from './io.ts'
+import { writeLines } from './lines.ts'
 import { onlySignIn } from './sign-in/kept-sign-in.ts'
 import { signInToken } from './sign-in/sign-in-token.ts'
 
@@ -108,6 +109,7 @@ export function clientWith({ url, caFile, cell }: Target, token: string | null, 
     ...(caFile === undefined ? {} : { ca: readAuthority(io, caFile) }),
     proxy: io.env,
     unreachable: 'SERVICE_UNREACHABLE',
+    ...(io.stderr.isTTY === true ? { onSlow: (from) => writeLines(io.stderr, [`Waiting for ${from} ...`]) } : {}),
   })
 }
 

@@ -29,7 +29,12 @@ export interface ClientOptions {
   readonly answerMax?: number
   /** Timeout for silence of the server, default 30 s. */
   readonly timeoutMs?: number
+  /** Called for each response that takes longer than {@link SLOW_MS}, with the address. */
+  readonly onSlow?: (from: string) => void
 }
+
+/** Of a response that a person waits for. */
+const SLOW_MS = 3_000
 
 export interface Answer {
   readonly status: number
@@ -103,7 +108,9 @@ export class HttpClient implements Disposable {
       ...call.headers,
     }
     const { method } = call
-    return new Promise((resolve, reject) => {
+    const { onSlow } = this.#options
+    const slow = onSlow === undefined ? undefined : setTimeout(() => onSlow(this.#from()), SLOW_MS)
+    return new Promise<IncomingMessage>((resolve, reject) => {
       const request = this.#send(
         { ...this.#target, agent: this.#agent, method, path: `${this.#prefix}${call.path}`, headers },
         resolve,
@@ -113,7 +120,7 @@ export class HttpClient implements Disposable {
       const limitMs = call.timeoutMs ?? this.#options.timeoutMs ?? 30_000
       request.setTimeout(limitMs, () => request.destroy(new Error(`no response within ${limitMs / 1_000} s`)))
       request.end(body)
-    })
+    }).finally(() => clearTimeout(slow))
   }
 
   async #answer(response: IncomingMessage): Promise<Answer> {

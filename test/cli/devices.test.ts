@@ -1,5 +1,8 @@
+import { once } from 'node:events'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { jwtVerify } from 'jose'
-import { describe, expect, it, test } from 'vitest'
+import { describe, expect, it, onTestFinished, test, vi } from 'vitest'
 import { actionAccount } from '../../src/core/accounts/account.ts'
 import type { DeviceStateWire } from '../../src/protocol/edge/administration.ts'
 import { instanceId } from './agent-status.ts'
@@ -37,6 +40,27 @@ const device = (n: number, changes: Partial<DeviceStateWire> = {}): DeviceStateW
 
 const devices = (address: string, ...args: string[]) =>
   tallygate(['devices', ...args, '--url', address, '--admin-key', '/admin.pem'], { readText: readAdminKey })
+
+test.each([true, false])('on a terminal, a command says which cloud it waits for: %s', async (isTTY) => {
+  vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] })
+  const slow = createServer((_request, response) => {
+    vi.advanceTimersByTime(3_000)
+    response.end('{"devices":[],"next":0}')
+  }).listen(0, '127.0.0.1')
+  onTestFinished(() => {
+    vi.useRealTimers()
+    slow.closeAllConnections()
+    slow.close()
+  })
+  await once(slow, 'listening')
+  const url = `http://127.0.0.1:${(slow.address() as AddressInfo).port}/dm`
+  let err = ''
+  const { out } = await tallygate(['devices', 'list', '--url', url, '--admin-key', '/admin.pem'], {
+    readText: readAdminKey,
+    stderr: { isTTY, write: (text) => (err += text) },
+  })
+  expect([out, err]).toEqual(['No devices.\n', isTTY ? `Waiting for ${url} ...\n` : ''])
+})
 
 test('an enrollment token is asked for with an administration token, and printed alone', async () => {
   const answer = { body: { token: 'enroll.me.please', expiresAt: 1_800_000_000_000 } }

@@ -3,7 +3,7 @@ import { createServer, type RequestListener, type Server } from 'node:http'
 import { type AddressInfo, createServer as createTcpServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterEach, beforeEach, describe, expect, test } from 'vitest'
+import { afterEach, beforeEach, describe, expect, onTestFinished, test, vi } from 'vitest'
 import { HttpClient } from '../../src/client/http.ts'
 
 let directory: string
@@ -55,6 +55,22 @@ test.skipIf(process.getuid?.() !== 0)('a socket that the user may not open is no
   } finally {
     process.seteuid?.(0)
   }
+})
+
+test('a response that takes longer than 3 s is reported while the call waits for it', async () => {
+  vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] })
+  onTestFinished(() => void vi.useRealTimers())
+  const slow: string[] = []
+  const waits = [2_999, 3_000]
+  const address = await serve('tcp', (_request, response) => {
+    vi.advanceTimersByTime(waits.shift() ?? 0)
+    response.end(String(slow.length))
+  })
+  using client = new HttpClient({ address, unreachable: 'SERVICE_UNREACHABLE', onSlow: (from) => slow.push(from) })
+  expect(await client.text({ method: 'GET', path: '/' })).toBe('0')
+  expect(await client.text({ method: 'GET', path: '/' })).toBe('1')
+  vi.advanceTimersByTime(60_000)
+  expect(slow).toEqual([address])
 })
 
 test.each([
