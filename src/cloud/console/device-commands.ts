@@ -2,7 +2,7 @@ import { Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import { CodedError, ERRORS } from '../../protocol/errors.ts'
 import type { DeviceCommandName } from '../devices/command-device.ts'
-import { permits } from '../service-api/principal.ts'
+import { scopeWith } from '../service-api/principal.ts'
 import type { Device } from '../storage/device-records.ts'
 import { Inputs } from './inputs.ts'
 import {
@@ -45,8 +45,11 @@ export function commandOf(name = ''): DeviceCommandName {
   return found
 }
 
-export function mayCommand({ administrator }: Pick<View, 'administrator'>): boolean {
-  return administrator.rights.some((right) => permits(right, 'operator'))
+/** With the role operator in all of these instances. @param instanceIds default: in any instance */
+export function mayCommand({ administrator }: Pick<View, 'administrator'>, instanceIds?: readonly string[]): boolean {
+  const scope = scopeWith(administrator.rights, 'operator')
+  if (scope === null) return true
+  return instanceIds === undefined ? scope.size > 0 : instanceIds.every((id) => scope.has(id.toLowerCase()))
 }
 
 export function commandChoice(view: View, { search, contact, labels }: DeviceChoice): Html {

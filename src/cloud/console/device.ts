@@ -65,7 +65,7 @@ export async function devicePage(view: View): Promise<Page> {
     content: html`${section(
       'state',
       'State',
-      rowsOf([...stateRows(view, state), ...(mayCommand(view) ? commandRows(view, device) : [])]),
+      rowsOf([...stateRows(view, state), ...(mayCommand(view, device.instanceIds) ? commandRows(view, device) : [])]),
     )}
     ${section('labels', 'Labels', labelsPart(view, device))}
     ${section(
@@ -115,7 +115,7 @@ function usageLinks(view: View, { id }: Device): Html {
 }
 
 function labelsPart(view: View, device: Device): Html {
-  if (!mayCommand(view)) return html`<p>${labelLinks(view, device)}</p>`
+  if (!mayCommand(view, device.instanceIds)) return html`<p>${labelLinks(view, device)}</p>`
   return html`${labelsForm(view, device.id, labelsText(device.labels))}
     <p class="soft">Separated by spaces, such as site=berlin line=3.</p>
     ${Object.keys(device.labels).length === 0 ? '' : html`<p>Devices with the same label: ${labelLinks(view, device)}</p>`}`

@@ -4,7 +4,6 @@ import { instanceBody } from '../../protocol/service/instances.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { createInstance } from '../service-api/create-instance.ts'
 import { claimOf } from '../service-api/idempotency-key.ts'
-import { scopeWith } from '../service-api/principal.ts'
 import { type Edit, formPart, refusalOf, textOf } from './edit.ts'
 import { type Fields, type Problem, Inputs } from './inputs.ts'
 import type { Page, View } from './page.ts'
@@ -44,11 +43,6 @@ export const INSTANCE_EDIT: Edit = {
 const CREATED: Problem = {
   field: null,
   text: 'This form has already created an instance with another name or account. For one more, open a new form in the overview.',
-}
-
-/** With the role for rules in all instances. */
-export function mayCreateInstances({ administrator }: Pick<View, 'administrator'>): boolean {
-  return scopeWith(administrator.rights, 'rules') === null
 }
 
 export async function editInstancePage(view: View): Promise<Page> {

@@ -5,7 +5,7 @@ import { section } from '../../html/section.ts'
 import { parseDecimal } from '../../core/pricing/amount.ts'
 import { CodedError, firstIssue } from '../../protocol/errors.ts'
 import { type RuleDeps, ofRevision } from '../policy/bump-policy-revision.ts'
-import { type Administrator, permits } from '../service-api/principal.ts'
+import { type Administrator, scopeWith } from '../service-api/principal.ts'
 import type { Store } from '../storage/store.ts'
 import type { Fields, Inputs, Problem } from './inputs.ts'
 import { type Page, type View, confirmation, formTokenField, hrefOf } from './page.ts'
@@ -32,8 +32,13 @@ export interface Edit {
   readonly refused: (view: View, fields: Fields, problems: readonly Problem[]) => Promise<Page>
 }
 
-export function mayEditRules({ administrator }: Pick<View, 'administrator'>): boolean {
-  return administrator.rights.some((right) => permits(right, 'rules'))
+/** With the role rules in the chosen instance, or in all instances for an edit that is not of an instance. */
+export function mayEdit(
+  { administrator, instance }: Pick<View, 'administrator' | 'instance'>,
+  { concerns }: Pick<Edit, 'concerns'>,
+): boolean {
+  const scope = scopeWith(administrator.rights, 'rules')
+  return scope === null || (concerns === 'INSTANCE' && instance !== null && scope.has(instance.id.toLowerCase()))
 }
 
 export interface Form {

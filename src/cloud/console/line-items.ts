@@ -3,7 +3,8 @@ import { type Piece, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import type { LineItem } from '../../core/rules/policy.ts'
 import { INSTANT_MAX } from '../../protocol/wire.ts'
-import { mayEditRules } from './edit.ts'
+import { mayEdit } from './edit.ts'
+import { LINE_ITEM_EDIT } from './edit-line-item.ts'
 import {
   type Page,
   type View,
@@ -24,8 +25,8 @@ export function lineItemsPage(view: View): Promise<Page> {
   const { reader, now, query } = view
   return ofInstance(view, 'Line items', async (instance, { policy }) => {
     const offset = offsetOf(query['from'])
-    const canEdit = mayEditRules(view)
-    const editHref = (lineItem: string): string => hrefOf(view, '/line-items/edit', { lineItem })
+    const canEdit = mayEdit(view, LINE_ITEM_EDIT)
+    const editHref = (lineItem: string): string => hrefOf(view, LINE_ITEM_EDIT.path, { lineItem })
     const { search, found, form } = searched(view, '/line-items', policy.lineItems)
     const shown = found.slice(offset, offset + ROWS_SHOWN)
     const rows = (await poolsOf(reader, instance.id, shown, now)).map(({ lineItem, used, left, resetAt }) => [

@@ -3,7 +3,7 @@ import { type Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { RateTableRecord } from '../storage/records.ts'
-import { mayEditRules } from './edit.ts'
+import { mayEdit } from './edit.ts'
 import { RATE_TABLE_EDIT } from './edit-rate-table.ts'
 import {
   type Page,
@@ -37,7 +37,7 @@ export async function rateTablesPage(view: View): Promise<Page> {
       'list',
       'By effective date, latest first',
       html`${tableOf('Rate tables', ['Series', 'Version', 'Effective from, UTC', 'State', 'Created'], rows)}
-      ${mayEditRules(view) ? html`<p><a href="${hrefOf(view, RATE_TABLE_EDIT.path)}">New rate table</a></p>` : ''}
+      ${mayEdit(view, RATE_TABLE_EDIT) ? html`<p><a href="${hrefOf(view, RATE_TABLE_EDIT.path)}">New rate table</a></p>` : ''}
       ${pagesByOffset(view, '/rate-tables', { isMore: found.length > ROWS_SHOWN })}`,
     ),
   }
@@ -66,7 +66,7 @@ async function ratesPage(view: View, series: string, version: string): Promise<P
       `${table.items.length} items`,
       html`<p>Effective from ${effectiveOf(table)} UTC.</p>
         ${tableOf('Rates', ['Item', 'Version', 'Tokens per unit'], rows)}
-        ${mayEditRules(view) ? html`<p><a href="${hrefWith(view, RATE_TABLE_EDIT.path, table)}">New version of these rates</a></p>` : ''}
+        ${mayEdit(view, RATE_TABLE_EDIT) ? html`<p><a href="${hrefWith(view, RATE_TABLE_EDIT.path, table)}">New version of these rates</a></p>` : ''}
         ${pagesByOffset(view, '/rate-tables', { query: { series, version }, isMore })}`,
     ),
   }

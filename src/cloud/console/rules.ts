@@ -2,7 +2,7 @@ import { tokensInWords } from '../../core/accounts/in-words.ts'
 import { type Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import type { Condition, NamedCondition } from '../../core/rules/policy.ts'
-import { mayEditRules } from './edit.ts'
+import { mayEdit } from './edit.ts'
 import { ACTIONS_EDIT } from './edit-actions.ts'
 import { CONDITION_EDIT } from './edit-condition.ts'
 import { actionUses } from '../service-api/show-line-items.ts'
@@ -13,7 +13,7 @@ export function rulesPage(view: View): Promise<Page> {
   const { reader, query } = view
   return ofInstance(view, 'Rules of access', async (instance, { policy }) => {
     const offset = offsetOf(query['from'])
-    const canEdit = mayEditRules(view)
+    const canEdit = mayEdit(view, ACTIONS_EDIT)
     const { search, found, form } = searched(view, '/rules', policy.lineItems)
     const shown = found.slice(offset, offset + ROWS_SHOWN)
     const conditions = new Map(policy.conditions.map((condition) => [condition.id, condition]))
@@ -51,7 +51,7 @@ export function rulesPage(view: View): Promise<Page> {
 }
 
 function conditionsPart(view: View, conditions: readonly NamedCondition[]): Html {
-  const canEdit = mayEditRules(view)
+  const canEdit = mayEdit(view, CONDITION_EDIT)
   const rows = conditions.slice(0, CONDITIONS_SHOWN).map((condition) => {
     const name = condition.name ?? condition.id
     const href = hrefOf(view, CONDITION_EDIT.path, { condition: condition.id })

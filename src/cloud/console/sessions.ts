@@ -2,6 +2,7 @@ import type { Session } from '../../core/sessions/session.ts'
 import { type Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import { CodedError } from '../../protocol/errors.ts'
+import { mayCommand } from './device-commands.ts'
 import { deviceLink } from './devices.ts'
 import {
   type Page,
@@ -55,8 +56,9 @@ export async function sessionsPage(view: View): Promise<Page> {
 export async function sessionsTable(view: View, sessions: Listed): Promise<Html> {
   const rows = []
   for (const { session } of sessions) {
-    const { id, state, requester, created, lastAccessRequest } = session
-    const commands = (state === 'LOCKED' ? ['unlock', 'end'] : ['lock', 'end']) as readonly SessionCommandName[]
+    const { id, instanceId, state, requester, created, lastAccessRequest } = session
+    const possible: readonly SessionCommandName[] = state === 'LOCKED' ? ['unlock', 'end'] : ['lock', 'end']
+    const commands = mayCommand(view, [instanceId]) ? possible : []
     rows.push([
       html`<code>${id}</code>`,
       state.toLowerCase(),

@@ -1,5 +1,9 @@
 // Actions, conditions and rate tables that the forms of the console change.
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { mayCommand } from '../../../src/cloud/console/device-commands.ts'
+import { type Edit, mayEdit } from '../../../src/cloud/console/edit.ts'
+import type { Administrator } from '../../../src/cloud/service-api/principal.ts'
+import type { Instance } from '../../../src/cloud/storage/records.ts'
 import { DAY, type Twin, openTwin, pick, text } from '../harness.ts'
 import { Browser, type Form } from './browse.ts'
 import { type Scene, furnish } from './scene.ts'
@@ -239,6 +243,36 @@ it('needs the token of the form, the confirmation, the role and the instance', a
     expect([path, refused.status, refused.page.includes('(INSTANCE_NOT_IN_SCOPE)')]).toEqual([path, 403, true])
   }
   expect([await actions(), await conditions()]).toEqual(before)
+})
+
+it('is offered in the instances in which a user has the role, and for all only with the role in all', () => {
+  const [own, other] = [{ id: 'A' }, { id: 'B' }] as Instance[]
+  const administrator: Administrator = {
+    ...{ kind: 'ADMINISTRATOR', keyId: 'ada', name: 'Ada', issuer: 'https://login.example', scope: null },
+    ...{ instances: null, deviceId: null },
+    rights: [
+      { roles: ['read'], instances: null },
+      { roles: ['rules', 'operator'], instances: new Set(['a']) },
+    ],
+  }
+  const may = (concerns: Edit['concerns'], instance: Instance | null) =>
+    mayEdit({ administrator, instance }, { concerns })
+  expect([own, other, null].map((instance) => may('INSTANCE', instance ?? null))).toEqual([true, false, false])
+  expect([may('ALL_CELLS', own!), may('ACCOUNT', own!)]).toEqual([false, false])
+  expect([['A'], ['B'], ['A', 'B'], undefined].map((ids) => mayCommand({ administrator }, ids))).toEqual([
+    ...[true, false, false],
+    true,
+  ])
+})
+
+it('is offered only where the administrator may save it', async () => {
+  const ofOne = await Browser.limited(twin, { roles: ['rules'], instances: [scene.instanceId] })
+  expect((await ofOne.open('/rules')).page).toContain('Change actions')
+  expect((await ofOne.open('/line-items')).page).toContain('New line item')
+  for (const path of ['/rate-tables', '/rate-tables?series=laser&version=1']) {
+    expect((await browser.open(path)).page).toContain('/rate-tables/edit')
+    expect((await ofOne.open(path)).page).not.toContain('/rate-tables/edit')
+  }
 })
 
 describe('a form', () => {

@@ -195,8 +195,9 @@ describe('a command for a session', () => {
     expect((await browser.open(`/devices/${id}`)).page).toContain(lock())
   })
 
-  it('needs the role operator', async () => {
+  it('needs the role operator, and is offered only with it', async () => {
     const reader = await Browser.limited(twin, { roles: ['read'] })
+    expect((await reader.open('/sessions')).page).not.toContain(lock())
     const { status, page } = await reader.send(lock(), { formToken: await reader.formToken(lock()), confirmed: 'yes' })
     expect(status).toBe(403)
     expect(page).toContain('ROLE_MISSING')
