@@ -3,7 +3,7 @@ export const BASE_STYLE = `
 @media(prefers-color-scheme:dark){:root{--ground:#12151a;--card:#1b2027;--ink:#e9edf2;--soft:#a8b2bd;--line:#323a45;--ok:#63d297;--attention:#f2b75c;--refusing:#ff8a8a;--bar:#7ab2f5;--area:#2b3d55}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--ground);color:var(--ink);font:1rem/1.45 system-ui,sans-serif}
-section{background:var(--card);border:1px solid var(--line);border-radius:.6rem;padding:1rem;min-width:0}
+section{background:var(--card);border:1px solid var(--line);border-radius:.6rem;padding:min(1rem,4.5vw);min-width:0}
 dl{display:grid;gap:.35rem 1rem;margin:0;grid-template-columns:minmax(7rem,max-content) 1fr}
 dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
 section p{margin:0}

@@ -1,7 +1,7 @@
 /** Style and script of the status page. Both are inline; the browser may run no other. */
 import { BASE_STYLE } from '../../../html/base-style.ts'
 
-export const STYLE = `${BASE_STYLE}header,main,footer{max-width:70rem;margin:0 auto;padding:1rem}
+export const STYLE = `${BASE_STYLE}header,main,footer{max-width:70rem;margin:0 auto;padding:min(1rem,4.5vw)}
 h1{font-size:1rem;margin:0;color:var(--soft);font-weight:600;overflow-wrap:anywhere}
 h2{font-size:1.05rem;margin:0 0 .6rem}
 .health{overflow-wrap:anywhere;font-size:1.35rem;line-height:1.3;font-weight:600;margin:.5rem 0 0;padding-left:.8rem;border-left:.4rem solid}
@@ -11,7 +11,7 @@ main{display:grid;gap:1rem;padding-top:0}
 th[scope=col]{overflow-wrap:normal}th[scope=row]{min-width:9rem}td:not(.n){min-width:6rem}
 svg{display:block;width:11rem;height:2rem;border-bottom:1px solid var(--soft)}
 .area{fill:var(--area)}.curve{fill:none;stroke:var(--bar);stroke-width:1.5px;stroke-linejoin:round;vector-effect:non-scaling-stroke}
-.problem{margin:0 0 .8rem;padding-left:.8rem;border-left:.3rem solid var(--attention);overflow-wrap:anywhere}
+.problem{margin:0 0 .8rem;padding-left:min(.8rem,4.5vw);border-left:.3rem solid var(--attention);overflow-wrap:anywhere}
 .problem:last-child{margin:0}.problem p{margin:.15rem 0}
 @media(max-width:40rem){
 thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}

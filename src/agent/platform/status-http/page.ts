@@ -66,13 +66,21 @@ function withCode(text: string): readonly Html[] {
   return text.split('`').map((part, at) => (at % 2 === 1 ? html`<code>${part}</code>` : html`${part}`))
 }
 
+/** Large text on a phone: a line can end between the words of a code. */
+function withBreaks(code: string): readonly Html[] {
+  return code.split(/(?<=_)/).map((word, at) => (at === 0 ? html`${word}` : html`<wbr />${word}`))
+}
+
 function problemsOf({ problems, status }: DeviceReportWire): Html {
   const now = status.clock.now
   const list = problems.map(({ subject, code, message, remedy, since }) => {
     const condition = status.conditions.find((each) => each.subject === subject && each.code === code)
     const isAbove = condition !== undefined && isRemedied(condition, status)
     return html`<div class="problem">
-      <p><strong>${subject}: ${code}</strong> <span class="soft">for ${inWords(Math.max(0, now - since))}</span></p>
+      <p>
+        <strong>${subject}: ${withBreaks(code)}</strong>
+        <span class="soft">for ${inWords(Math.max(0, now - since))}</span>
+      </p>
       <p>${message}</p>
       ${isAbove ? html`<p class="soft">See the steps above.</p>` : html`<p><strong>What to do:</strong> ${withCode(remedy)}</p>`}
     </div>`
@@ -94,7 +102,9 @@ function refusalsOf({ refusals, problems, status }: DeviceReportWire): Html {
     const rest = html`<p>${message}</p>
       <p><strong>What to do:</strong> ${withCode(remedy)}</p>`
     return html`<div class="problem">
-      <p><strong>${code}</strong> <span class="soft">${times}${ago(at, status.clock.now)}, ${request}</span></p>
+      <p>
+        <strong>${withBreaks(code)}</strong> <span class="soft">${times}${ago(at, status.clock.now)}, ${request}</span>
+      </p>
       ${isAbove ? html`<p class="soft">See the problem above.</p>` : rest}
       <p><code>${correlationId}</code></p>
     </div>`

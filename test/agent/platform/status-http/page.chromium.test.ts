@@ -86,6 +86,19 @@ class Shown {
     )
   }
 
+  /** Words of codes that do not fit one line. */
+  async brokenWords(): Promise<unknown> {
+    return this.page.evaluate(`[...document.querySelectorAll('.problem strong')]
+      .flatMap((code) => [...code.childNodes].filter((node) => node.nodeType === Node.TEXT_NODE))
+      .flatMap((text) => [...text.data.matchAll(/[A-Z]+/g)].filter(({ 0: word, index }) => {
+        const range = document.createRange()
+        range.setStart(text, index)
+        range.setEnd(text, index + word.length)
+        return range.getClientRects().length > 1
+      }))
+      .map(([word]) => word)`)
+  }
+
   /** Pixels by which the page is wider than its window. */
   async overflow(): Promise<number> {
     return Number(
@@ -137,6 +150,7 @@ describe('the status page in a browser', { timeout: 60_000 }, () => {
       expect(await shown.overflow(), scene).toBe(0)
       expect(await shown.hiddenByScrolling(), scene).toBe(0)
       expect(await shown.narrowest(), scene).toBeGreaterThan(180)
+      expect(await shown.brokenWords(), scene).toEqual([])
       const path = pictureFile(`${scene}-large`, PHONE.width)
       if (path !== null) await page.screenshot({ fullPage: true, path })
       await shown.stop()
