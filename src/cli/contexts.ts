@@ -29,10 +29,9 @@ export function readContexts(io: Io): Contexts {
   const json = parseJson(text)
   const parsed = contextsForm.safeParse(json)
   if (parsed.success) return parsed.data
-  throw new CodedError(
-    'CONFIG_INVALID',
-    `${json === undefined ? `${path} is not JSON` : firstProblem(parsed.error, path)}. Delete the file and add the contexts again.`,
-  )
+  const problem = json === undefined ? `${path} is not JSON` : firstProblem(parsed.error, path)
+  const remedy = 'Correct the file, or delete it and add the contexts again (`tallygate context add`).'
+  throw new CodedError('CONFIG_INVALID', `${problem}.`, { details: { remedy } })
 }
 
 /** A file that cannot be read is an error: the caller would replace it, and it may contain contexts. @throws CodedError CONFIG_UNREADABLE */

@@ -236,8 +236,8 @@ function line({ code, message, details }: CodedError, called: Command): string {
   return `tallygate: ${code}: ${sentence} ${remedy}`.replaceAll(/\s*\n\s*/g, ' ')
 }
 
-function remedyOf(code: ErrorCode, { list }: CodedError['details']): string {
-  return typeof list === 'string' ? `${list} shows those that exist.` : ERRORS[code].remedy
+function remedyOf(code: ErrorCode, { list, remedy = ERRORS[code].remedy }: CodedError['details']): string {
+  return typeof list === 'string' ? `${list} shows those that exist.` : String(remedy)
 }
 
 const ARGUMENT_SHOWN_MAX = 200

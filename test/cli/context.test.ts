@@ -122,7 +122,11 @@ describe('a context', () => {
     for (const text of ['{"current": 1}', '{', '{"current":"a","contexts":{"a":{"url":"nowhere"}}}']) {
       writeFileSync(file, text)
       const { code, err } = await run(['devices', 'list'])
-      expect([text, code, err]).toEqual([text, 78, expect.stringMatching(`${file}.*Delete the file`)])
+      expect([text, code]).toEqual([text, 78])
+      expect(err.startsWith(`tallygate: CONFIG_INVALID: ${file}`)).toBe(true)
+      expect(err).toMatch(
+        /\. Correct the file, or delete it and add the contexts again \(`tallygate context add`\)\.\n$/,
+      )
       expect(err).not.toContain('is missing')
       expect(err.includes(`${file} is not JSON`)).toBe(text === '{')
     }

@@ -155,7 +155,8 @@ const portsForm = z.object({ http: port, push: port })
 function readPorts(file: string): z.infer<typeof portsForm> {
   const parsed = portsForm.safeParse(parseJson(readFileSync(file, 'utf8')))
   if (parsed.success) return parsed.data
-  throw new CodedError('CONFIG_INVALID', `${file} is damaged. Use an empty directory.`)
+  const remedy = 'Give an empty directory with --directory.'
+  throw new CodedError('CONFIG_INVALID', `${file} is damaged.`, { details: { remedy } })
 }
 
 async function startCloud(directory: string, stack: AsyncDisposableStack, io: Io) {
