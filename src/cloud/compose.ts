@@ -520,7 +520,10 @@ async function listenForRequests(
   { host, port }: CloudSettings['http'],
   started: AsyncDisposableStack,
 ): Promise<string> {
-  const origin = await listen(() => http.listen({ host, port, backlog: CONNECTIONS_WAITING_MAX }), host, port)
+  const origin = await listen(
+    () => http.listen({ host, port, backlog: CONNECTIONS_WAITING_MAX }),
+    `${host}:${port} (http.port)`,
+  )
   started.defer(async () => {
     // Connections may become idle after the server has closed the idle ones.
     const reap = setInterval(() => http.server.closeIdleConnections(), REAP_EVERY_MS)
@@ -544,7 +547,8 @@ async function openMetrics(
     return null
   }
   const onFault = (error: unknown): void => http.log.error({ err: error }, 'the metrics failed')
-  const listener = await listen(() => listenForMetrics(place, metrics, secret, onFault), place.host, place.port)
+  const address = `${place.host}:${place.port} (metrics.listen)`
+  const listener = await listen(() => listenForMetrics(place, metrics, secret, onFault), address)
   started.defer(() => listener.close())
   return listener.origin
 }
@@ -574,10 +578,10 @@ function signInOf({ oidc, http }: CloudSettings, now: () => number, log: Logger)
 }
 
 /** @throws CodedError ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED */
-async function listen<T>(start: () => Promise<T>, host: string, port: number): Promise<T> {
+async function listen<T>(start: () => Promise<T>, place: string): Promise<T> {
   try {
     return await start()
   } catch (cause) {
-    throw listenFailure(cause, `${host}:${port}`)
+    throw listenFailure(cause, place)
   }
 }

@@ -88,7 +88,7 @@ describe('a service that cannot start says why in one line, with the exit code o
     await new Promise((resolve) => other.close(resolve))
     expect(code).toBe(75)
     expect(lines.filter((line) => line.startsWith('tallygate: '))).toEqual([
-      expect.stringContaining(`ADDRESS_IN_USE: Another process listens on 127.0.0.1:${port}.`) as string,
+      expect.stringContaining(`ADDRESS_IN_USE: Another process listens on 127.0.0.1:${port} (http.port).`) as string,
     ])
   })
 
@@ -100,7 +100,7 @@ describe('a service that cannot start says why in one line, with the exit code o
     await new Promise((resolve) => other.close(resolve))
     expect(code).toBe(75)
     expect(lines.filter((line) => line.startsWith('tallygate: '))).toEqual([
-      expect.stringContaining(`ADDRESS_IN_USE: Another process listens on 127.0.0.1:${port} (push).`) as string,
+      expect.stringContaining(`ADDRESS_IN_USE: Another process listens on 127.0.0.1:${port} (push.port).`) as string,
     ])
   })
 

@@ -76,7 +76,7 @@ export async function openStatus(options: StatusOptions): Promise<StatusServer> 
     if (isForCertifiedOnly(auth) && !socket.authorized) socket.destroy()
   })
   await new Promise<void>((resolve, reject) => {
-    server.once('error', (cause) => reject(listenFailure(cause, `${host}:${port}`) as Error))
+    server.once('error', (cause) => reject(listenFailure(cause, `${host}:${port} (status.port)`) as Error))
     server.listen({ host, port }, resolve)
   })
   server.removeAllListeners('error').on('error', options.onFault)

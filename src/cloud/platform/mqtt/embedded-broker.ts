@@ -275,7 +275,7 @@ function authenticator(
 
 async function listen(server: Server, { host, port }: EmbeddedBrokerOptions): Promise<number> {
   await new Promise<void>((resolve, reject) => {
-    server.once('error', (cause) => reject(listenFailure(cause, `${host}:${port} (push)`) as Error))
+    server.once('error', (cause) => reject(listenFailure(cause, `${host}:${port} (push.port)`) as Error))
     server.listen({ host, port }, resolve)
   })
   const address = server.address()
