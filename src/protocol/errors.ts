@@ -173,7 +173,7 @@ export const ERRORS = catalogue({
   TOKEN_INVALID: {
     meaning: 'The bearer token is malformed, signed by an unknown key, or has a wrong signature.',
     remedy:
-      'Make a token with a private key whose public key is registered (see `tallygate token`), or sign in again: `tallygate login`.',
+      'Use a private key whose public key is registered: `tallygate keys list` shows those that are, `tallygate keys set` registers one. A signed-in user signs in again: `tallygate login`.',
     http: 401,
   },
   TOKEN_NOT_IN_TIME: {
