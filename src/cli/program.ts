@@ -30,7 +30,7 @@ const GROUPS: Readonly<Record<string, Readonly<Record<string, Entry>>>> = {
   },
   'Manage a cloud:': {
     apply: ['change a cloud to match a file', () => import('./commands/apply.ts')],
-    instances: noun('instances', "manage instances, the customers' accounts"),
+    instances: noun('instances', "manage the instances of customers' accounts"),
     'line-items': noun('line-items', 'manage line items, the pools of tokens of an instance'),
     'rate-tables': noun('rate-tables', 'manage rate tables, the prices of items'),
     rules: noun('rules', 'manage rules of access: the actions of each line item'),
