@@ -5,7 +5,6 @@ import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { localOperations } from '../../scripts/local-api.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
-import { INSTANCE } from '../agent/sync/fake-cloud.ts'
 import { openWorkshop } from './workshop.ts'
 
 const root = new URL('../../', import.meta.url)
@@ -20,7 +19,7 @@ describe('the page on the local API', () => {
     expect(others).toEqual([])
     const file = join(temporaryDirectory(), 'example.sh')
     writeFileSync(file, code)
-    const env = { ...process.env, TALLYGATE_SOCKET: site.socketPath, INSTANCE }
+    const env = { ...process.env, TALLYGATE_SOCKET: site.socketPath }
     const shell = spawn('bash', [file], { env, stdio: ['ignore', 'pipe', 'inherit'] })
     let said = ''
     shell.stdout.on('data', (chunk: Buffer) => (said += chunk.toString()))
