@@ -29,7 +29,7 @@
 typedef enum {
   TG_OK,          /* There is an answer; look whether it is granted. */
   TG_UNREACHABLE, /* No response until the patience ended. The request may have been charged. */
-  TG_NEEDS_CLOUD, /* The device must reach the cloud first: it has no rules, or rules that are too old. */
+  TG_NEEDS_CLOUD, /* The device must reach the cloud first: it has no usable rules, is not attached, or was locked. */
   TG_LIMIT,       /* The user of this process has used up its limit of requests or tokens. */
   TG_ENDED,       /* The session has ended: stop the work that it paid for. */
   TG_ERROR        /* Any other refusal, see `code`. */
@@ -447,7 +447,7 @@ static tg_status tg__no_response(tg_client *client, tg_error *error) {
                     "The response has no length, or is longer than TG_BUFFER: define a larger one. The request may have been charged.");
   const char *advice = "Start the agent. If it runs, close unused connections to it: socket.connections_max limits their number";
   if (errno == EACCES) advice = "Add this user to the group of the socket";
-  if (errno == ENOENT || errno == ECONNREFUSED) advice = "Start the agent";
+  if (errno == ENOENT || errno == ECONNREFUSED) advice = "Start the agent, or set TALLYGATE_SOCKET to the path of its socket";
   snprintf(message, sizeof message, "The agent does not respond at %s (%s). %s.", client->socket, strerror(errno), advice);
   return tg__fail(error, TG_UNREACHABLE, "AGENT_UNREACHABLE", TG_RETRY_LATER, message);
 }

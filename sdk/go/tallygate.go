@@ -89,6 +89,7 @@ type Answer struct {
 type Offers struct {
 	Instances []struct {
 		InstanceID string `json:"instanceId"`
+		Name       string `json:"name"` // short name of the instance
 		Items      []struct {
 			Item      string `json:"item"`
 			Version   string `json:"version"`
@@ -286,7 +287,9 @@ func unreachable(socket string, cause error) *Error {
 	advice := "Start the agent"
 	if errors.Is(cause, os.ErrPermission) {
 		advice = "Add this user to the group of the socket"
-	} else if !errors.Is(cause, os.ErrNotExist) && !errors.Is(cause, syscall.ECONNREFUSED) {
+	} else if errors.Is(cause, os.ErrNotExist) || errors.Is(cause, syscall.ECONNREFUSED) {
+		advice += ", or set TALLYGATE_SOCKET to the path of its socket"
+	} else {
 		advice += ". If it runs, close unused connections to it: socket.connections_max limits their number"
 	}
 	var call *url.Error // its text has an address that does not exist

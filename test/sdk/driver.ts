@@ -3,7 +3,7 @@
 //
 //   access REQUESTER VERSION COUNT TIMES   granted|refused CODE TOKENS RETRY ADVICE, or error TYPE CODE RETRY
 //   burst TIMES                            not in C: granted COUNT, of so many requests at the same time
-//   offers                                 offer ITEM VERSION RATE
+//   offers                                 offer ITEM VERSION RATE INSTANCE
 //   open [bound]                           opened ID
 //   request REQUESTER COUNT                as access
 //   state, wait, close                     state STATE, ended STATE, closed

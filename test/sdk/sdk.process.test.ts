@@ -152,7 +152,7 @@ describe('each client', () => {
   it('requests what is offered, and learns what an unknown item should have been', async () => {
     await everyClient(async (client) => {
       const driver = client.program()
-      expect(await driver.do('offers')).toEqual(['offer LaserCut 1.0 0.85'])
+      expect(await driver.do('offers')).toEqual(['offer LaserCut 1.0 0.85 Workshop'])
       const who = client.requester('anna')
       expect(await driver.do(`access ${who} 1.0 2.5 1`)).toEqual(['granted 1001 2.125 -'])
       expect(await driver.do(`access ${who} 2.0 1 1`)).toEqual(['refused 2001 0 no LaserCut exists as version 1.0'])
@@ -233,7 +233,9 @@ describe('each client', () => {
   it('says that the agent does not respond, and that the device needs the cloud', async () => {
     await everyClient(async (client) => {
       const nowhere = client.program({ patienceMs: 100, socket: join(directory, 'nowhere.sock') })
-      expect(await nowhere.do(`access anna 1.0 1 1`)).toEqual(['error AgentUnreachable AGENT_UNREACHABLE later'])
+      expect(await nowhere.do(`access anna 1.0 1 1`)).toEqual([
+        'error AgentUnreachable AGENT_UNREACHABLE later TALLYGATE_SOCKET',
+      ])
     })
     using cloud = site.administrator()
     const { deviceId } = await site.agentServes()

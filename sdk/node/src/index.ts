@@ -64,6 +64,8 @@ export interface Answer {
 export interface Offers {
   readonly instances: readonly {
     readonly instanceId: string
+    /** Short name of the instance. */
+    readonly name: string
     readonly items: readonly {
       readonly item: string
       readonly version?: string
@@ -99,7 +101,7 @@ export class TallygateError extends Error {
 /** No response from the agent until the patience ended. The request may have been charged. */
 export class AgentUnreachable extends TallygateError {}
 
-/** The device must reach the cloud first: it has no rules, or rules that are too old. */
+/** The device must reach the cloud first: it has no usable rules, is not attached, or was locked by an administrator. */
 export class NeedsCloud extends TallygateError {}
 
 /** The user of this process has used up its limit of requests or tokens. */
@@ -463,11 +465,12 @@ class Connection {
 }
 
 const START = 'Start the agent'
+const START_OR_NAME = 'Start the agent, or set TALLYGATE_SOCKET to the path of its socket'
 const IF_FULL = 'If it runs, close unused connections to it: socket.connections_max limits their number'
 const ADVICE: Readonly<Record<string, string>> = {
   EACCES: 'Add this user to the group of the socket',
-  ENOENT: START,
-  ECONNREFUSED: START,
+  ENOENT: START_OR_NAME,
+  ECONNREFUSED: START_OR_NAME,
 }
 
 function encode({ body }: Call): string {

@@ -26,20 +26,23 @@ static void say_error(tg_status status) {
   };
   static const char *const retries[] = {"no", "later", "online"};
   const char *connections = strstr(error.message, "connections") != NULL ? " connections" : "";
-  printf("error %s %s %s%s\n", kinds[status], error.code, retries[error.retry], connections);
+  const char *variable = strstr(error.message, "TALLYGATE_SOCKET") != NULL ? " TALLYGATE_SOCKET" : "";
+  printf("error %s %s %s%s%s\n", kinds[status], error.code, retries[error.retry], connections, variable);
 }
 
 static tg_status say_offers(void) {
   const char *json, *at;
   tg_status status = tg_offers(&agent, &json, &error);
   if (status != TG_OK) return status;
+  char instance_name[64];
+  tg__text(tg__member(tg__member(json, "instances") + 1, "name"), instance_name, sizeof instance_name);
   at = tg__member(tg__member(json, "instances") + 1, "items");
   for (at = tg__space(at + 1); *at == '{'; at = tg__space(at + (*at == ','))) {
     char name[64], version[64], rate[64];
     tg__text(tg__member(at, "item"), name, sizeof name);
     tg__text(tg__member(at, "version"), version, sizeof version);
     tg__number(tg__member(tg__member(at, "lineItems") + 1, "rate"), rate, sizeof rate);
-    printf("offer %s %s %s\n", name, version, rate);
+    printf("offer %s %s %s %s\n", name, version, rate, instance_name);
     at = tg__space(tg__skip(at, TG__DEPTH_MAX));
   }
   return TG_OK;

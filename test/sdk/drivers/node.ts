@@ -35,7 +35,7 @@ const commands: Readonly<Record<string, (...words: string[]) => Promise<void>>> 
   async offers() {
     const { instances } = await agent.offers()
     for (const { item, version, lineItems } of instances[0]?.items ?? [])
-      say('offer', item, version, lineItems[0]?.rate)
+      say('offer', item, version, lineItems[0]?.rate, instances[0]?.name)
   },
   async open(how) {
     session = await agent.openSession({ instanceId: INSTANCE, bound: how === 'bound' })
@@ -70,7 +70,8 @@ for await (const line of createInterface({ input: process.stdin })) {
     await commands[name]?.(...words)
   } catch (error) {
     if (!(error instanceof TallygateError)) throw error
-    say('error', error.name, error.code, error.retry, ...(error.message.includes('connections') ? ['connections'] : []))
+    const { name, code, retry, message } = error
+    say('error', name, code, retry, ...['connections', 'TALLYGATE_SOCKET'].filter((word) => message.includes(word)))
   }
   say('done')
 }

@@ -49,8 +49,9 @@ async def do(agent, session, name, *words):
         burst = [agent.access(INSTANCE, *request(f"anna-{n}", "1")) for n in range(int(words[0]))]
         say("granted", [answer.granted for answer in await asyncio.gather(*burst)].count(True))
     elif name == "offers":
-        for each in (await agent.offers())["instances"][0]["items"]:
-            say("offer", each["item"], each["version"], each["lineItems"][0]["rate"])
+        offered = (await agent.offers())["instances"][0]
+        for each in offered["items"]:
+            say("offer", each["item"], each["version"], each["lineItems"][0]["rate"], offered["name"])
     elif name == "open":
         session = await agent.open_session(INSTANCE, bound=words == ("bound",))
         say("opened", session.id)
@@ -76,7 +77,8 @@ async def run(agent, session, *words):
     try:
         return await do(agent, session, *words)
     except tallygate.TallygateError as error:
-        say("error", type(error).__name__, error.code, error.retry, *(["connections"] if "connections" in str(error) else []))
+        named = [word for word in ("connections", "TALLYGATE_SOCKET") if word in str(error)]
+        say("error", type(error).__name__, error.code, error.retry, *named)
         return session
 
 

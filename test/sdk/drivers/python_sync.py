@@ -58,8 +58,9 @@ def do(name, *words):
             each.join()
         say("granted", granted.count(True))
     elif name == "offers":
-        for each in agent.offers()["instances"][0]["items"]:
-            say("offer", each["item"], each["version"], each["lineItems"][0]["rate"])
+        offered = agent.offers()["instances"][0]
+        for each in offered["items"]:
+            say("offer", each["item"], each["version"], each["lineItems"][0]["rate"], offered["name"])
     elif name == "open":
         session = agent.open_session(INSTANCE, bound=words == ("bound",))
         say("opened", session.id)
@@ -89,7 +90,8 @@ def run(*words):
     try:
         do(*words)
     except tallygate.TallygateError as error:
-        say("error", type(error).__name__, error.code, error.retry, *(["connections"] if "connections" in str(error) else []))
+        named = [word for word in ("connections", "TALLYGATE_SOCKET") if word in str(error)]
+        say("error", type(error).__name__, error.code, error.retry, *named)
 
 
 for line in sys.stdin:

@@ -87,7 +87,7 @@ class AgentUnreachable(TallygateError):
 
 
 class NeedsCloud(TallygateError):
-    """The device must reach the cloud first: it has no rules, or rules that are too old."""
+    """The device must reach the cloud first: it has no usable rules, is not attached, or was locked by an administrator."""
 
 
 class LimitReached(TallygateError):
@@ -272,7 +272,9 @@ class Attempts:
         advice = "Start the agent"
         if isinstance(outcome, PermissionError):
             advice = "Add this user to the group of the socket"
-        elif not isinstance(outcome, (FileNotFoundError, ConnectionRefusedError)):
+        elif isinstance(outcome, (FileNotFoundError, ConnectionRefusedError)):
+            advice += ", or set TALLYGATE_SOCKET to the path of its socket"
+        else:
             advice += ". If it runs, close unused connections to it: socket.connections_max limits their number"
         message = f"The agent does not respond at {self._socket_path} ({outcome}). {advice}."
         raise AgentUnreachable("AGENT_UNREACHABLE", message, "later") from outcome

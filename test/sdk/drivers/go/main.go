@@ -61,7 +61,7 @@ func do(words []string) (err error) {
 			return err
 		}
 		for _, each := range offers.Instances[0].Items {
-			fmt.Println("offer", each.Item, each.Version, each.LineItems[0].Rate)
+			fmt.Println("offer", each.Item, each.Version, each.LineItems[0].Rate, offers.Instances[0].Name)
 		}
 	case "open":
 		open := agent.OpenSession
@@ -150,8 +150,10 @@ func sayError(err error) {
 		panic(err)
 	}
 	line := fmt.Sprintln("error", name, refused.Code, refused.Retry)
-	if strings.Contains(refused.Message, "connections") {
-		line = strings.TrimSpace(line) + " connections\n"
+	for _, word := range []string{"connections", "TALLYGATE_SOCKET"} {
+		if strings.Contains(refused.Message, word) {
+			line = strings.TrimSpace(line) + " " + word + "\n"
+		}
 	}
 	if strings.Contains(refused.Message, "http://") {
 		line = strings.TrimSpace(line) + " names an address that does not exist\n"
