@@ -21,7 +21,7 @@ export function withSocketFlag(command: Command): Command {
   return command.option('--socket <path>', 'agent socket (default: from the agent settings)')
 }
 
-/** An agent that works responds in milliseconds, except to {@link requestItem}. */
+/** An agent that works responds in milliseconds, except to {@link callPatiently}. */
 export const AGENT_TIMEOUT_MS = 5_000
 
 export function agentClient(flags: SocketFlags, io: Io): HttpClient {
@@ -29,13 +29,16 @@ export function agentClient(flags: SocketFlags, io: Io): HttpClient {
   return new HttpClient({ address: `unix:${path}`, unreachable: 'AGENT_UNREACHABLE', timeoutMs: AGENT_TIMEOUT_MS })
 }
 
-/** A request may wait for a top-up as long as `grants.top_up_deadline` permits. */
-const ITEM_TIMEOUT_MS = 60_000 + AGENT_TIMEOUT_MS
+/** A session may wait for two top-ups, each as long as `grants.top_up_deadline` permits: of its renewal and of a request. */
+const PATIENCE_MS = 2 * 60_000 + AGENT_TIMEOUT_MS
 
-/** Waits for a top-up, but not for an agent that does not respond. */
-export async function requestItem(client: HttpClient, call: Call): Promise<Answer> {
+/**
+ * For calls that wait for a top-up, for another call of the session, for the end of a sync round, or for a search of the
+ * whole ledger. Does not wait for an agent that does not respond.
+ */
+export async function callPatiently(client: HttpClient, call: Call): Promise<Answer> {
   await client.call({ method: 'GET', path: AGENT_STATUS_PATH })
-  return client.call({ ...call, timeoutMs: ITEM_TIMEOUT_MS })
+  return client.call({ ...call, timeoutMs: PATIENCE_MS })
 }
 
 const { socket, state, writeBehind } = agentOptions.options

@@ -1,9 +1,17 @@
 import { Command } from 'commander'
 import { findInLedger } from '../../agent/platform/sqlite/read-ledger.ts'
 import { type Explanation, type Check, explain } from '../../agent/diagnostics/explain.ts'
+import { parsedBody } from '../../client/http.ts'
 import { CodedError, ERRORS } from '../../protocol/errors.ts'
 import { AGENT_DECISIONS_PATH, type KeptDecision, keptDecision } from '../../protocol/local/decision.ts'
-import { agentClient, agentDatabase, instanceInWords, type SocketFlags, withSocketFlag } from '../local-agent.ts'
+import {
+  agentClient,
+  agentDatabase,
+  callPatiently,
+  instanceInWords,
+  type SocketFlags,
+  withSocketFlag,
+} from '../local-agent.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 import type { Io } from '../io.ts'
 
@@ -47,7 +55,8 @@ async function keptBy(correlationId: string, flags: ExplainFlags, io: Io): Promi
   if (flags.db !== undefined) return keptIn(flags.db, correlationId)
   try {
     using client = agentClient(flags, io)
-    return await client.json({ method: 'GET', path: `${AGENT_DECISIONS_PATH}${correlationId}` }, keptDecision)
+    const call = { method: 'GET', path: `${AGENT_DECISIONS_PATH}${correlationId}` } as const
+    return parsedBody(call, await callPatiently(client, call), keptDecision)
   } catch (error) {
     const isAlone = error instanceof CodedError && error.code === 'AGENT_UNREACHABLE' && flags.socket === undefined
     if (!isAlone) throw error

@@ -1,16 +1,16 @@
 /** Exit code 1 if a request is refused or the session accepts no more requests. */
 import { Command } from 'commander'
 import type { z } from 'zod'
-import { refusal } from '../../client/http.ts'
+import { refusal, successText } from '../../client/http.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { accessResponseBody } from '../../protocol/service/access-request.ts'
 import { liveSessions, session, sessionCreated } from '../../protocol/service/sessions.ts'
 import {
   agentClient,
+  callPatiently,
   instanceInWords,
   instanceNames,
   localInstance,
-  requestItem,
   type SocketFlags,
   withInstanceOption,
   withSocketFlag,
@@ -64,13 +64,15 @@ export function command(io: Io): Command {
     .description('Sends a heartbeat for a session.')
     .action(async (id: string, flags: SocketFlags) => {
       using client = agentClient(flags, io)
-      await client.text({ method: 'GET', path: `${SESSIONS}/${id}/heartbeat` })
+      const call = { method: 'GET', path: `${SESSIONS}/${id}/heartbeat` } as const
+      successText(call, await callPatiently(client, call))
     })
   ofSession('close')
     .description('Ends a session and returns its unused tokens.')
     .action(async (id: string, flags: SocketFlags) => {
       using client = agentClient(flags, io)
-      await client.text({ method: 'DELETE', path: `${SESSIONS}/${id}` })
+      const call = { method: 'DELETE', path: `${SESSIONS}/${id}` } as const
+      successText(call, await callPatiently(client, call))
     })
   return examples(group, [
     'session=$(tallygate session open)',
@@ -146,7 +148,7 @@ async function requestInSession(id: string, flags: RequestFlags, io: Io): Promis
     path: `${SESSIONS}/${id}`,
     body: { ...itemRequestBody(flags.item, flags), rollbackOnDeny: flags.endOnDeny !== true },
   } as const
-  const answer = await requestItem(client, call)
+  const answer = await callPatiently(client, call)
   const parsed = accessResponseBody.safeParse(parseJson(answer.text))
   if (!parsed.success) throw refusal(call, answer)
   const [first] = parsed.data.requestedItems
