@@ -7,7 +7,7 @@ import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { USAGE_ROW_POSITIONS } from '../../src/cloud/storage/records.ts'
 import { DAY, START, openTwin } from '../cloud/harness.ts'
 import { EdgeClient } from '../cloud/devices/edge-client.ts'
-import { readAdminKey } from './fake-service.ts'
+import { fakeService, readAdminKey } from './fake-service.ts'
 import { administering, tallygate } from './outside.ts'
 
 let directory: string
@@ -114,6 +114,14 @@ test('a list ends at its limit, however much the cloud has, and names what shows
   server.closeAllConnections()
   server.close()
   expect(written).toBeLessThan(100_000)
+})
+
+test('a list without records needs no names', async () => {
+  const usage = `GET /dm/provisioning/api/v1.1/usage?format=ndjson&from=${START}`
+  await using cloud = await fakeService('tcp', { [usage]: { headers: { 'x-next-cursor': '0' }, body: '' } })
+  const args = ['usage', 'list', '--since', String(START), '--url', cloud.address, '--admin-key', '/admin.pem']
+  expect(await tallygate(args, { readText: readAdminKey })).toEqual({ code: 0, out: 'No usage.\n', err: '' })
+  expect(cloud.asked).toHaveLength(1)
 })
 
 test('totals add up the tokens of a time by instance, line item and item, without refused requests', async () => {

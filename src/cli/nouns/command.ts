@@ -217,7 +217,8 @@ async function tableOf(
   service: Service,
   widthMax: number | undefined,
 ): Promise<readonly string[]> {
-  const names = await namesFor(new Set(noun.columns.flatMap((column) => column.named ?? [])), service)
+  const named = rows.length === 0 ? [] : noun.columns.flatMap((column) => column.named ?? [])
+  const names = await namesFor(new Set(named), service)
   const lines = rows.flatMap((row) => noun.lines?.(row) ?? [row])
   const head = noun.columns.map((column) => column.head)
   const cells = lines.map((line) => noun.columns.map((column) => column.of(line, names)))
