@@ -42,7 +42,6 @@ export async function devicePage(view: View): Promise<Page> {
   const accounts = await reader.edge.deviceAccounts.someOfEpoch(device.id, device.epoch, ROWS_SHOWN)
   const names = await actionNames(
     view,
-    device,
     accounts.map(({ account }) => account),
   )
   const grants = accounts.map(({ account, granted, used, refunded, returned, unlimited }) => [
@@ -89,19 +88,17 @@ export async function devicePage(view: View): Promise<Page> {
 /** Two actions of a line item can have one name, so the start of the id goes with it. */
 async function actionNames(
   { reader, policies }: View,
-  { instanceIds }: Device,
   accounts: readonly AccountId[],
 ): Promise<ReadonlyMap<AccountId, string>> {
-  const loaded = new Map<string, Policy>()
-  for (const id of instanceIds) {
-    const found = await policies.of(reader, id)
-    if (found !== undefined) loaded.set(id.toLowerCase(), found.policy)
-  }
+  const loaded = new Map<string, Policy | undefined>()
   const names = new Map<AccountId, string>()
   for (const account of accounts) {
     const parsed = parseAccount(account)
-    const name = actionNameOf(account, (id) => loaded.get(id))
-    if (parsed?.kind === 'action' && name !== null) names.set(account, `${name} (${parsed.actionId.slice(0, 8)})`)
+    if (parsed?.kind !== 'action') continue
+    const id = parsed.instanceId.toLowerCase()
+    if (!loaded.has(id)) loaded.set(id, (await policies.of(reader, id))?.policy)
+    const name = actionNameOf(account, () => loaded.get(id))
+    if (name !== null) names.set(account, `${name} (${parsed.actionId.slice(0, 8)})`)
   }
   return names
 }

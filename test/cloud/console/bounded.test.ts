@@ -2,6 +2,7 @@
 import { join } from 'node:path'
 import Sqlite from 'better-sqlite3'
 import { afterAll, beforeAll, expect, it } from 'vitest'
+import { devicePage } from '../../../src/cloud/console/device.ts'
 import { PAGES } from '../../../src/cloud/console/pages.ts'
 import type { View } from '../../../src/cloud/console/page.ts'
 import { usageOfPage, usagePage } from '../../../src/cloud/console/usage.ts'
@@ -102,6 +103,17 @@ for (const [path, make] of [...PAGES, ['/usage', usage] as const]) {
     })
   }
 }
+
+it('loads no rules for a device without tokens of an action', async () => {
+  class NoRules extends Policies {
+    override async of(): Promise<never> {
+      throw new Error('rules were loaded')
+    }
+  }
+  const view = await viewOf(`/devices/${scene.device.id}`, {})
+  const policies = new NoRules({ max: 1, undecidedClock: 'allow' })
+  expect(await devicePage({ ...view, policies })).toMatchObject({ title: 'Printer' })
+})
 
 it('compares a bounded number of changes at a time with what no index has', async () => {
   database.exec(
