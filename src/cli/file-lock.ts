@@ -5,9 +5,20 @@ import { unwritableReason } from '../protocol/file-reasons.ts'
 const LOCK_EVERY_MS = 100
 const LOCK_WAIT_MS = 60_000
 
-/** One process at a time. @throws CodedError OUTPUT_UNWRITABLE, and errors of `work` */
-export async function underFileLock<T>(path: string, work: () => Promise<T>): Promise<T> {
+/**
+ * One process at a time.
+ * @param takeRights for the lock and the work: they may not permit to read this installation
+ * @throws CodedError OUTPUT_UNWRITABLE, and errors of `work`
+ */
+export async function underFileLock<T>(
+  path: string,
+  work: () => Promise<T>,
+  takeRights: () => Disposable = () => new DisposableStack(),
+): Promise<T> {
   const { default: Sqlite } = await import('better-sqlite3')
+  // Loads the native part of the library.
+  new Sqlite(':memory:').close()
+  using _rights = takeRights()
   for (const end = performance.now() + LOCK_WAIT_MS; ;) {
     let lock
     try {

@@ -1,4 +1,5 @@
-import { existsSync } from 'node:fs'
+import { spawnSync } from 'node:child_process'
+import { chownSync, cpSync, existsSync, readdirSync, statSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
 import { openKeyring } from '../../src/cloud/platform/key-file/keyring-file.ts'
@@ -27,3 +28,24 @@ it('changes the signing key once for each of several commands at the same time',
   expect(keyring.trusted.map(({ keyId }) => keyId)).not.toContain(first)
   expect(existsSync(`${path}.next`)).toBe(false)
 })
+
+it.skipIf(process.getuid?.() !== 0)(
+  'is changed by root with an installation that only root can read',
+  { timeout: 60_000 },
+  () => {
+    const [installation, directory] = [temporaryDirectory(), temporaryDirectory()]
+    const project = new URL('../../', import.meta.url).pathname
+    for (const name of ['src', 'package.json'])
+      cpSync(join(project, name), join(installation, name), { recursive: true })
+    symlinkSync(join(project, 'node_modules'), join(installation, 'node_modules'))
+    const path = join(directory, 'signing-key.pem')
+    openKeyFile(path, 'Ed25519')
+    const user = 65_534
+    for (const each of [directory, path]) chownSync(each, user, user)
+    const main = join(installation, 'src/cli/main.ts')
+    const args = [main, 'cloud', 'rotate-signing-key', '--store-path', directory]
+    const { status, stderr } = spawnSync(process.execPath, args, { encoding: 'utf8' })
+    expect({ status, stderr }).toEqual({ status: 0, stderr: '' })
+    expect(readdirSync(directory).map((name) => statSync(join(directory, name)).uid)).toEqual([user, user, user])
+  },
+)

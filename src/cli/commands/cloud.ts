@@ -143,10 +143,11 @@ function forgetCommand(service: Command, io: Io): Command {
 /** One change at a time: a link of the chain that is lost cannot be made again, and devices do not find the next key. */
 async function changeKeys<T>(path: string, change: () => Promise<T>): Promise<T> {
   const directory = dirname(path)
-  using _rights = actAsOwnerOf(directory)
+  const asOwner = (): Disposable => actAsOwnerOf(directory)
+  if (absenceOf(path) === null) return underFileLock(join(directory, 'signing-keys.lock'), change, asOwner)
   // Without a key file there is nothing to protect, and the change names the reason.
-  if (absenceOf(path) !== null) return await change()
-  return await underFileLock(join(directory, 'signing-keys.lock'), change)
+  using _rights = asOwner()
+  return await change()
 }
 
 function signingKeyOf(service: Command, io: Io): string {
