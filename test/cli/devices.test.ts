@@ -240,7 +240,7 @@ test('what the twin refuses has the twin’s own code and words', async () => {
   await using twin = await fakeService('tcp', { 'GET /dm/edge/api/v1/devices?next=0': refusal })
   const { code, err } = await devices(twin.address, 'list')
   expect(code).toBe(1)
-  expect(err).toMatch(/^tallygate: TOKEN_INVALID: Unknown key\. Make a token /)
+  expect(err).toMatch(/^tallygate: TOKEN_INVALID: Unknown key\. Use a private key whose public key is registered/)
 })
 
 test('a twin that does not answer is SERVICE_UNREACHABLE, exit code 69', async () => {
