@@ -468,7 +468,7 @@ function registerConsoles(
 ): void {
   const of = (cell: ComposedCell): Pick<ConsoleDeps, 'otherCellOf'> => ({
     otherCellOf: async (accountId) => {
-      const found = (await directory.find('account', accountId)) ?? directory.cellForNew(accountId)
+      const found = await directory.cellToCreateIn(accountId)
       return found === cell ? null : found.name
     },
   })

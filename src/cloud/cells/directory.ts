@@ -47,6 +47,11 @@ export class Directory<Cell extends DirectoryCell> {
     return cell
   }
 
+  /** Of an account for which an instance is to be created. @throws CodedError if a cell does not respond, and no other one has it */
+  async cellToCreateIn(accountId: string): Promise<Cell> {
+    return (await this.find('account', accountId)) ?? this.cellForNew(accountId)
+  }
+
   /** The cell of an account without instances: the same on all nodes with the same settings. */
   cellForNew(accountId: string): Cell {
     const weighed = this.#cells

@@ -136,7 +136,7 @@ class CellChoice {
     const { cells, directory } = this.#over
     if (account?.part === 'body') {
       const id = textAt(body, account.path)
-      return id === undefined ? this.any() : ((await directory.find('account', id)) ?? directory.cellForNew(id))
+      return id === undefined ? this.any() : directory.cellToCreateIn(id)
     }
     const ids = principal.kind === 'ENROLLMENT' ? instancesOf(principal.token) : namedIds(this.#inBody, { body })
     if (ids.length === 0 && this.#inBody.length === 0) {
