@@ -465,7 +465,7 @@ class Connection {
 }
 
 const START = 'Start the agent'
-const START_OR_NAME = 'Start the agent, or set TALLYGATE_SOCKET to the path of its socket'
+const START_OR_NAME = `${START}, or set TALLYGATE_SOCKET to the path of its socket`
 const IF_FULL = 'If it runs, close unused connections to it: socket.connections_max limits their number'
 const ADVICE: Readonly<Record<string, string>> = {
   EACCES: 'Add this user to the group of the socket',

@@ -338,7 +338,7 @@ interface PostedAmounts {
   readonly beside: readonly { readonly lineItemId: string; readonly amount: Micro }[]
 }
 
-/** Undefined: an account belongs to another instance, or is none. */
+/** Undefined: an account is one of another instance, or not well-formed. */
 function postedAmounts({ instanceId, postings }: ReceivedEntry): PostedAmounts | undefined {
   const byLineItem = new Map<string, Micro>()
   const beside: { lineItemId: string; amount: Micro }[] = []
