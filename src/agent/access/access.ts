@@ -1,6 +1,7 @@
 /**
  * The pipeline of everything that is charged on the device. It waits for the network only for a top-up, until the
- * deadline. Decisions and refusals are recorded before the response; a request that cannot be recorded is not granted.
+ * deadline. A charge is recorded before the response, a denial with the next commit. A request that cannot be recorded is
+ * not granted.
  *
  * The checks in sequence; the first one that fails names the code:
  *
