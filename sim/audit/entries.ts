@@ -169,8 +169,8 @@ export class EntryAudit {
       })),
     }
     const rules = this.#published.rulesOf(instanceId, policyRevision)
-    const expected = textOf(decideAgain(recorded, rules))
-    const charged = textOf(postings)
+    const expected = postingsText(decideAgain(recorded, rules))
+    const charged = postingsText(postings)
     if (charged !== expected) {
       throw new Violation('DECISION', `${recorded.name} charges ${charged}, but its rules say ${expected}`)
     }
@@ -253,7 +253,7 @@ export class EntryAudit {
   }
 }
 
-function textOf(postings: readonly { readonly account: string; readonly amount: string | bigint }[]): string {
+function postingsText(postings: readonly { readonly account: string; readonly amount: string | bigint }[]): string {
   return postings
     .map(({ account, amount }) => `${amount} of ${account}`)
     .toSorted()

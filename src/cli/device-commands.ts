@@ -14,7 +14,7 @@ import { columns, instantText, jsonLine, writeLines } from './lines.ts'
 import { instanceInWords } from './local-agent.ts'
 import type { Io } from './io.ts'
 import { listRules } from './nouns/actions.ts'
-import { textOf } from './nouns/noun.ts'
+import { valueText } from './nouns/noun.ts'
 import { type Row, Service } from './nouns/service.ts'
 
 interface Flags extends AdministratorFlags {
@@ -179,8 +179,10 @@ async function actionNames(client: HttpClient, { outstanding }: DeviceState): Pr
   for (const instanceId of instanceIds) {
     for (const { actions } of await listRules(service, { instanceId }).catch(() => [])) {
       for (const { id, name, condition, conditionId } of actions as readonly Row[]) {
-        const known = [textOf(name), condition === conditionId ? '' : textOf(condition)].find((text) => text !== '')
-        if (known !== undefined) names.set(textOf(id), `${known} (${textOf(id)})`)
+        const known = [valueText(name), condition === conditionId ? '' : valueText(condition)].find(
+          (text) => text !== '',
+        )
+        if (known !== undefined) names.set(valueText(id), `${known} (${valueText(id)})`)
       }
     }
   }

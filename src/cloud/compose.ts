@@ -223,17 +223,17 @@ function liveSettings(
 
 /** Contents of the files that the settings name and only a start reads. @throws CodedError CONFIG_UNREADABLE, CONFIG_INVALID */
 function startFiles({ cells, events, push }: CloudSettings): Readonly<Record<string, string>> {
-  const textOf = (setting: string, path: string | undefined): string =>
+  const settingFile = (setting: string, path: string | undefined): string =>
     path === undefined ? '' : readSettingFile(setting, path)
   const authority = (setting: string, path: string | null): string =>
     path === null ? '' : readAuthorityFile(setting, path)
   const webhookFiles = (events.webhooks ?? []).flatMap(({ secret_file, token_file }) => {
     const secrets = readSettingFile('events.webhooks', secret_file)
     parseSecrets(secrets, secret_file)
-    return [secrets, textOf('events.webhooks', token_file)]
+    return [secrets, settingFile('events.webhooks', token_file)]
   })
   return {
-    cells: (cells ?? []).map(({ password_file }) => textOf('cells', password_file)).join('\0'),
+    cells: (cells ?? []).map(({ password_file }) => settingFile('cells', password_file)).join('\0'),
     'events.webhooks': webhookFiles.join('\0'),
     'events.ca_file': authority('events.ca_file', events.caFile),
     'push.ca_file': authority('push.ca_file', push.caFile),

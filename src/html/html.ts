@@ -12,12 +12,12 @@ export class Html {
 export type Piece = string | number | Html | readonly Piece[]
 
 export function html(strings: TemplateStringsArray, ...pieces: readonly Piece[]): Html {
-  return new Html(strings.reduce((made, string, at) => made + textOf(pieces[at - 1] ?? '') + string))
+  return new Html(strings.reduce((made, string, at) => made + markupOf(pieces[at - 1] ?? '') + string))
 }
 
-function textOf(piece: Piece): string {
+function markupOf(piece: Piece): string {
   if (piece instanceof Html) return piece.text
-  if (typeof piece === 'object') return piece.map(textOf).join('')
+  if (typeof piece === 'object') return piece.map(markupOf).join('')
   return escapeHtml(String(piece))
 }
 

@@ -153,14 +153,14 @@ export function unverifiedText(document: string): string | undefined {
   const payload = document.split('.')[1]
   if (payload === undefined) return undefined
   try {
-    return textOf(Buffer.from(payload, 'base64url'), headerOf(document)?.typ).toString('utf8')
+    return uncompressed(Buffer.from(payload, 'base64url'), headerOf(document)?.typ).toString('utf8')
   } catch {
     return undefined
   }
 }
 
 /** @throws Error if it is not compressed as documents of this type are, or too long */
-function textOf(payload: Buffer, type: unknown): Buffer {
+function uncompressed(payload: Buffer, type: unknown): Buffer {
   if (!COMPRESSED_TYPES.has(type)) return payload
   return decompress(payload, DECOMPRESSED_BYTES_MAX)
 }
@@ -174,7 +174,7 @@ export async function openDocument(
   const opened = await openJws(document, publicKey)
   if (opened?.header['typ'] !== typeHeader(kind)) return undefined
   try {
-    return UTF8.decode(textOf(opened.payload, opened.header['typ']))
+    return UTF8.decode(uncompressed(opened.payload, opened.header['typ']))
   } catch {
     return undefined
   }

@@ -7,7 +7,7 @@ import type { Io } from '../io.ts'
 import { jsonLine, writeLines } from '../lines.ts'
 import { type Planned, isRow, plan, problemsOf } from '../nouns/change.ts'
 import { readDocument } from '../nouns/document.ts'
-import { textOf } from '../nouns/noun.ts'
+import { valueText } from '../nouns/noun.ts'
 import { windowText } from '../nouns/nouns.ts'
 import { type Row, Service, notFound } from '../nouns/service.ts'
 import { type SiteObject, readSite } from '../nouns/site.ts'
@@ -61,7 +61,7 @@ export async function applySite(flags: ApplyFlags, io: Io): Promise<void> {
       const before = steps[index - 1]
       // Another administrator may have created it meanwhile, with rules that were not read.
       if (before?.object.noun.name === 'instances' && isChange(before) && !isDry) {
-        const name = textOf(before.body['shortName'])
+        const name = valueText(before.body['shortName'])
         await planAgain(index, index + objects.filter(({ instance }) => instance === name).length)
       }
       if (stop.aborted && steps.slice(index).some(isChange)) {
@@ -125,15 +125,15 @@ async function unknownConditions(
   const here = objects.filter((each) => each.noun.name === 'conditions' && each.instance === instance)
   const there = await target.conditions(instance)
   const known = [
-    ...here.map((each) => textOf(each.given['name'])),
-    ...there.flatMap(({ id, name }) => [textOf(id), textOf(name)]),
+    ...here.map((each) => valueText(each.given['name'])),
+    ...there.flatMap(({ id, name }) => [valueText(id), valueText(name)]),
   ]
   const actions = Array.isArray(given['actions']) ? (given['actions'] as readonly unknown[]) : []
   return actions.flatMap((action, index) => {
     const condition = isRow(action) ? action['condition'] : undefined
-    if (condition === undefined || known.includes(textOf(condition))) return []
+    if (condition === undefined || known.includes(valueText(condition))) return []
     return [
-      `${where(['actions', index, 'condition'])}: ${notFound({ one: 'condition', name: 'conditions' }, textOf(condition), known).message}`,
+      `${where(['actions', index, 'condition'])}: ${notFound({ one: 'condition', name: 'conditions' }, valueText(condition), known).message}`,
     ]
   })
 }
@@ -157,7 +157,7 @@ class Target {
     const name = noun.nameOf(noun.set.complete(given, {}, 0))
     const [found, ...others] = (await rows).filter((row) => noun.nameOf(row) === name)
     if (others.length === 0) return found
-    const ids = [found, ...others].map((row) => textOf(row?.['id'])).join(', ')
+    const ids = [found, ...others].map((row) => valueText(row?.['id'])).join(', ')
     throw new CodedError('CONFLICT', `${where()}: The cloud has several ${noun.name} with the name ${name} (${ids}).`)
   }
 
@@ -173,7 +173,7 @@ class Target {
       const { text } = await this.#service.send(call)
       if (noun.name !== 'instances') return
       const id = (parseJson(text) as Row | undefined)?.['id']
-      ;(await this.#instances)?.set(textOf(step.body['shortName']), textOf(id))
+      ;(await this.#instances)?.set(valueText(step.body['shortName']), valueText(id))
     } catch (error) {
       if (!(error instanceof CodedError)) throw error
       throw new CodedError(error.code, `${where()}: ${error.message}`, { cause: error })
@@ -185,7 +185,7 @@ class Target {
     if (name === null) return null
     this.#instances ??= this.#service
       .instances()
-      .then((rows) => new Map(rows.map(({ shortName, id }) => [textOf(shortName), textOf(id)])))
+      .then((rows) => new Map(rows.map(({ shortName, id }) => [valueText(shortName), valueText(id)])))
     return (await this.#instances).get(name)
   }
 }

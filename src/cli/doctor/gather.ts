@@ -39,7 +39,7 @@ import {
   isProblem,
 } from './observations.ts'
 import { AGENT_TIMEOUT_MS, agentClient } from '../local-agent.ts'
-import { textOf } from '../../platform/text-of.ts'
+import { fileText } from '../../platform/file-text.ts'
 
 const OLDEST_NODE_MAJOR = 24
 
@@ -69,7 +69,7 @@ export async function gather(
   const { caFile } = settings.tls
   const outgoing = {
     proxy: proxyOf(settings.proxy, chosen.sources.env),
-    extraCa: caFile === null ? null : textOf(caFile),
+    extraCa: caFile === null ? null : fileText(caFile),
   }
   const reach = async (url: string | null | undefined) =>
     network && url !== null && url !== undefined && URL.canParse(url) ? lookAtEndpoint(url, outgoing) : null
@@ -262,14 +262,14 @@ async function askAgent(path: string, io: Io): Promise<Observations['agent']> {
 }
 
 function memoryOf(pid: number | null): Observations['memory'] {
-  const text = textOf('/proc/meminfo') ?? ''
+  const text = fileText('/proc/meminfo') ?? ''
   const inMemory = (name: string): number | null => {
     const found = new RegExp(`^${name}: +(\\d+) kB$`, 'm').exec(text)?.[1]
     return found === undefined ? null : Number(found) * 1024
   }
-  const group = /^0::(.*)$/m.exec(textOf(`/proc/${pid ?? 'self'}/cgroup`) ?? '')?.[1]
+  const group = /^0::(.*)$/m.exec(fileText(`/proc/${pid ?? 'self'}/cgroup`) ?? '')?.[1]
   const inGroup = (name: string): number | null => {
-    const value = group === undefined ? null : textOf(join('/sys/fs/cgroup', group, name))?.trim()
+    const value = group === undefined ? null : fileText(join('/sys/fs/cgroup', group, name))?.trim()
     return value === null || value === undefined || !/^\d+$/.test(value) ? null : Number(value)
   }
   return {

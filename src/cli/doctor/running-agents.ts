@@ -2,7 +2,7 @@
 import { readdirSync, readlinkSync, statSync } from 'node:fs'
 import { userOf } from '../../agent/platform/system/names.ts'
 import { orNull } from '../../platform/or-null.ts'
-import { textOf } from '../../platform/text-of.ts'
+import { fileText } from '../../platform/file-text.ts'
 
 export interface RunningAgent {
   readonly pid: number
@@ -39,12 +39,12 @@ export function runningAgents(): readonly RunningAgent[] {
 
 function startOf(pid: number, uid: number, words: readonly string[]): RunningAgent['started'] {
   const isOwn = uid === process.getuid?.() || uid === 0
-  if (!isOwn && !UNIT.test(textOf(`/proc/${pid}/cgroup`) ?? '')) return 'NOT_TRUSTED'
+  if (!isOwn && !UNIT.test(fileText(`/proc/${pid}/cgroup`) ?? '')) return 'NOT_TRUSTED'
   const environment = partsOf(`/proc/${pid}/environ`)
   const folder = orNull(() => readlinkSync(`/proc/${pid}/cwd`))
   return environment === null || folder === null ? 'NOT_READABLE' : { environment, words, folder }
 }
 
 function partsOf(path: string): readonly string[] | null {
-  return textOf(path)?.split('\0') ?? null
+  return fileText(path)?.split('\0') ?? null
 }

@@ -18,10 +18,10 @@ const PATH = '/provisioning/api/v1.1/rate-tables'
 
 export async function importRateTables(source: Source, target: RateTableTarget, apply: boolean): Promise<ImportResult> {
   const [changes, conflicts]: [ImportChange[], string[]] = [[], []]
-  const here = new Map((await listed(target)).map((table) => [keyOf(table), textOf(table)]))
+  const here = new Map((await listed(target)).map((table) => [keyOf(table), contentOf(table)]))
   const wanted = await source.rateTables()
   for (const table of wanted) {
-    const [key, text] = [keyOf(table), textOf(table)]
+    const [key, text] = [keyOf(table), contentOf(table)]
     const known = here.get(key)
     if (known === text) continue
     const name = table.series === '' ? `rate table ${table.version}` : `rate table ${table.series} ${table.version}`
@@ -49,7 +49,7 @@ async function create(target: RateTableTarget, table: SourceRateTable, conflicts
   if (answer.status === 201) return
   // A concurrent import may have created the same table.
   const known = (await listed(target)).find((each) => keyOf(each) === keyOf(table))
-  if (known !== undefined && textOf(known) === textOf(table)) return
+  if (known !== undefined && contentOf(known) === contentOf(table)) return
   if (answer.status !== 400 && answer.status !== 409) throw refusal(call, answer)
   conflicts.push(`Rate table ${series} ${version}: ${answer.text.slice(0, 300)}`)
 }
@@ -72,7 +72,7 @@ function keyOf({ series, version }: AnyTable): string {
 }
 
 /** Equal texts are equal tables, whatever the sequence of the items. */
-function textOf({ effectiveFrom, items }: AnyTable): string {
+function contentOf({ effectiveFrom, items }: AnyTable): string {
   const lines = items.map(({ name, version = '', rate, formula }) =>
     JSON.stringify([name, version, formula ?? null, rate === undefined ? null : rateText(rate)]),
   )

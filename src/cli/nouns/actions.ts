@@ -2,7 +2,7 @@
 import { z } from 'zod'
 import { ACTIONS_MAX, actionsProblem, replacedAction } from '../../protocol/service/actions.ts'
 import { plainText } from '../../protocol/wire.ts'
-import { type Change, type Scope, textOf } from './noun.ts'
+import { type Change, type Scope, valueText } from './noun.ts'
 import { type Row, type Service, notFound } from './service.ts'
 
 /** `condition` is the name or id of a condition, which may not exist yet. */
@@ -53,7 +53,7 @@ export async function savedActions({ service, scope, body, existing }: Change): 
     return {
       ...(kept === undefined ? {} : { id: kept['id'] }),
       ...action,
-      ...(condition === undefined ? {} : { conditionId: conditionId(textOf(condition), conditions) }),
+      ...(condition === undefined ? {} : { conditionId: conditionId(valueText(condition), conditions) }),
     }
   })
 }
@@ -68,11 +68,11 @@ function bestMatch(wanted: Row, left: readonly Row[]): number {
 
 function conditionId(named: string, conditions: readonly Row[]): string {
   const found = conditions.find(({ id, name }) => id === named || name === named)
-  if (found !== undefined) return textOf(found['id'])
+  if (found !== undefined) return valueText(found['id'])
   throw notFound(
     { one: 'condition', name: 'conditions' },
     named,
-    conditions.map(({ name }) => textOf(name)),
+    conditions.map(({ name }) => valueText(name)),
   )
 }
 

@@ -4,7 +4,7 @@ import { numberText } from '../../client/exact-json.ts'
 import { CodedError, messageOf } from '../../protocol/errors.ts'
 import { timeArgument } from '../arguments.ts'
 import type { Path } from './document.ts'
-import { type Noun, type Setting, textOf } from './noun.ts'
+import { type Noun, type Setting, valueText } from './noun.ts'
 import type { Row } from './service.ts'
 
 export interface Difference {
@@ -80,7 +80,7 @@ function differencesOf(before: unknown, after: unknown, path = ''): readonly Dif
     )
   }
   if (isDeepStrictEqual(comparable(before), comparable(after))) return []
-  const shown = (value: unknown): string | null => (value === undefined ? null : textOf(value))
+  const shown = (value: unknown): string | null => (value === undefined ? null : valueText(value))
   return [{ path, before: shown(before), after: shown(after) }]
 }
 

@@ -10,7 +10,7 @@ import { columns, jsonLine, table, writeLines } from '../lines.ts'
 import { type ListFlags, widthFor, withListOptions } from '../lists.ts'
 import { type Settable, isRow, plan, problemsOf, withTimes } from './change.ts'
 import { type Path, readDocument } from './document.ts'
-import { type Field, type Names, type Noun, type Scope, instantText, textOf } from './noun.ts'
+import { type Field, type Names, type Noun, type Scope, instantText, valueText } from './noun.ts'
 import { NOUNS } from './nouns.ts'
 import { type Row, Service, notFound, severalNamed } from './service.ts'
 import { type SiteObject, repeated } from './site.ts'
@@ -111,7 +111,7 @@ function addSet(group: Command, noun: Settable, io: Io): void {
           known = await noun.list(service, scope)
         },
       )
-      const line = `${noun.one} ${textOf(object[noun.set.name])}: ${outcome}`
+      const line = `${noun.one} ${valueText(object[noun.set.name])}: ${outcome}`
       writeLines(io.stdout, [flags.json === true ? jsonLine({ outcome, ...body }) : line])
     }
   })
@@ -169,12 +169,12 @@ async function found(noun: Noun, name: string, service: Service, scope: Scope): 
   const rows = await noun.list(service, scope)
   const namesOf = (row: Row): readonly string[] => [
     noun.nameOf(row),
-    ...(noun.ids ?? []).map((property) => textOf(row[property])),
+    ...(noun.ids ?? []).map((property) => valueText(row[property])),
   ]
   const [first, ...others] = rows.filter((row) => namesOf(row).includes(name))
   if (first === undefined) throw notFound(noun, name, rows.flatMap(namesOf))
   if (others.length > 0) {
-    const ids = [first, ...others].map((row) => textOf(row['id']))
+    const ids = [first, ...others].map((row) => valueText(row['id']))
     throw severalNamed(name, ids)
   }
   return first
@@ -196,7 +196,7 @@ function givenObjects(noun: Settable, name: string | undefined, flags: Flags, io
     const at = (path: Path = []): string => where([...(Array.isArray(value) ? [index] : []), ...path])
     if (!isRow(each)) throw new CodedError('FILE_INVALID', `${at()}: must be an object`)
     const object = withOptions(withTimes(noun, each, at))
-    if (textOf(object[set.name]) === '') throw new CodedError('FILE_INVALID', `${at([set.name])}: is missing`)
+    if (valueText(object[set.name]) === '') throw new CodedError('FILE_INVALID', `${at([set.name])}: is missing`)
     // A field that is missing here may exist in the cloud.
     const problem = problemsOf(noun, set.complete(object, {}, io.now())).find((found) => !found.isMissing)
     if (problem === undefined) return { noun, given: object, instance: null, where: at }
@@ -228,7 +228,10 @@ async function tableOf(
 export async function namesFor(lists: ReadonlySet<'instances' | 'devices'>, service: Service): Promise<Names> {
   const instances = lists.has('instances') ? await service.instances() : []
   const devices = lists.has('devices') ? await service.devices() : []
-  const entries = [...instances, ...devices].map((row) => [textOf(row['id']), textOf(row['shortName'] ?? row['name'])])
+  const entries = [...instances, ...devices].map((row) => [
+    valueText(row['id']),
+    valueText(row['shortName'] ?? row['name']),
+  ])
   return new Map(entries.filter(([, name]) => name !== '') as [string, string][])
 }
 
@@ -240,13 +243,13 @@ const TIMES: ReadonlySet<string> = new Set([
 function pairsOf(row: Row, prefix: string): readonly (readonly string[])[] {
   return Object.entries(row).flatMap(([name, value]) => {
     const path = `${prefix}${name}`
-    if (TIMES.has(path) && textOf(value) !== '0') return [[path, instantText(value)]]
+    if (TIMES.has(path) && valueText(value) !== '0') return [[path, instantText(value)]]
     if (Array.isArray(value) && value.some((each) => typeof each === 'object'))
       return value.flatMap((each, index) => pairsOf(each as Row, `${path}[${index}].`))
     const isNested = typeof value === 'object' && value !== null && !Array.isArray(value) && !('rawJSON' in value)
     return isNested
       ? pairsOf(value as Row, `${path}.`)
-      : [[path, Array.isArray(value) ? value.join(', ') : textOf(value)]]
+      : [[path, Array.isArray(value) ? value.join(', ') : valueText(value)]]
   })
 }
 

@@ -84,7 +84,7 @@ export interface Column {
 }
 
 export function column(head: string, property: string): Column {
-  return { head, of: (row) => textOf(row[property]) }
+  return { head, of: (row) => valueText(row[property]) }
 }
 
 export function time(head: string, property: string, zero = 'never'): Column {
@@ -96,21 +96,21 @@ export function tokens(head: string, property: string): Column {
 }
 
 export function named(head: string, property: string, list: 'instances' | 'devices'): Column {
-  return { head, named: list, of: (row, names) => names.get(textOf(row[property])) ?? textOf(row[property]) }
+  return { head, named: list, of: (row, names) => names.get(valueText(row[property])) ?? valueText(row[property]) }
 }
 
-export function textOf(value: unknown): string {
+export function valueText(value: unknown): string {
   if (value === undefined || value === null) return ''
   if (typeof value === 'string') return value
   return numberText(value) ?? JSON.stringify(value)
 }
 
 export function instantText(value: unknown): string {
-  const date = new Date(Number(numberText(value) ?? textOf(value)))
-  return textOf(value) === '' ? '' : Number.isNaN(date.getTime()) ? textOf(value) : date.toISOString()
+  const date = new Date(Number(numberText(value) ?? valueText(value)))
+  return valueText(value) === '' ? '' : Number.isNaN(date.getTime()) ? valueText(value) : date.toISOString()
 }
 
 export function tokensText(value: unknown): string {
-  const amount = parseDecimal(textOf(value))
-  return amount === undefined ? textOf(value) : tokensInWords(toMicro(amount))
+  const amount = parseDecimal(valueText(value))
+  return amount === undefined ? valueText(value) : tokensInWords(toMicro(amount))
 }

@@ -15,14 +15,14 @@ import { sha256 } from '../../protocol/signing.ts'
 import { INSTANT_MAX, idempotencyHeader } from '../../protocol/wire.ts'
 import { actionsBody, comparableActions, listRules, savedActions } from './actions.ts'
 import type { Settable } from './change.ts'
-import { type Noun, type Scope, column, field, named, textOf, time, tokens, tokensText } from './noun.ts'
+import { type Noun, type Scope, column, field, named, valueText, time, tokens, tokensText } from './noun.ts'
 import type { Row, Service } from './service.ts'
 
 const PROVISIONING = '/provisioning/api/v1.1'
 const SERVICE = '/api/v1.1'
 
 const below = (area: string, instanceId: string | null): string => `${area}/instances/${instanceId}`
-const segment = (value: unknown): string => encodeURIComponent(textOf(value))
+const segment = (value: unknown): string => encodeURIComponent(valueText(value))
 
 const attributesOf = (row: Row): Row => (row['attributes'] ?? {}) as Row
 
@@ -34,7 +34,7 @@ export const NOUNS: readonly Noun[] = [
     examples: ['tallygate instances set Workshop --account me', 'tallygate instances list'],
     instance: 'none',
     list: async (service) => service.instances(),
-    nameOf: (row) => textOf(row['shortName']),
+    nameOf: (row) => valueText(row['shortName']),
     ids: ['id'],
     columns: [
       column('NAME', 'shortName'),
@@ -68,15 +68,15 @@ export const NOUNS: readonly Noun[] = [
     ],
     instance: 'one',
     list: async (service, { instanceId }) => service.rows(`${below(PROVISIONING, instanceId)}/line-items`),
-    nameOf: (row) => textOf(row['activationId']),
+    nameOf: (row) => valueText(row['activationId']),
     columns: [
       column('LINE ITEM', 'activationId'),
       column('STATE', 'state'),
       tokens('QUANTITY', 'quantity'),
       tokens('USED', 'used'),
       { head: 'OVERDRAFT', of: (row) => overdraftText(attributesOf(row)) },
-      { head: 'RESET', of: (row) => textOf(attributesOf(row)['resetFrequency']) },
-      { head: 'RATES', of: (row) => textOf(attributesOf(row)['rateTableSeries']) },
+      { head: 'RESET', of: (row) => valueText(attributesOf(row)['resetFrequency']) },
+      { head: 'RATES', of: (row) => valueText(attributesOf(row)['rateTableSeries']) },
       { head: 'START', of: (row) => windowText(row['start']) },
       { head: 'END', of: (row) => windowText(row['end']) },
     ],
@@ -103,7 +103,7 @@ export const NOUNS: readonly Noun[] = [
           context.addIssue({ code: 'custom', path: [...path], message: problem })
       }),
       refuse: (body, existing) =>
-        stateProblem(existing === undefined ? null : textOf(existing['state']), textOf(body['state'])),
+        stateProblem(existing === undefined ? null : valueText(existing['state']), valueText(body['state'])),
       complete: (given, current) => ({
         ...{ state: 'DEPLOYED', start: 0, end: INSTANT_MAX },
         ...current,
@@ -127,7 +127,7 @@ export const NOUNS: readonly Noun[] = [
     list: async (service) => service.rows(`${PROVISIONING}/rate-tables`),
     nameOf: ({ series, version }) =>
       [series, version]
-        .map(textOf)
+        .map(valueText)
         .filter((each) => each !== '')
         .join('/'),
     columns: [
@@ -166,7 +166,7 @@ export const NOUNS: readonly Noun[] = [
       fixed: true,
     },
     remove: ({ series, version }) => {
-      const query = queryText({ series: series === '' ? null : textOf(series), version: textOf(version) })
+      const query = queryText({ series: series === '' ? null : valueText(series), version: valueText(version) })
       return `${PROVISIONING}/rate-tables?${query}`
     },
   },
@@ -176,7 +176,7 @@ export const NOUNS: readonly Noun[] = [
     examples: ['tallygate rules set FIRST-1000 -f rules.yaml', 'tallygate rules show FIRST-1000'],
     instance: 'one',
     list: listRules,
-    nameOf: (row) => textOf(row['lineItemId']),
+    nameOf: (row) => valueText(row['lineItemId']),
     columns: [
       column('LINE ITEM', 'lineItemId'),
       column('ACTION', 'action'),
@@ -208,7 +208,7 @@ export const NOUNS: readonly Noun[] = [
     ],
     instance: 'one',
     list: async (service, { instanceId }) => service.rows(`${below(SERVICE, instanceId)}/conditions`),
-    nameOf: ({ name, id }) => textOf(name ?? id),
+    nameOf: ({ name, id }) => valueText(name ?? id),
     ids: ['id'],
     columns: [column('NAME', 'name'), { head: 'CONDITION', of: (row) => conditionText(row) }, column('ID', 'id')],
     set: {
@@ -237,7 +237,7 @@ export const NOUNS: readonly Noun[] = [
     examples: ['tallygate limits set FIRST-1000 --limit 100 --frequency DAILY', 'tallygate limits list'],
     instance: 'one',
     list: listLimits,
-    nameOf: (row) => textOf(row['lineItemId']),
+    nameOf: (row) => valueText(row['lineItemId']),
     columns: [
       column('LINE ITEM', 'lineItemId'),
       tokens('LIMIT', 'limit'),
@@ -285,7 +285,7 @@ export const NOUNS: readonly Noun[] = [
     instance: 'any',
     list: async (service, { instanceId }) =>
       service.rows(`${SERVICE}/sessions${instanceId === null ? '' : `?instanceId=${instanceId}`}`),
-    nameOf: (row) => textOf(row['sessionId']),
+    nameOf: (row) => valueText(row['sessionId']),
     path: (id) => `${SERVICE}/sessions/${segment(id)}`,
     columns: [
       column('SESSION', 'sessionId'),
@@ -308,7 +308,7 @@ export const NOUNS: readonly Noun[] = [
     instance: 'any',
     since: true,
     list: listUsage,
-    nameOf: (row) => textOf(row['correlationId']),
+    nameOf: (row) => valueText(row['correlationId']),
     columns: [
       time('TIME', 'usageTime'),
       column('ITEM', 'item'),
@@ -329,7 +329,7 @@ export const NOUNS: readonly Noun[] = [
     examples: ['tallygate keys set ada.pem --name Ada --role read --instance Workshop', 'tallygate keys delete Ada'],
     instance: 'none',
     list: async (service) => service.pages(`${SERVICE}/public-keys`, 'keys'),
-    nameOf: (row) => textOf(row['id']),
+    nameOf: (row) => valueText(row['id']),
     ids: ['name'],
     columns: [
       column('ID', 'id'),
@@ -340,11 +340,11 @@ export const NOUNS: readonly Noun[] = [
         head: 'INSTANCES',
         named: 'instances',
         of: ({ instances: ids }, names) =>
-          listText(Array.isArray(ids) ? ids.map(textOf).map((id) => names.get(id) ?? id) : ids),
+          listText(Array.isArray(ids) ? ids.map(valueText).map((id) => names.get(id) ?? id) : ids),
       },
       time('SINCE', 'modified'),
     ],
-    remove: ({ id, type }) => `${SERVICE}/${textOf(type)}s/${segment(id)}`,
+    remove: ({ id, type }) => `${SERVICE}/${valueText(type)}s/${segment(id)}`,
   },
   {
     name: 'configuration',
@@ -352,7 +352,7 @@ export const NOUNS: readonly Noun[] = [
     examples: ['tallygate configuration set timezone.tolerant --value true', 'tallygate configuration list'],
     instance: 'none',
     list: async (service) => service.rows(`${PROVISIONING}/configuration`),
-    nameOf: (row) => textOf(row['name']),
+    nameOf: (row) => valueText(row['name']),
     columns: [column('NAME', 'name'), column('VALUE', 'value'), time('CHANGED', 'modified')],
     set: {
       name: 'name',
@@ -380,7 +380,7 @@ function overdraftText({ overdraftType, overdraftLimit }: Row): string {
 
 /** Empty: no limit. */
 export function windowText(value: unknown): string {
-  return value === 0 || Number(textOf(value)) >= INSTANT_MAX ? '' : new Date(Number(textOf(value))).toISOString()
+  return value === 0 || Number(valueText(value)) >= INSTANT_MAX ? '' : new Date(Number(valueText(value))).toISOString()
 }
 
 /** Absent: no limit. */
@@ -392,11 +392,11 @@ function conditionText(row: Row): string {
   const list = (row['conditions'] ?? []) as readonly Row[]
   switch (row['operator']) {
     case 'IN':
-      return `${textOf(row['property'])} in ${(row['values'] as readonly string[]).join(', ')}`
+      return `${valueText(row['property'])} in ${(row['values'] as readonly string[]).join(', ')}`
     case 'NOT':
       return `not (${conditionText(row['condition'] as Row)})`
     default:
-      return list.map((each) => `(${conditionText(each)})`).join(` ${textOf(row['operator']).toLowerCase()} `)
+      return list.map((each) => `(${conditionText(each)})`).join(` ${valueText(row['operator']).toLowerCase()} `)
   }
 }
 
@@ -415,7 +415,7 @@ async function listLimits(service: Service, { instanceId }: Scope): Promise<read
   const lineItems = await service.rows(`${below(PROVISIONING, instanceId)}/line-items`)
   const limits: Row[] = []
   for (const { activationId } of lineItems) {
-    const id = textOf(activationId)
+    const id = valueText(activationId)
     const path = `${below(SERVICE, instanceId)}/line-items/${segment(id)}/consumption-limit`
     try {
       limits.push({ lineItemId: id, ...((await service.get(path)) as Row) })
@@ -435,7 +435,7 @@ async function listUsage(
   for await (const line of linesOf(pieces)) {
     const row = parseRepeatableJson(line) as Row
     if (deviceId !== undefined && row['deviceId'] !== deviceId) continue
-    if (isRefused === true && !isRefusal(textOf(row['status']))) continue
+    if (isRefused === true && !isRefusal(valueText(row['status']))) continue
     rows.push(row)
     if (rows.length > limit) break
   }

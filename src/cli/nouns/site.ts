@@ -3,7 +3,7 @@ import { z } from 'zod'
 import { CodedError } from '../../protocol/errors.ts'
 import { type Settable, isRow, problemsOf, withTimes } from './change.ts'
 import type { FileDocument, Path } from './document.ts'
-import { textOf } from './noun.ts'
+import { valueText } from './noun.ts'
 import { settableNoun } from './nouns.ts'
 import type { Row } from './service.ts'
 
@@ -58,7 +58,7 @@ export function readSite({ value, where }: FileDocument, now: number): readonly 
   for (const [index, table] of (site.rateTables ?? []).entries()) add('rate-tables', table, ['rateTables', index])
   for (const [index, { conditions = [], lineItems = [], ...instance }] of (site.instances ?? []).entries()) {
     const path = ['instances', index]
-    const name = textOf(instance['shortName'])
+    const name = valueText(instance['shortName'])
     add('instances', instance, path)
     for (const [at, condition] of conditions.entries()) add('conditions', condition, [...path, 'conditions', at], name)
     for (const [at, lineItem] of lineItems.entries())

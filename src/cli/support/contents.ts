@@ -18,7 +18,7 @@ import { USUAL_UNIT, journalLines, rememberedLines } from '../log-lines.ts'
 import { isKnown } from './known-lines.ts'
 import { redactor } from './redact.ts'
 import type { PackedFile } from './tar.ts'
-import { textOf } from '../../platform/text-of.ts'
+import { fileText } from '../../platform/file-text.ts'
 
 /** Maximum text per file; the beginning of longer text is omitted. */
 const TEXT_MAX = 2_000_000
@@ -103,7 +103,7 @@ function versionsOf({ version, node, sqlite, timeZone, now }: Observations): unk
     sqlite,
     components: process.versions,
     system: { platform: platform(), arch: arch(), release: release(), upForSeconds: Math.floor(uptime()) },
-    distribution: /^PRETTY_NAME="?([^"\n]*)/m.exec(textOf('/etc/os-release') ?? '')?.[1] ?? null,
+    distribution: /^PRETTY_NAME="?([^"\n]*)/m.exec(fileText('/etc/os-release') ?? '')?.[1] ?? null,
     timeZone: timeZone.name,
   }
 }
@@ -138,7 +138,7 @@ function secretsOf({ settings, key, configuration }: Observations): readonly str
   })
   const [, ...secretFiles] = configuration.file === null ? [null, ...configuration.files] : configuration.files
   const paths = [key.path, ...secretFiles.flatMap((file) => (file === null ? [] : [file.path]))]
-  return [...set, ...paths.map((path) => textOf(path) ?? '')]
+  return [...set, ...paths.map((path) => fileText(path) ?? '')]
 }
 
 function jsonOf(value: unknown): string {

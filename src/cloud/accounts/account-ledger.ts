@@ -19,8 +19,8 @@ export async function accountLedger(
     return {
       accounts: pools.map((pool) => ({
         account: pool.account,
-        cap: textOf(pool.capTarget),
-        capInForce: textOf(pool.capInForce),
+        cap: amountText(pool.capTarget),
+        capInForce: amountText(pool.capInForce),
         charged: String(pool.charged),
         grantedOut: String(pool.grantedOut),
         billedByDevices: String(pool.billedByDevices),
@@ -58,6 +58,6 @@ function sumOf<T>(all: readonly T[] = [], amountOf: (one: T) => bigint): bigint 
   return all.reduce((sum, one) => sum + amountOf(one), 0n)
 }
 
-function textOf(amount: bigint | null): string | null {
+function amountText(amount: bigint | null): string | null {
   return amount === null ? null : String(amount)
 }

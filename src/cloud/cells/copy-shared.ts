@@ -39,8 +39,8 @@ export async function copyShared(control: Store, target: Store, now: () => numbe
       for (const { name } of configuration.remove) await tx.configuration.remove(name)
       for (const value of configuration.save) await tx.configuration.save(value)
       for (const { series, version } of tables.remove) await tx.rateTables.remove(series, version)
-      const missing = new Set(tables.save.map(textOf))
-      for (const table of items) if (missing.has(textOf(nameOf(table)))) await tx.rateTables.insert(table)
+      const missing = new Set(tables.save.map(recordText))
+      for (const table of items) if (missing.has(recordText(nameOf(table)))) await tx.rateTables.insert(table)
     })
     return true
   })
@@ -76,13 +76,13 @@ function isSame(one: Shared, other: Shared): boolean {
 }
 
 function difference<T extends object>(wanted: readonly T[], present: readonly T[]): Change<T> {
-  const [texts, others] = [new Set(wanted.map(textOf)), new Set(present.map(textOf))]
+  const [texts, others] = [new Set(wanted.map(recordText)), new Set(present.map(recordText))]
   return {
-    remove: present.filter((each) => !texts.has(textOf(each))),
-    save: wanted.filter((each) => !others.has(textOf(each))),
+    remove: present.filter((each) => !texts.has(recordText(each))),
+    save: wanted.filter((each) => !others.has(recordText(each))),
   }
 }
 
-function textOf(record: object): string {
+function recordText(record: object): string {
   return JSON.stringify(record)
 }

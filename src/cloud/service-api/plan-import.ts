@@ -189,7 +189,7 @@ function termsOf(record: LineItemRecord) {
 
 function hasChanged({ record, stored, storedActions, actions }: ImportedLineItem): boolean {
   if (stored === null || JSON.stringify(termsOf(stored)) !== JSON.stringify(termsOf(record))) return true
-  return textOf(storedActions) !== textOf(actions.map(storedAction))
+  return actionsText(storedActions) !== actionsText(actions.map(storedAction))
 }
 
 function planActions(
@@ -199,7 +199,7 @@ function planActions(
   conditions: ReadonlySet<string>,
 ): void {
   const wanted = actions.map(storedAction)
-  const [before, after] = [textOf(storedActions), textOf(wanted)]
+  const [before, after] = [actionsText(storedActions), actionsText(wanted)]
   for (const id of repeated(actions.map((each) => each.id))) {
     conflicts.push(`Action ${id} of line item ${record.id} is listed twice.`)
   }
@@ -224,7 +224,7 @@ function planActions(
 }
 
 /** An action in one line, complete: equal texts are equal lists. */
-function textOf(actions: readonly Action[]): string {
+function actionsText(actions: readonly Action[]): string {
   return actions
     .map(({ id, name, conditionId, effect, allocation }) => {
       const cap = allocation === null ? '' : ` ${formatMicro(allocation)}`

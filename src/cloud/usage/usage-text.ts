@@ -49,12 +49,12 @@ export function readArchiveLine(line: string): ArchivedUsage | undefined {
   const found = ARCHIVE_LINE.exec(line)
   if (found === null) return undefined
   const raw = Object.fromEntries(USAGE_COLUMNS.map(([, key], index) => [key, found[index + 1] ?? 'null']))
-  const textOf = (key: UsageColumn): string => JSON.parse(raw[key] ?? 'null') as string
+  const columnText = (key: UsageColumn): string => JSON.parse(raw[key] ?? 'null') as string
   const cells = USAGE_COLUMNS.map(([, key]) => archivedCell(key, raw[key] ?? 'null'))
   return {
-    position: BigInt(textOf('cursor')),
-    instanceId: textOf('instanceId'),
-    activationId: raw['activationId'] === 'null' ? null : textOf('activationId'),
+    position: BigInt(columnText('cursor')),
+    instanceId: columnText('instanceId'),
+    activationId: raw['activationId'] === 'null' ? null : columnText('activationId'),
     usageTime: Number(raw['usageTime']),
     writeTime: Number(raw['writeTime']),
     tokens: toMicro(decimal(raw['tokens'] ?? '')),

@@ -55,7 +55,7 @@ function compileAll(parts: readonly Condition[], decidedBy: 'TRUE' | 'FALSE', de
 function compileIn(property: string, values: readonly string[]): Evaluate {
   const wanted = new Set(values)
   const compare = (value: unknown): ConditionResult => {
-    const text = textOf(value)
+    const text = comparableText(value)
     if (text === undefined) return 'ERROR'
     return text !== null && wanted.has(text) ? 'TRUE' : 'FALSE'
   }
@@ -83,7 +83,7 @@ function elementsOf(array: readonly unknown[]): Elements {
   const texts = new Set<string>()
   let incomparable = false
   for (const element of array) {
-    const text = textOf(element)
+    const text = comparableText(element)
     if (text === undefined) incomparable = true
     else if (text !== null) texts.add(text)
   }
@@ -93,7 +93,7 @@ function elementsOf(array: readonly unknown[]): Elements {
 }
 
 /** Null: absent or null value; undefined: not comparable. */
-function textOf(value: unknown): string | null | undefined {
+function comparableText(value: unknown): string | null | undefined {
   switch (typeof value) {
     case 'string':
       return value

@@ -100,7 +100,7 @@ export async function openStatus(options: StatusOptions): Promise<StatusServer> 
 function refuseBroken(server: Server): Responses {
   const responses = new Responses()
   const refuse = (socket: Socket, cause: string | undefined): void => {
-    if (responses.claim(socket)) responses.sendFinal(socket, textOf(refusal(brokenRequest(cause))))
+    if (responses.claim(socket)) responses.sendFinal(socket, httpText(refusal(brokenRequest(cause))))
   }
   server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => {
     if (error.code === 'ECONNRESET') socket.destroy()
@@ -224,7 +224,7 @@ function headersOf({ type, body, headers }: Reply): Readonly<Record<string, stri
 }
 
 /** The complete last response of a connection. */
-function textOf(reply: Reply): string {
+function httpText(reply: Reply): string {
   const headers = Object.entries({ ...headersOf(reply), connection: 'close' })
   const head = [
     `HTTP/1.1 ${reply.status} ${STATUS_CODES[reply.status] ?? ''}`,

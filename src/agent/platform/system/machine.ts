@@ -1,7 +1,7 @@
 /** Free resources of the machine; null where the system does not report them. */
 import { readFile, stat, statfs } from 'node:fs/promises'
 import { join } from 'node:path'
-import { textOf } from '../../../platform/text-of.ts'
+import { fileText } from '../../../platform/file-text.ts'
 import type { DeviceReportWire } from '../../../protocol/local/report.ts'
 
 export async function lookAtMachine(directory: string): Promise<DeviceReportWire['machine']> {
@@ -26,7 +26,7 @@ export async function lookAtMachine(directory: string): Promise<DeviceReportWire
 
 /** According to the kernel: dirtied pages, without tmpfs and without the file system's own writes. */
 export function writtenBytes(): number | null {
-  const written = /^write_bytes: (\d+)$/m.exec(textOf('/proc/self/io') ?? '')?.[1]
+  const written = /^write_bytes: (\d+)$/m.exec(fileText('/proc/self/io') ?? '')?.[1]
   return written === undefined ? null : Number(written)
 }
 

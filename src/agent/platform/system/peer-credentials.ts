@@ -3,7 +3,7 @@ import type { Socket } from 'node:net'
 import koffi from 'koffi'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Caller } from '../../access/callers/callers.ts'
-import { textOf } from '../../../platform/text-of.ts'
+import { fileText } from '../../../platform/file-text.ts'
 
 const SOL_SOCKET = 1
 const SO_PEERCRED = 17
@@ -24,10 +24,10 @@ export interface SharedIds {
 export function openPeerCredentials(): (socket: Socket) => Caller | CodedError {
   const getsockopt = load()
   const ids = idsOf({
-    uidMap: textOf('/proc/self/uid_map') ?? '',
-    gidMap: textOf('/proc/self/gid_map') ?? '',
-    overflowUid: textOf('/proc/sys/kernel/overflowuid') ?? '',
-    overflowGid: textOf('/proc/sys/kernel/overflowgid') ?? '',
+    uidMap: fileText('/proc/self/uid_map') ?? '',
+    gidMap: fileText('/proc/self/gid_map') ?? '',
+    overflowUid: fileText('/proc/sys/kernel/overflowuid') ?? '',
+    overflowGid: fileText('/proc/sys/kernel/overflowgid') ?? '',
   })
   return (socket) => {
     const caller = callerAt(getsockopt, socket)

@@ -95,7 +95,7 @@ export class TmpfsLog implements VolatileLog {
 
   write(entries: readonly PendingEntry[]): void {
     // One frame for the batch: dependent entries are read together or not at all.
-    this.#write([entries.map(textOf).join('\n')])
+    this.#write([entries.map(entryLines).join('\n')])
   }
 
   retract(from: number): void {
@@ -188,7 +188,7 @@ function takeEntries(text: string, entries: PendingEntry[]): boolean {
 /** Number, kind of move, response, session, decision details, allowances and body, one per line: JSON has no line breaks. */
 const ENTRY_LINES = 7
 
-function textOf({
+function entryLines({
   n,
   body,
   moves,

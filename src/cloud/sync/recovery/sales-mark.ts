@@ -183,7 +183,7 @@ export class SalesMark {
   reserve(pools: Iterable<Pool>): void {
     for (const account of this.#owed) {
       const kept = this.#find(account)
-      if (kept !== undefined) this.#file.write(kept.slot, textOf(account, kept))
+      if (kept !== undefined) this.#file.write(kept.slot, slotText(account, kept))
       this.#owed.delete(account)
     }
     const reserved: (readonly [string, Kept])[] = []
@@ -195,7 +195,7 @@ export class SalesMark {
       const most = pool.sold > MICRO_MAX - step ? MICRO_MAX : pool.sold + step
       const slot = before?.slot ?? this.#slotFor(account)
       const kept: Kept = { slot, sold: before?.sold ?? 0n, reserved: most, step }
-      this.#file.write(slot, textOf(account, kept))
+      this.#file.write(slot, slotText(account, kept))
       reserved.push([account, kept])
     }
     if (reserved.length === 0) return
@@ -216,7 +216,7 @@ export class SalesMark {
       shelf.set(account, kept)
       this.#isFlushed = false
       try {
-        this.#file.write(kept.slot, textOf(account, kept))
+        this.#file.write(kept.slot, slotText(account, kept))
       } catch {
         // The sale is within the reservation. Nothing more is sold before this can be written.
         this.#owed.add(account)
@@ -281,7 +281,7 @@ export class SalesMark {
   }
 }
 
-function textOf(name: string, { sold, reserved, step }: Kept): string {
+function slotText(name: string, { sold, reserved, step }: Kept): string {
   return `${name} ${sold} ${reserved} ${step}`
 }
 

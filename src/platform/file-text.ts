@@ -1,6 +1,6 @@
 import { orNull } from './or-null.ts'
 import { readSmallText } from './read-file.ts'
 
-export function textOf(path: string): string | null {
+export function fileText(path: string): string | null {
   return orNull(() => readSmallText(path))
 }
