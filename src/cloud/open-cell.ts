@@ -21,7 +21,7 @@ import { ClockGuard, type Clocks } from './runtime/clock-guard.ts'
 import { registerFirstKey } from './service-api/change-keys.ts'
 import type { CloudSettings } from './settings.ts'
 import { type PostgresStore, openPostgresStore } from './storage/postgres/store.ts'
-import { holdsData } from './storage/sqlite/read-tables.ts'
+import { hasData } from './storage/sqlite/read-tables.ts'
 import { openSqliteStore } from './storage/sqlite/store.ts'
 import type { Store } from './storage/store.ts'
 import { watchStore } from './storage/watch-store.ts'
@@ -246,7 +246,7 @@ export function isShared({ db, cells }: Pick<CloudSettings, 'db' | 'cells'>): bo
 async function requireMigrated(settings: CloudSettings, store: Store): Promise<void> {
   const { path, startEmpty } = settings.store
   const file = join(path, 'twin.db')
-  if (!isShared(settings) || startEmpty || !holdsData(file)) return
+  if (!isShared(settings) || startEmpty || !hasData(file)) return
   // Every cloud that has started has registered a key.
   if ((await store.read((reader) => reader.keys.countAdministration())) > 0) return
   throw new CodedError('STORE_NOT_MIGRATED', `The PostgreSQL database is empty, but ${file} contains data.`)

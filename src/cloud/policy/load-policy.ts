@@ -44,11 +44,11 @@ export function reserveOf(
 const SUPERSEDED_KEPT_MS = 30 * 24 * 60 * 60 * 1000
 
 /** What follows the locks of rules: some stores do it in the same round trip. */
-interface Ahead {
+interface Following {
   /** Accounts that will probably be locked next. */
   readonly likely?: Iterable<AccountId>
   /** Begins reads that need the locks. */
-  readonly whenHeld?: () => void
+  readonly beginReads?: () => void
 }
 
 export class Policies {
@@ -59,17 +59,17 @@ export class Policies {
     this.#options = options
   }
 
-  /** Locked against changes until the transaction ends. Undefined: unknown instance. */
-  async hold(tx: Transaction, instanceId: string, now: number): Promise<LoadedPolicy | undefined> {
-    return (await this.holdAll(tx, [instanceId], now)).get(instanceId)
+  /** Locks the rules of the instance against a change. Undefined: unknown instance. */
+  async lockShared(tx: Transaction, instanceId: string, now: number): Promise<LoadedPolicy | undefined> {
+    return (await this.lockSomeShared(tx, [instanceId], now)).get(instanceId)
   }
 
-  /** As {@link Policies.hold}, of several instances. Those that are unknown are left out. */
-  async holdAll(
+  /** As {@link Policies.lockShared}, of several instances. Those that are unknown are left out. */
+  async lockSomeShared(
     tx: Transaction,
     instanceIds: readonly string[],
     now: number,
-    { likely = [], whenHeld = () => undefined }: Ahead = {},
+    { likely = [], beginReads = () => undefined }: Following = {},
   ): Promise<ReadonlyMap<string, LoadedPolicy>> {
     // Before any lock: two transactions that share the rules and both need them exclusively would deadlock.
     const due = new Map<string, boolean>()
@@ -80,9 +80,9 @@ export class Policies {
     const isAnyDue = [...due.values()].includes(true)
     const revisions = isAnyDue
       ? await lockEach(tx, due)
-      : await tx.policyRevisions.holdAll([...due.keys()], [...likely], whenHeld)
+      : await tx.policyRevisions.lockSomeShared([...due.keys()], [...likely], beginReads)
     const unexpected = revisions.filter((each) => needsNewRevision(each, now) && due.get(each.instanceId) === false)
-    if (unexpected.length > 0) await this.#lockHeld(tx, unexpected)
+    if (unexpected.length > 0) await this.#upgrade(tx, unexpected)
     const all = new Map<string, LoadedPolicy>()
     for (const revision of revisions) {
       const loaded = needsNewRevision(revision, now)
@@ -90,14 +90,14 @@ export class Policies {
         : this.at(tx, revision)
       all.set(revision.instanceId, await loaded)
     }
-    if (isAnyDue) whenHeld()
+    if (isAnyDue) beginReads()
     return all
   }
 
   /** A clock ahead, or an older engine, has bumped them since they were cached. If the transaction restarts, it reads them first. */
-  async #lockHeld(tx: Transaction, revisions: readonly PolicyRevision[]): Promise<void> {
+  async #upgrade(tx: Transaction, revisions: readonly PolicyRevision[]): Promise<void> {
     for (const { instanceId } of revisions) this.#kept.delete(instanceId)
-    await tx.policyRevisions.lockHeld(revisions.map(({ instanceId }) => instanceId))
+    await tx.policyRevisions.upgrade(revisions.map(({ instanceId }) => instanceId))
   }
 
   /** The last cached policy; only for guesses. */
@@ -161,7 +161,7 @@ async function lockEach(tx: Transaction, due: ReadonlyMap<string, boolean>): Pro
   const found: PolicyRevision[] = []
   for (const [instanceId, isDue] of due) {
     const { policyRevisions } = tx
-    const revision = isDue ? await policyRevisions.lock(instanceId) : await policyRevisions.hold(instanceId)
+    const revision = isDue ? await policyRevisions.lock(instanceId) : await policyRevisions.lockShared(instanceId)
     if (revision !== undefined) found.push(revision)
   }
   return found

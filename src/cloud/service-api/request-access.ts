@@ -53,7 +53,7 @@ type AccessRequests = Batcher<TimedCommand, AccessResult>
 
 export interface AccessDeps {
   readonly store: Pick<Store, 'transaction'>
-  readonly policies: Pick<Policies, 'holdAll' | 'lastOf'>
+  readonly policies: Pick<Policies, 'lockSomeShared' | 'lastOf'>
   readonly shortages: ShortageNotes
   readonly defer: Defer
   /** Batches that can be decided at the same time, each of other instances. Default: 1. */
@@ -189,7 +189,7 @@ export class AccessBatcher {
     await admit(all)
     if (undecided.length === 0) return results
     const early = this.#prepare((instanceId) => policies.lastOf(instanceId), undecided, isFirst)
-    const rules = await policies.holdAll(tx, instancesOf(undecided), latestOf(undecided), {
+    const rules = await policies.lockSomeShared(tx, instancesOf(undecided), latestOf(undecided), {
       likely: early?.guess?.consulted ?? [],
     })
     // While it waited for the locks, for example of another node, more requests have come.

@@ -334,7 +334,7 @@ export class SessionChanges {
   }
 
   async #pinPolicy({ instanceId }: Session): Promise<LoadedPolicy> {
-    const loaded = await this.#deps.policies.hold(this.#tx, instanceId, this.#now)
+    const loaded = await this.#deps.policies.lockShared(this.#tx, instanceId, this.#now)
     if (loaded === undefined) throw new Error('invariant: the instance of a session exists')
     return loaded
   }

@@ -1,6 +1,8 @@
 /**
- * The store. `sql/transaction.ts` lists what a reader and a transaction can do, and both databases share it. A transaction commits all or nothing, durably. Nodes may share a store: rows that a decision depends on are
- * locked before they are read, in this sequence, to avoid deadlocks:
+ * The store. `sql/transaction.ts` lists what a reader and a transaction can do, and both databases share it. A transaction
+ * commits all or nothing, durably. Nodes may share a store, so a transaction locks what its decision depends on, reads it, and
+ * keeps the locks until it ends. `lock` is exclusive and `lockShared` is shared; `lockSome` and `lockSomeShared` lock several.
+ * The sequence of the locks avoids deadlocks:
  *
  *   1 devices, by id, each with its epochs, entries and accounts
  *   2 sessions, by id

@@ -99,9 +99,9 @@ export class LoadedSyncs {
     this.#short = new Set(loaded.short)
     this.#pools = new Map(loaded.pools)
     this.#shown = this.#show()
-    const policies: Pick<Policies, 'holdAll'> = {
-      holdAll: async (...[, instanceIds, , ahead]: Parameters<Policies['holdAll']>) => {
-        ahead?.whenHeld?.()
+    const policies: Pick<Policies, 'lockSomeShared'> = {
+      lockSomeShared: async (...[, instanceIds, , following]: Parameters<Policies['lockSomeShared']>) => {
+        following?.beginReads?.()
         const wanted = new Set(instanceIds)
         return new Map([...loaded.rules].filter(([instanceId]) => wanted.has(instanceId)))
       },

@@ -21,7 +21,7 @@ export interface Sync {
   /** Absent: long work never gives way to other events. */
   readonly giveWay?: GiveWay
   readonly terms: EdgeTerms
-  readonly policies: Pick<Policies, 'holdAll'>
+  readonly policies: Pick<Policies, 'lockSomeShared'>
   readonly heartbeat: (tx: Transaction, device: Device, now: number, locked: ReadonlySet<string>) => Promise<void>
 }
 

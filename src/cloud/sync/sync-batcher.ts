@@ -119,7 +119,7 @@ export class SyncBatcher {
       for (const account of named) if (isServed(account, device)) accounts.add(account)
     }
     const now = Math.max(...requests.map((request) => request.now))
-    const rules = await this.#deps.policies.holdAll(tx, instanceIds, now, { likely: accounts })
+    const rules = await this.#deps.policies.lockSomeShared(tx, instanceIds, now, { likely: accounts })
     const pools = await tx.accounts.lock([...accounts])
     const [of, short] = await Promise.all([
       tx.edge.deviceAccounts.ofSome(requests.map(epochOf), [...accounts]),

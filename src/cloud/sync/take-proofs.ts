@@ -52,7 +52,7 @@ export async function takeProofs(
     const after = settled({ ...before, granted: more, unlimited, metered }, epoch.settlement)
     return [{ before, after, isProven: true }]
   })
-  const rules = await deps.policies.holdAll(tx, device.instanceIds, now)
+  const rules = await deps.policies.lockSomeShared(tx, device.instanceIds, now)
   const pools = await openPools(
     tx,
     rules,

@@ -55,7 +55,7 @@ async function openStore(
 function inTransaction<T>(store: Store, work: (tx: Transaction, loaded: LoadedPolicy) => Promise<T>): Promise<T> {
   const policies = new Policies({ max: 1, undecidedClock: 'refuse' })
   return store.transaction(async (tx) => {
-    const loaded = await policies.hold(tx, ID, NOW)
+    const loaded = await policies.lockShared(tx, ID, NOW)
     if (loaded === undefined) throw new Error('there is no such instance')
     return work(tx, loaded)
   })

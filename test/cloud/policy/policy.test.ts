@@ -126,7 +126,7 @@ describe('every change of the rules', () => {
 
 describe('the policy of an instance', () => {
   const load = async (id = ONE, now = NOW) => {
-    const loaded = await store.transaction((tx) => policies.hold(tx, id, now))
+    const loaded = await store.transaction((tx) => policies.lockShared(tx, id, now))
     if (loaded === undefined) throw new Error('there is no policy')
     return loaded
   }
@@ -231,7 +231,7 @@ describe('the policy of an instance', () => {
     await mapLineItem(store, ONE, lineItem({}, { resetFrequency: 'DAILY' }), NOW)
     const later = NOW + 40 * DAY
     const rolledBack = store.transaction(async (tx) => {
-      expect((await policies.hold(tx, ONE, later))?.revision).toBe(3)
+      expect((await policies.lockShared(tx, ONE, later))?.revision).toBe(3)
       throw new Error('on purpose')
     })
     await expect(rolledBack).rejects.toThrow('on purpose')
@@ -245,7 +245,7 @@ describe('the policy of an instance', () => {
     await mapLineItem(store, ONE, lineItem({}, { resetFrequency: 'DAILY' }), NOW)
     await load()
     const later = NOW + 40 * DAY
-    const byOther = await store.transaction((tx) => other.holdAll(tx, [ONE], later))
+    const byOther = await store.transaction((tx) => other.lockSomeShared(tx, [ONE], later))
     expect([byOther.get(ONE)?.revision, (await load(ONE, later)).revision]).toEqual([3, 3])
   })
 
@@ -254,8 +254,8 @@ describe('the policy of an instance', () => {
     await load()
     const later = NOW + 40 * DAY
     const revisions = await store.transaction(async (tx) => {
-      const first = await policies.hold(tx, ONE, later)
-      const all = await policies.holdAll(tx, [TWO, ONE], later)
+      const first = await policies.lockShared(tx, ONE, later)
+      const all = await policies.lockSomeShared(tx, [TWO, ONE], later)
       return [first, all.get(ONE), all.get(TWO), await policies.of(tx, ONE)].map((loaded) => loaded?.revision)
     })
     expect(revisions).toEqual([3, 3, 1, 3])
@@ -281,8 +281,8 @@ describe('the policy of an instance', () => {
   it('does not exist for an unknown instance', async () => {
     const unknown = '33333333-3333-4333-8333-333333333333'
     const [one, all, read] = await store.transaction(async (tx) => [
-      await policies.hold(tx, unknown, NOW),
-      await policies.holdAll(tx, [unknown, TWO], NOW),
+      await policies.lockShared(tx, unknown, NOW),
+      await policies.lockSomeShared(tx, [unknown, TWO], NOW),
       await policies.of(tx, unknown),
     ])
     expect([one, [...(all as ReadonlyMap<string, unknown>).keys()], read]).toEqual([undefined, [TWO], undefined])

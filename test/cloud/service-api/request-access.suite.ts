@@ -236,11 +236,11 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       const locking: Pick<Store, 'transaction'> = {
         transaction: (work) =>
           store.transaction((tx) => {
-            const holdAll: typeof tx.policyRevisions.holdAll = async (ids, likely) => {
+            const lockSomeShared: typeof tx.policyRevisions.lockSomeShared = async (ids, likely) => {
               if (ids.includes(stuck)) throw timeout
-              return tx.policyRevisions.holdAll(ids, likely)
+              return tx.policyRevisions.lockSomeShared(ids, likely)
             }
-            return work({ ...tx, policyRevisions: { ...tx.policyRevisions, holdAll } })
+            return work({ ...tx, policyRevisions: { ...tx.policyRevisions, lockSomeShared } })
           }),
       }
       const batcher = handlerOver(locking)
@@ -254,14 +254,14 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       const id = await newInstance([10, 3])
       const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
       const [waits, locked] = [Promise.withResolvers<undefined>(), Promise.withResolvers<undefined>()]
-      const held: typeof policies.holdAll = async (...inputs) => {
-        const rules = await policies.holdAll(...inputs)
+      const lockSomeShared: typeof policies.lockSomeShared = async (...inputs) => {
+        const rules = await policies.lockSomeShared(...inputs)
         waits.resolve(undefined)
         await locked.promise
         return rules
       }
       const calls: string[] = []
-      const waiting = { holdAll: held, lastOf: (instanceId: string) => policies.lastOf(instanceId) }
+      const waiting = { lockSomeShared, lastOf: (instanceId: string) => policies.lastOf(instanceId) }
       const over = watched(store, (name) => calls.push(name))
       const batcher = new AccessBatcher({
         ...{ store: over, policies: waiting },
@@ -285,14 +285,14 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
       const [waits, locked] = [Promise.withResolvers<undefined>(), Promise.withResolvers<undefined>()]
       let due = NOW
-      const held: typeof policies.holdAll = async (...inputs) => {
-        const rules = await policies.holdAll(...inputs)
+      const lockSomeShared: typeof policies.lockSomeShared = async (...inputs) => {
+        const rules = await policies.lockSomeShared(...inputs)
         due = rules.get(id)?.calendarDue ?? NOW
         waits.resolve(undefined)
         await locked.promise
         return rules
       }
-      const waiting = { holdAll: held, lastOf: (instanceId: string) => policies.lastOf(instanceId) }
+      const waiting = { lockSomeShared, lastOf: (instanceId: string) => policies.lastOf(instanceId) }
       const batcher = new AccessBatcher({
         ...{ store, policies: waiting },
         ...{ shortages: cloudShortages(), defer: setImmediate },
@@ -335,7 +335,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       await batcher.request(commandOf(id, { who: 1, count: '1' }), NOW)
       expect(calls.filter((name) => name !== 'accounts.open')).toEqual([
         'transaction',
-        'policyRevisions.holdAll',
+        'policyRevisions.lockSomeShared',
         'accounts.lock',
         'accounts.save',
         'usage.append',
@@ -346,7 +346,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
     const extraCalls = async (batcher: AccessBatcher, calls: string[], command: AccessCommand) => {
       calls.length = 0
       const decision = await batcher.request(command, NOW)
-      const always = ['transaction', 'policyRevisions.holdAll', 'accounts.save', 'usage.append']
+      const always = ['transaction', 'policyRevisions.lockSomeShared', 'accounts.save', 'usage.append']
       return [gist(decision), calls.filter((name) => !always.includes(name) && name !== 'accounts.open')]
     }
 

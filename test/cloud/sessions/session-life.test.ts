@@ -67,7 +67,7 @@ class Unreadable extends Policies {
     super({ max: 1, undecidedClock: 'allow' })
     this.#error = error
   }
-  override hold(): never {
+  override lockShared(): never {
     throw this.#error
   }
 }

@@ -276,7 +276,7 @@ describe('on PostgreSQL', () => {
       const nodes = [await withAccount(await node({}, named()), 1n), await node({}, named())] as const
       const [holds, gate] = [newGate(), newGate()]
       const deciding = nodes[0].transaction(async (tx) => {
-        const before = await tx.policyRevisions.hold(INSTANCE)
+        const before = await tx.policyRevisions.lockShared(INSTANCE)
         holds.resolve(undefined)
         await gate.promise
         return [before?.revision, (await tx.policyRevisions.get(INSTANCE))?.revision]
@@ -294,7 +294,7 @@ describe('on PostgreSQL', () => {
       const nodes = [await withAccount(await node({}, named()), 1n), await node({}, named())] as const
       const [holds, gate] = [newGate(), newGate()]
       const deciding = nodes[0].transaction(async (tx) => {
-        const before = await tx.policyRevisions.holdAll([INSTANCE, 'nowhere'])
+        const before = await tx.policyRevisions.lockSomeShared([INSTANCE, 'nowhere'])
         holds.resolve(undefined)
         await gate.promise
         return [...before, await tx.policyRevisions.get(INSTANCE)].map((each) => each?.revision)
@@ -322,7 +322,7 @@ describe('on PostgreSQL', () => {
       const order: string[] = []
       const [holds, gate] = [newGate(), newGate()]
       const first = nodes[0].transaction(async (tx) => {
-        await tx.policyRevisions.hold(INSTANCE)
+        await tx.policyRevisions.lockShared(INSTANCE)
         holds.resolve(undefined)
         await gate.promise
       })
@@ -333,7 +333,7 @@ describe('on PostgreSQL', () => {
       })
       await waiting(1)
       const later = nodes[0].transaction(async (tx) => {
-        await tx.policyRevisions.hold(INSTANCE)
+        await tx.policyRevisions.lockShared(INSTANCE)
         order.push('decision')
       })
       await waiting(2)
@@ -346,14 +346,14 @@ describe('on PostgreSQL', () => {
       const nodes = [await withAccount(await node({}, named()), 10n), await node({}, named())] as const
       const [held, gate] = [newGate(), newGate()]
       const first = nodes[0].transaction(async (tx) => {
-        await tx.policyRevisions.holdAll([INSTANCE], [ACCOUNT])
+        await tx.policyRevisions.lockSomeShared([INSTANCE], [ACCOUNT])
         held.resolve(undefined)
         await gate.promise
         return chargeOne(tx)
       })
       await held.promise
       const second = nodes[1].transaction(async (tx) => {
-        await tx.policyRevisions.holdAll([INSTANCE], [ACCOUNT])
+        await tx.policyRevisions.lockSomeShared([INSTANCE], [ACCOUNT])
         return chargeOne(tx)
       })
       await waiting(1)

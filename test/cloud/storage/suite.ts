@@ -550,7 +550,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
       it('are held, locked and saved', async () => {
         const bumped = { instanceId: INSTANCE, revision: 2, bumpedAt: 8, listedAt: 9, calendarDue: 100, engine: 4 }
         await store.transaction(async (tx) => {
-          expect(await tx.policyRevisions.hold(INSTANCE)).toMatchObject({ revision: 1 })
+          expect(await tx.policyRevisions.lockShared(INSTANCE)).toMatchObject({ revision: 1 })
           expect(await tx.policyRevisions.lock(INSTANCE)).toMatchObject({ revision: 1 })
           expect(await tx.policyRevisions.lock('nowhere')).toBeUndefined()
           await tx.policyRevisions.save(bumped)
@@ -576,9 +576,9 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         })
         await store.transaction(async (tx) => {
           const ids = [INSTANCE, other, 'nowhere'].sort()
-          const held = await tx.policyRevisions.holdAll(ids)
+          const held = await tx.policyRevisions.lockSomeShared(ids)
           expect(held).toEqual(await Promise.all([INSTANCE, other].sort().map((id) => tx.policyRevisions.get(id))))
-          expect(await tx.policyRevisions.holdAll([])).toEqual([])
+          expect(await tx.policyRevisions.lockSomeShared([])).toEqual([])
         })
       })
 
@@ -590,7 +590,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         for (const likely of [[], [a], [b, a, b], [c], [a, b, c]]) {
           for (const wanted of [[a], [b, a], [a, b, c], [c], []]) {
             await store.transaction(async (tx) => {
-              expect(await tx.policyRevisions.holdAll([INSTANCE], likely)).toMatchObject([{ revision: 1 }])
+              expect(await tx.policyRevisions.lockSomeShared([INSTANCE], likely)).toMatchObject([{ revision: 1 }])
               const pools = await tx.accounts.lock(wanted)
               expect([...pools.keys()].sort()).toEqual(wanted.filter((account) => account !== c).sort())
               const before = pools.get(a)

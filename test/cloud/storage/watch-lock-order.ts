@@ -39,7 +39,7 @@ class Locks {
   }
 
   /** The store restarts the transaction if another one could wait for it. */
-  changeHeld(id: string): void {
+  upgrade(id: string): void {
     this.require('rules', [id])
     this.#changing.add(id)
   }
@@ -81,21 +81,21 @@ function watched(tx: Transaction): Transaction {
     },
     policyRevisions: {
       ...tx.policyRevisions,
-      async hold(instanceId) {
+      async lockShared(instanceId) {
         locks.take('rules', instanceId)
-        return tx.policyRevisions.hold(instanceId)
+        return tx.policyRevisions.lockShared(instanceId)
       },
-      async holdAll(instanceIds, ...ahead) {
+      async lockSomeShared(instanceIds, ...following) {
         for (const instanceId of instanceIds) locks.take('rules', instanceId)
-        return tx.policyRevisions.holdAll(instanceIds, ...ahead)
+        return tx.policyRevisions.lockSomeShared(instanceIds, ...following)
       },
       async lock(instanceId) {
         locks.change(instanceId)
         return tx.policyRevisions.lock(instanceId)
       },
-      async lockHeld(instanceIds) {
-        await tx.policyRevisions.lockHeld(instanceIds)
-        for (const instanceId of instanceIds) locks.changeHeld(instanceId)
+      async upgrade(instanceIds) {
+        await tx.policyRevisions.upgrade(instanceIds)
+        for (const instanceId of instanceIds) locks.upgrade(instanceId)
       },
     },
     accounts: {

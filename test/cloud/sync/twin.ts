@@ -299,7 +299,7 @@ export class Twin implements AsyncDisposable {
   /** What the cloud itself charges, without a device. */
   async chargeDirectly(account: string, amount: bigint): Promise<boolean> {
     return this.store.transaction(async (tx) => {
-      const rules = await this.policies.holdAll(tx, [INSTANCE], this.time)
+      const rules = await this.policies.lockSomeShared(tx, [INSTANCE], this.time)
       const pool = (await openPools(tx, rules, [account])).get(account)
       if (pool === undefined || free(pool) < amount) return false
       await tx.accounts.save([charge(pool, amount)])

@@ -18,19 +18,19 @@ export function ruleLocks(db: Sql['db'], schema: number): RuleLocks {
     await db.executeQuery(sendAhead(raw`SELECT ${locks}`.compile(db)))
   }
   return {
-    hold: async (...instanceIds) => {
+    lockShared: async (...instanceIds) => {
       const keys = instanceIds.map((instanceId) => keyOf(schema, instanceId))
-      await db.executeQuery(sendAhead(holding(db, [ADVISORY_CLASS, schema, ...keys], keys.length)))
+      await db.executeQuery(sendAhead(sharedLocks(db, [ADVISORY_CLASS, schema, ...keys], keys.length)))
     },
     lock: (instanceId) =>
       take(raw`pg_advisory_xact_lock_shared(${everything}), pg_advisory_xact_lock(${rules(instanceId)})`),
-    lockHeld: () => Promise.reject(new WouldWait()),
+    upgrade: () => Promise.reject(new WouldWait()),
     lockAll: () => take(raw`pg_advisory_xact_lock(${everything})`),
-    add: () => take(raw`pg_advisory_xact_lock_shared(${everything})`),
+    lockForInsert: () => take(raw`pg_advisory_xact_lock_shared(${everything})`),
   }
 }
 
-const holding = prepared((db, count) => ({
+const sharedLocks = prepared((db, count) => ({
   compile: () => {
     const locks = Array.from({ length: count }, () => raw`pg_advisory_xact_lock_shared(${0n}::bigint)`)
     return raw`SELECT pg_advisory_xact_lock_shared(${0}::int, ${0}::int), ${raw.join(locks)}`.compile(db)

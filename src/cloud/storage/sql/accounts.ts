@@ -32,7 +32,7 @@ export function accountTransaction(sql: Sql) {
   let last: AccountId | undefined
   const isInOrder = (account: AccountId): boolean =>
     last === undefined || locked.has(account) || lockOrder(last, account) < 0
-  const hold = (accounts: Iterable<AccountId>): void => {
+  const noteLocked = (accounts: Iterable<AccountId>): void => {
     for (const account of accounts) {
       locked.add(account)
       if (last === undefined || lockOrder(last, account) < 0) last = account
@@ -44,7 +44,7 @@ export function accountTransaction(sql: Sql) {
     const known = takeAhead(accounts)
     const others = accounts.filter((account) => !known.requested.has(account))
     const pools = await select(sql, others, others.every(isInOrder) ? 'WAIT' : 'NO_WAIT')
-    hold(pools.keys())
+    noteLocked(pools.keys())
     for (const [account, pool] of known.pools) pools.set(account, pool)
     return pools
   }
@@ -62,7 +62,7 @@ export function accountTransaction(sql: Sql) {
     const requested = new Set<AccountId>()
     if (ahead === undefined) return { requested, pools }
     const rows = new Map(ahead.rows().map((row) => [row.id, row]))
-    hold(rows.keys())
+    noteLocked(rows.keys())
     for (const account of wanted) {
       if (!ahead.requested.has(account)) continue
       requested.add(account)
@@ -86,7 +86,7 @@ export function accountTransaction(sql: Sql) {
         .returningAll()
       made.push(...(await (mayWait ? inserting.execute() : withoutWaiting(sql, () => inserting.execute()))))
     }
-    if (lockRows) hold(rows.map(({ id }) => id))
+    if (lockRows) noteLocked(rows.map(({ id }) => id))
     return made
   }
   const accounts = {

@@ -65,30 +65,30 @@ export function policyRevisionTransaction(sql: Sql, lockAhead: (accounts: readon
   const reader = policyRevisionReader(sql)
   return {
     ...reader,
-    /** Reads the revision and locks it against bumps. Decisions do this first. */
-    async hold(instanceId: string): Promise<PolicyRevision | undefined> {
-      await rules.hold(instanceId)
+    /** Locks the instance's rules against a change. Decisions do this first. */
+    async lockShared(instanceId: string): Promise<PolicyRevision | undefined> {
+      await rules.lockShared(instanceId)
       return reader.get(instanceId)
     },
     /**
-     * As `hold`, of several instances, in the sequence of their ids.
+     * As `lockShared`, of several instances, in the sequence of their ids.
      * @param likely accounts that will probably be locked next: some stores lock them in the same round trip
-     * @param whenHeld called when all locks are requested
+     * @param beginReads called when all locks are requested: what it sends is answered under them
      */
-    async holdAll(
+    async lockSomeShared(
       instanceIds: readonly string[],
       likely: readonly AccountId[] = [],
-      whenHeld: () => void = () => undefined,
+      beginReads: () => void = () => undefined,
     ): Promise<readonly PolicyRevision[]> {
       const found: PolicyRevision[] = []
       const parts = [...chunks(instanceIds, INSTANCES_MAX)]
-      for (const some of parts) await rules.hold(...filledUp(some))
+      for (const some of parts) await rules.lockShared(...filledUp(some))
       await lockAhead(likely)
-      if (parts.length === 0) whenHeld()
+      if (parts.length === 0) beginReads()
       for (const [index, some] of parts.entries()) {
         const listed = filledUp(some)
         const reading = db.executeQuery(revisionsWithIds(db, listed, listed.length))
-        if (index === parts.length - 1) whenHeld()
+        if (index === parts.length - 1) beginReads()
         found.push(...(await reading).rows.map(revisionOf))
       }
       return found
@@ -99,10 +99,10 @@ export function policyRevisionTransaction(sql: Sql, lockAhead: (accounts: readon
       return reader.get(instanceId)
     },
     /**
-     * Turns locks of `hold` into locks for a change.
+     * Turns shared locks into exclusive ones.
      * @throws WouldWait where transactions run at the same time: two that share the lock would wait for each other
      */
-    lockHeld: (instanceIds: readonly string[]): Promise<void> => rules.lockHeld(...instanceIds),
+    upgrade: (instanceIds: readonly string[]): Promise<void> => rules.upgrade(...instanceIds),
     lockAll: (): Promise<void> => rules.lockAll(),
     /**
      * Bumps each revision by one, or above `beyond`, after `lockAll`. `bumpedAt` and `listedAt` become `now` if that is
@@ -126,7 +126,7 @@ export function policyRevisionTransaction(sql: Sql, lockAhead: (accounts: readon
         .execute()
     },
     async insert(revision: PolicyRevision): Promise<void> {
-      await rules.add()
+      await rules.lockForInsert()
       await db
         .insertInto('policy_revisions')
         .values({ instance_id: revision.instanceId, ...columnsOf(revision) })

@@ -145,7 +145,7 @@ export function sessionReader({ db }: Sql) {
 
 export function sessionTransaction(sql: Sql) {
   const { db, lockRows } = sql
-  const hold = async (session: Session): Promise<void> => {
+  const saveLineItems = async (session: Session): Promise<void> => {
     await db.deleteFrom('session_line_items').where('session_id', '=', session.id).execute()
     if (hasEnded(session)) return
     const lineItems = new Set(session.charge?.items.flatMap(({ shares }) => shares.map(({ lineItemId }) => lineItemId)))
@@ -173,7 +173,7 @@ export function sessionTransaction(sql: Sql) {
           ...columnsOf(session),
         })
         .execute()
-      await hold(session)
+      await saveLineItems(session)
     },
     async lock(id: string): Promise<Session | undefined> {
       const query = db.selectFrom('sessions').selectAll().where('id', '=', id)
@@ -199,7 +199,7 @@ export function sessionTransaction(sql: Sql) {
     /** All but id, instance, device, keeper and creation. */
     async save(session: Session): Promise<void> {
       await db.updateTable('sessions').set(columnsOf(session)).where('id', '=', session.id).execute()
-      await hold(session)
+      await saveLineItems(session)
     },
     /** As `save`. The line items that they charge must be the same. */
     async saveSome(changes: readonly { readonly session: Session; readonly stored: Session }[]): Promise<void> {

@@ -25,18 +25,17 @@ export interface Sql {
   readonly ahead: (<R>(query: Compilable<R>) => Promise<() => readonly R[]>) | null
 }
 
-/** Locks on an instance's rules, until the transaction ends. */
+/** Locks on the rules of instances. `store.ts` describes the words. */
 export interface RuleLocks {
-  /** Shared, in the given sequence. */
-  hold(...instanceIds: readonly string[]): Promise<void>
-  /** Exclusive. */
+  /** In the given sequence. */
+  lockShared(...instanceIds: readonly string[]): Promise<void>
   lock(instanceId: string): Promise<void>
-  /** Exclusive, after a shared one. @throws WouldWait unless transactions are serialized */
-  lockHeld(...instanceIds: readonly string[]): Promise<void>
-  /** Exclusive for all instances, including new ones. */
+  /** Makes shared locks exclusive. @throws WouldWait unless transactions are serialized */
+  upgrade(...instanceIds: readonly string[]): Promise<void>
+  /** Those of all instances, including new ones. */
   lockAll(): Promise<void>
-  /** Before creating an instance. */
-  add(): Promise<void>
+  /** Before an instance is created: shared, against `lockAll`. */
+  lockForInsert(): Promise<void>
 }
 
 const nothing = async (): Promise<void> => {
@@ -44,7 +43,13 @@ const nothing = async (): Promise<void> => {
 }
 
 /** For serialized or read-only transactions. */
-export const ALONE: RuleLocks = { hold: nothing, lock: nothing, lockHeld: nothing, lockAll: nothing, add: nothing }
+export const ALONE: RuleLocks = {
+  lockShared: nothing,
+  lock: nothing,
+  upgrade: nothing,
+  lockAll: nothing,
+  lockForInsert: nothing,
+}
 
 /** Inserts a row, or sets these columns of the row with this key. */
 export async function upsert<T extends keyof Tables, K extends keyof Insertable<Tables[T]>>(

@@ -124,7 +124,7 @@ export function usageArchiveTransaction(sql: Sql) {
       return (await reader.archiving()).holder === holder
     },
     /** Returns false if another process has taken over. Until the transaction ends, none can. */
-    async hold(holder: string, now: number): Promise<boolean> {
+    async renew(holder: string, now: number): Promise<boolean> {
       const rows = await claimedBy(holder)
         .set({ seen_at: BigInt(now) })
         .returning('slot')

@@ -92,7 +92,7 @@ export function usageBounds(database: Database, partRows: (all: bigint) => bigin
 }
 
 /** Whether the file contains what administrators have entered: not only the key of the first start. */
-export function holdsData(path: string): boolean {
+export function hasData(path: string): boolean {
   if (!existsSync(path)) return false
   const database = openReader(path)
   try {

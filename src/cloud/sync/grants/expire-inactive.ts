@@ -13,7 +13,7 @@ import { settleEpoch } from './write-settlement.ts'
 
 export interface ExpireInactive {
   readonly store: Pick<Store, 'read' | 'transaction'>
-  readonly policies: Pick<Policies, 'holdAll'>
+  readonly policies: Pick<Policies, 'lockSomeShared'>
   readonly present: () => number
   readonly afterMs: number
   readonly as: Settlement
@@ -93,7 +93,7 @@ export async function confirmSettlement({
 async function settle({ policies, as }: ExpireInactive, tx: Transaction, epoch: Epoch, now: number): Promise<void> {
   const device = await tx.edge.devices.get(epoch.deviceId)
   if (device === undefined) throw new Error('invariant: devices are never deleted')
-  const rules = await policies.holdAll(tx, device.instanceIds, now)
+  const rules = await policies.lockSomeShared(tx, device.instanceIds, now)
   const over = fenced(epoch, 'SILENT', { now, present: epoch.quietSince })
   await settleEpoch({ tx, epoch: over, now, rules }, as)
 }

@@ -14,7 +14,7 @@ import type { EdgeTerms } from '../../devices/terms.ts'
 
 export interface WatchShortages {
   readonly store: Pick<Store, 'read' | 'transaction'>
-  readonly policies: Pick<Policies, 'of' | 'hold'>
+  readonly policies: Pick<Policies, 'of' | 'lockShared'>
   readonly now: () => number
   readonly terms: Pick<EdgeTerms, 'syncEveryMs' | 'grantHorizonMs'>
 }
@@ -59,7 +59,7 @@ export async function recallForCloud({ store, policies, now, terms }: WatchShort
   for (const [who, amounts] of needed) {
     for (const [account, { instanceId, amount }] of amounts) {
       await store.transaction(async (tx) => {
-        const loaded = await policies.hold(tx, instanceId, at)
+        const loaded = await policies.lockShared(tx, instanceId, at)
         const pool = (await tx.accounts.lock([account])).get(account)
         if (loaded === undefined || pool === undefined) return
         const context = { deps: { terms }, tx, now: at }

@@ -18,7 +18,7 @@ export async function keepFork(context: MergeContext, recorded: MergedSegment | 
   }
   await tx.edge.epochs.save(after)
   if (!epoch.forked) await tx.events.append(forkEvent(device, epoch.number, now))
-  const rules = await deps.policies.holdAll(tx, device.instanceIds, now)
+  const rules = await deps.policies.lockSomeShared(tx, device.instanceIds, now)
   const { received, entries } = segment
   const isChained = received.entryHead === (received.entryHashes.at(-1) ?? received.entriesPreviousHash)
   const unbilled = isChained

@@ -184,7 +184,7 @@ async function lockRulesAndRead(
   // Accounts of undelivered entries are locked in one sequence with these.
   const likely = segment.undeliveredRange === null ? accounts.filter((account) => isServed(account, device)) : []
   const reading: Promise<Records>[] = []
-  const whenHeld = (): void => {
+  const beginReads = (): void => {
     const read = recordsOf(context, accounts, continues)
     // Reported below.
     read.catch(() => undefined)
@@ -192,7 +192,7 @@ async function lockRulesAndRead(
   }
   let rules: RulesInForce
   try {
-    rules = await deps.policies.holdAll(tx, device.instanceIds, now, { likely, whenHeld })
+    rules = await deps.policies.lockSomeShared(tx, device.instanceIds, now, { likely, beginReads })
   } finally {
     await Promise.allSettled(reading)
   }

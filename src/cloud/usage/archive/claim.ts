@@ -40,7 +40,7 @@ export class ArchiveClaim {
     const { store, holder, now } = this.#deps
     const at = now()
     const result = await store.transaction(async (tx) => {
-      if (!(await tx.usageArchives.hold(holder, at))) {
+      if (!(await tx.usageArchives.renew(holder, at))) {
         const { holder: other, seenAt } = await tx.usageArchives.archiving()
         throw inUse(other, seenAt)
       }
