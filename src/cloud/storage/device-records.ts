@@ -376,9 +376,6 @@ export interface CloudReserve {
   readonly tokens: Micro
 }
 
-/**
- * Bounds on both sides: a note after the present comes from a clock that was ahead, and would stay recent until then.
- */
 /** Shortages of an account: the asking one's, and figures of all others. */
 export interface Shortages {
   readonly own: Shortage | undefined
@@ -390,6 +387,9 @@ export interface Shortages {
 
 export const NO_SHORTAGES: Shortages = { own: undefined, othersLacking: 0n, othersRecalledAt: null }
 
+/**
+ * Bounds on both sides: a note after the present comes from a clock that was ahead, and would stay recent until then.
+ */
 export interface NotedTimes {
   /** Exclusive. */
   readonly since: number

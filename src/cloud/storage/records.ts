@@ -104,8 +104,7 @@ export interface ConsumptionLimitRecord {
 
 export type KeyType = 'administration-key' | 'client-key'
 
-/** A public key. Verifies from `activeFrom`; before that, `previous` does, if any. */
-/** What verifies tokens, and what these may do. */
+/** A public key, and what the tokens that it verifies may do. */
 export interface KeyVersion {
   readonly name: string | null
   /** Of an administration key; null: all. */
@@ -115,6 +114,7 @@ export interface KeyVersion {
   readonly pem: string
 }
 
+/** Verifies from `activeFrom`; before that, `previous` does, if any. */
 export interface KeyRecord extends KeyVersion {
   readonly type: KeyType
   readonly id: string
