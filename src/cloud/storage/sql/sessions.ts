@@ -1,10 +1,8 @@
-/** Line items charged by a live session have their own rows, for lookups. */
 import { sql as expression } from 'kysely'
 import {
   NODES_DIFFER_MAX_MS,
   type Session,
   type SessionState,
-  hasEnded,
   nextDue,
   putOffUntil,
 } from '../../../core/sessions/session.ts'
@@ -130,32 +128,11 @@ export function sessionReader({ db }: Sql) {
         .execute()
       return rows.map(sessionOf).filter(({ charge }) => charge !== null && charge.until <= until)
     },
-    async holds(instanceId: string, lineItemId: string): Promise<boolean> {
-      const row = await db
-        .selectFrom('session_line_items')
-        .select('session_id')
-        .where('instance_id', '=', instanceId)
-        .where('line_item_id', '=', lineItemId)
-        .limit(1)
-        .executeTakeFirst()
-      return row !== undefined
-    },
   }
 }
 
 export function sessionTransaction(sql: Sql) {
   const { db, lockRows } = sql
-  const saveLineItems = async (session: Session): Promise<void> => {
-    await db.deleteFrom('session_line_items').where('session_id', '=', session.id).execute()
-    if (hasEnded(session)) return
-    const lineItems = new Set(session.charge?.items.flatMap(({ shares }) => shares.map(({ lineItemId }) => lineItemId)))
-    const rows = [...lineItems].map((lineItemId) => ({
-      session_id: session.id,
-      instance_id: session.instanceId,
-      line_item_id: lineItemId,
-    }))
-    for (const some of chunks(rows, 100)) await db.insertInto('session_line_items').values(some).execute()
-  }
   return {
     ...sessionReader(sql),
     /** @param opening the device's id for opening its agent's own session; null or absent: another session */
@@ -173,7 +150,6 @@ export function sessionTransaction(sql: Sql) {
           ...columnsOf(session),
         })
         .execute()
-      await saveLineItems(session)
     },
     async lock(id: string): Promise<Session | undefined> {
       const query = db.selectFrom('sessions').selectAll().where('id', '=', id)
@@ -199,9 +175,8 @@ export function sessionTransaction(sql: Sql) {
     /** All but id, instance, device, keeper and creation. */
     async save(session: Session): Promise<void> {
       await db.updateTable('sessions').set(columnsOf(session)).where('id', '=', session.id).execute()
-      await saveLineItems(session)
     },
-    /** As `save`. The line items that they charge must be the same. */
+    /** As `save`. Writes only the columns that differ. */
     async saveSome(changes: readonly { readonly session: Session; readonly stored: Session }[]): Promise<void> {
       await updatedSessions(
         db,
@@ -216,7 +191,6 @@ export function sessionTransaction(sql: Sql) {
       await db.updateTable('sessions').set({ wanted: command }).where('id', '=', id).execute()
     },
     async remove(id: string): Promise<void> {
-      await db.deleteFrom('session_line_items').where('session_id', '=', id).execute()
       await db.deleteFrom('sessions').where('id', '=', id).execute()
     },
   }

@@ -211,11 +211,6 @@ export interface Tables extends EdgeTables {
     next_due: bigint
     put_off_until: bigint | null
   }
-  session_line_items: {
-    session_id: string
-    instance_id: string
-    line_item_id: string
-  }
   outbox: {
     id: Generated<bigint>
     kind: string

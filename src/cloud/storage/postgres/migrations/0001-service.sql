@@ -306,16 +306,6 @@ CREATE INDEX sessions_kept_by ON sessions (kept_by) WHERE state IN ('IDLE', 'ACT
 CREATE INDEX sessions_of_device ON sessions (device_id) WHERE state IN ('IDLE', 'ACTIVE', 'LOCKED');
 CREATE UNIQUE INDEX sessions_by_opening ON sessions (device_id, instance_id, opening) WHERE opening IS NOT NULL;
 
--- The line items that pay the running interval of a live session.
-CREATE TABLE session_line_items (
-  session_id TEXT COLLATE "C" NOT NULL REFERENCES sessions (id),
-  instance_id TEXT COLLATE "C" NOT NULL,
-  line_item_id TEXT COLLATE "C" NOT NULL,
-  PRIMARY KEY (instance_id, line_item_id, session_id)
-);
-
-CREATE INDEX session_line_items_by_session ON session_line_items (session_id);
-
 CREATE TABLE outbox (
   id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   kind TEXT NOT NULL CHECK (kind IN ('policy', 'device')),
