@@ -120,7 +120,15 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
   )
   const tokens = new DeviceTokens(keys, clock)
   const link = await createLink({
-    ...{ journal, ledger, clock, keys, tokens, randomness, timers, log, onFatal },
+    journal,
+    ledger,
+    clock,
+    keys,
+    tokens,
+    randomness,
+    timers,
+    log,
+    onFatal,
     activePolicies: policies,
     cloud: deps.cloud(tokens),
     enrollmentToken: async () => enrollmentTokenOf(deps),
@@ -142,19 +150,21 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
     ...requests,
     ...diagnostics,
     keepClock: () => keepClock(journal, ledger, timers),
-    drain: async () => {
-      sessions.stop()
-      await sessions.settled()
-      await ledger.close()
-      // A failing journal reports itself.
-      await journal.saveClock(ledger.stamp()).catch(() => undefined)
-    },
+    drain: () => drain(sessions, ledger, journal),
     stop: () => {
       sessions.stop()
       diagnostics.wear.stop()
       ledger.stop()
     },
   }
+}
+
+async function drain(sessions: Sessions, ledger: Ledger, journal: Journal): Promise<void> {
+  sessions.stop()
+  await sessions.settled()
+  await ledger.close()
+  // A failing journal reports itself.
+  await journal.saveClock(ledger.stamp()).catch(() => undefined)
 }
 
 function enrollmentTokenOf({ settings, tokenFileProblem }: AgentDeps): EnrollmentToken {

@@ -107,7 +107,7 @@ export interface ComposedCell {
 const heartbeat: Sync['heartbeat'] = (tx, { id }, ...rest) => heartbeatOfDevice(tx, id, ...rest)
 
 export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedCell> {
-  const { settings, log, now, newId, keys, signIn, defer, publicAddress, isElsewhere } = deps
+  const { settings, log, now, newId, keys, signIn, defer, publicAddress } = deps
   const { store, policies, metrics, clock } = cell
   const push = (): Push => deps.push()
   const present = (): number => clock.present()
@@ -117,29 +117,27 @@ export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedC
     store,
     defer,
     takeNextKey: (deviceId, used) => takeNextKey({ store, now, onKeyReplaced }, deviceId, used),
-    ...{ signIn, keysVersion: cell.keysVersion },
+    signIn,
+    keysVersion: cell.keysVersion,
   })
   const sinks = await openSinks(settings.events, now)
-  const { trialInterval } = settings.sessions
-  const sessionIntervalMs = trialInterval === 0 ? null : trialInterval
-  const terms = termsOf(settings.edge, sessionIntervalMs)
-  const shortages = new CloudShortages(terms)
+  const terms = termsOf(settings)
   const { tenantId } = settings.usage
-  const service = {
-    ...{ store, policies, shortages, newId, tenantId, sessionIntervalMs, trustsClock, present },
-    batcher: new AccessBatcher({ store, policies, shortages, defer, batchers: isShared(settings) ? NODE_BATCHERS : 1 }),
-    keyDelayMs: settings.keys.delay,
-    giveWay: giveWayTo(() => performance.now(), setImmediate),
-    isElsewhere,
-  }
+  const service = serviceOf(cell, terms, deps)
   const settlement = settlementOf(cell, settings.edge, log)
   const presence = (deviceId: string) => push().presence(deviceId)
   const commands = { store, now, present, sessions: service, onRevoked: (deviceId: string) => push().drop(deviceId) }
   const syncs = { store, keys, now, present, trustsClock, terms, policies, heartbeat, giveWay: service.giveWay }
   const forDevices = edgeOperations({
-    ...{ ...commands, ...syncs, syncBatcher: new SyncBatcher(syncs, defer) },
+    ...commands,
+    ...syncs,
+    syncBatcher: new SyncBatcher(syncs, defer),
     console: deps.consoleSignIn,
-    ...{ newId, presence, onKeyReplaced, sinks, tenantId },
+    newId,
+    presence,
+    onKeyReplaced,
+    sinks,
+    tenantId,
     addresses: () => ({
       edge: `${publicAddress()}/edge/api/v1`,
       service: `${publicAddress()}/api`,
@@ -152,37 +150,73 @@ export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedC
     sweeps: { clock, settlement },
   })
   return {
-    ...{ name: cell.name, isOpen: cell.isOpen, store, keys, now, authenticator },
+    name: cell.name,
+    isOpen: cell.isOpen,
+    store,
+    keys,
+    now,
+    authenticator,
     operations: [...countDecisions(serviceOperations(service), metrics), ...forDevices],
     console: {
-      ...{ store, policies, presence, terms, authenticator, now, tenantId },
-      ...{ sessions: service, devices: commands, giveWay: service.giveWay },
+      store,
+      policies,
+      presence,
+      terms,
+      authenticator,
+      now,
+      tenantId,
+      sessions: service,
+      devices: commands,
+      giveWay: service.giveWay,
     },
     run: (started) => {
       publishEvents(cell, sinks, started, deps)
-      const archive = archiveOf(cell, service.giveWay, deps)
-      // The mark is on the disk of this node.
-      const flush = async (): Promise<boolean> => (await cell.sales?.flush()) ?? false
-      const mark = runRepeatedly(deps, MARK_EVERY_MS, flush, 'the sales mark was not flushed')
-      started.defer(() => mark.stop())
-      for (const [everyMs, work, failed] of [
-        ...jobsOf(cell, { service, terms, settlement }, deps),
-        [ARCHIVE_EVERY_MS, () => archive.step(), 'usage was not archived'] as const,
-      ]) {
-        const job = runRepeatedly(deps, everyMs, async () => cell.store.isUp && work(), failed)
-        started.defer(() => job.stop())
-      }
-      started.defer(() => archive.stop())
+      runJobs(cell, { service, terms, settlement }, started, deps)
     },
+  }
+}
+
+function serviceOf({ store, policies, clock }: Cell, terms: EdgeTerms, deps: CellDeps) {
+  const { settings, newId, defer, isElsewhere } = deps
+  const shortages = new CloudShortages(terms)
+  return {
+    store,
+    policies,
+    shortages,
+    newId,
+    tenantId: settings.usage.tenantId,
+    sessionIntervalMs: terms.sessionIntervalMs,
+    trustsClock: () => clock.isTrusted(),
+    present: () => clock.present(),
+    batcher: new AccessBatcher({ store, policies, shortages, defer, batchers: isShared(settings) ? NODE_BATCHERS : 1 }),
+    keyDelayMs: settings.keys.delay,
+    giveWay: giveWayTo(() => performance.now(), setImmediate),
+    isElsewhere,
   }
 }
 
 type Job = readonly [everyMs: number, work: () => Promise<boolean>, failed: string]
 
 interface Jobs {
-  readonly service: Parameters<typeof sweepNextSession>[0]
+  readonly service: ReturnType<typeof serviceOf>
   readonly terms: EdgeTerms
   readonly settlement: ExpireInactive
+}
+
+function runJobs(cell: Cell, jobs: Jobs, started: AsyncDisposableStack, deps: CellDeps): void {
+  const archive = archiveOf(cell, jobs.service.giveWay, deps)
+  // The mark is on the disk of this node.
+  const flush = async (): Promise<boolean> => (await cell.sales?.flush()) ?? false
+  const mark = runRepeatedly(deps, MARK_EVERY_MS, flush, 'the sales mark was not flushed')
+  started.defer(() => mark.stop())
+  for (const [everyMs, work, failed] of [
+    ...jobsOf(cell, jobs, deps),
+    [ARCHIVE_EVERY_MS, () => archive.step(), 'usage was not archived'] as const,
+  ]) {
+    const job = runRepeatedly(deps, everyMs, async () => cell.store.isUp && work(), failed)
+    started.defer(() => job.stop())
+  }
+  started.defer(() => archive.stop())
 }
 
 function jobsOf(cell: Cell, { service, terms, settlement }: Jobs, { settings, log, now }: CellDeps): readonly Job[] {
@@ -205,7 +239,10 @@ function jobsOf(cell: Cell, { service, terms, settlement }: Jobs, { settings, lo
     return forgetTraffic(store, trustsClock() ? now() - sessionRetention : 0, sessionsMax)
   }
   const eventRetention = new EventRetention({
-    ...{ store, now, trustsClock, log },
+    store,
+    now,
+    trustsClock,
+    log,
     terms: () => ({
       retentionMs: settings.events.retention,
       undeliveredRetentionMs: settings.events.undeliveredRetention,
@@ -298,8 +335,14 @@ function publishEvents(
   const nodeId = isShared(settings) ? newId() : 'file'
   for (const sink of sinks) {
     const publisher = new EventPublisher({
-      ...{ store, now, log, timers, sink, nodeId },
-      ...{ tenantId: settings.usage.tenantId, fraction: Math.random, watcher: metrics },
+      store,
+      now,
+      log,
+      sink,
+      nodeId,
+      tenantId: settings.usage.tenantId,
+      fraction: Math.random,
+      watcher: metrics,
     })
     const step = async (): Promise<boolean> => store.isUp && publisher.step()
     const job = runRepeatedly({ timers, log }, EVENTS_EVERY_MS, step, `events were not sent to ${sink.name}`)
@@ -313,7 +356,7 @@ function publishEvents(
 }
 
 /** A reload may change these, so they are read at each use. */
-function termsOf(edge: CloudSettings['edge'], sessionIntervalMs: number | null): EdgeTerms {
+function termsOf({ edge, sessions: { trialInterval } }: CloudSettings): EdgeTerms {
   return {
     get grantLifetimeMs() {
       return edge.grantLifetime
@@ -329,6 +372,6 @@ function termsOf(edge: CloudSettings['edge'], sessionIntervalMs: number | null):
     },
     grantHorizonMs: edge.grantHorizon,
     policyUsableMs: edge.policyUsable,
-    sessionIntervalMs,
+    sessionIntervalMs: trialInterval === 0 ? null : trialInterval,
   }
 }

@@ -289,7 +289,12 @@ interface ServerDeps extends Pick<CellNode, 'settings' | 'log' | 'newId'> {
 function openServer({ settings, log, newId, tls, metrics, onWrongAnswer = () => undefined }: ServerDeps): Server {
   const { prefix, bodyMax, requestTimeout, checkAnswers } = settings.http
   const server = createServer({
-    ...{ prefix, bodyMax, requestTimeoutMs: requestTimeout, logger: log, newId, tls },
+    prefix,
+    bodyMax,
+    requestTimeoutMs: requestTimeout,
+    logger: log,
+    newId,
+    tls,
     onWrongAnswer: checkAnswers ? onWrongAnswer : null,
     onBrokenBody: () => metrics.brokenBody(),
   })
@@ -338,7 +343,12 @@ async function openServices(
   await watch?.copy()
   const over = watch === null ? null : { ...composed, copy: () => watch.copy() }
   const push = await openPush({
-    ...{ settings: settings.push, tls, now, newId, timers, log },
+    settings: settings.push,
+    tls,
+    now,
+    newId,
+    timers,
+    log,
     stores: cells.map(({ store }) => store),
     authenticator: over === null ? composed.cells[0].authenticator : authenticatorOver(over),
   })
@@ -365,7 +375,12 @@ function registerRoutes(http: FastifyInstance, deps: RoutesDeps): void {
   const [{ store, authenticator, operations }] = composed.cells
   const slots = new Slots({ requestsMax, ofKeyMax: requestsPerKeyMax, now: () => performance.now() })
   const serving = {
-    ...{ store, keys, authenticator, now, slots, entrance },
+    store,
+    keys,
+    authenticator,
+    now,
+    slots,
+    entrance,
     requestTimeoutMs: requestTimeout,
     version: softwareVersion(),
     routeOver: over === null ? null : (index: number, version: string) => routeOverCells(over, index, version),

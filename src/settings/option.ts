@@ -289,7 +289,10 @@ function option<T, D extends T | null>(
   }
   return {
     isOption: true,
-    ...{ help, default: fallback as T | Extract<D, null>, defaultText, secret: false },
+    help,
+    default: fallback as T | Extract<D, null>,
+    defaultText,
+    secret: false,
     reloadable: reloadable ?? false,
     expects: kind.takes,
     wrongPart: () => null,

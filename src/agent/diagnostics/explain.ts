@@ -82,7 +82,8 @@ export async function explain(kept: KeptDecision, engine = ENGINE.version): Prom
   const before: Omit<Explanation, 'items' | 'accounts' | 'replay' | 'answer' | 'kind'> = {
     correlationId: raw.correlationId,
     clock: reading,
-    ...{ instanceId: raw.instanceId, instanceName: null },
+    instanceId: raw.instanceId,
+    instanceName: null,
     policyRevision: raw.policyRevision,
     engine: raw.engine,
     requester: raw.kind === 'burn' ? null : { ...raw.requester, dictionary: null },
@@ -126,15 +127,12 @@ export async function explain(kept: KeptDecision, engine = ENGINE.version): Prom
   const isSame = replayed.isExact && entryFrom(raw, reading, request, decision) === kept.body
   const signed = opened === undefined ? ' The key that signed those rules is no longer one of the pinned keys.' : ''
   return {
-    ...{ ...before, instanceName: parsed.data.instanceName },
+    ...before,
+    instanceName: parsed.data.instanceName,
     kind: 'decision',
     requester: { ...raw.requester, dictionary: inputs.dictionary },
     items: decision.items.map((outcome, index) => explainedItem(policy, request, outcome, index)),
-    accounts: balancesUsed.map(([account, { left, overspend }]) => ({
-      account,
-      left: left === 'UNLIMITED' ? 'unlimited' : formatMicro(left),
-      beyondGrant: overspend === undefined ? null : formatMicro(overspend),
-    })),
+    accounts: balancesUsed.map(([account, balance]) => explainedAccount(account, balance)),
     replay: isSame
       ? {
           result: 'same',
@@ -179,7 +177,9 @@ function requestFrom({ requester, items }: EntryBodyWire, { dictionary }: Decisi
     items: items.map(({ item, version, count, variables }): RequestedItem => {
       const named = Object.entries(variables ?? {}).map(([name, value]) => [name, decimal(value)] as const)
       return {
-        ...{ name: item, version, count: decimal(count) },
+        name: item,
+        version,
+        count: decimal(count),
         ...(variables === undefined ? {} : { variables: new Map(named) }),
       }
     }),
@@ -276,6 +276,14 @@ const REASON_OF_CHECK: ReadonlyMap<ItemCheck, string> = new Map(
     .map(([reason, { check }]) => [check, reason] as const)
     .reverse(),
 )
+
+function explainedAccount(account: AccountId, { left, overspend }: AvailableBalance): Explanation['accounts'][number] {
+  return {
+    account,
+    left: left === 'UNLIMITED' ? 'unlimited' : formatMicro(left),
+    beyondGrant: overspend === undefined ? null : formatMicro(overspend),
+  }
+}
 
 function explainedItem(policy: PolicyView, request: AccessRequest, outcome: ItemOutcome, index: number): ExplainedItem {
   const requested = request.items[index]

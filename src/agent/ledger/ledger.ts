@@ -96,7 +96,11 @@ export class Ledger {
     const { journal, writeBehind, defer, now, timers } = deps
     this.#commits = new Commits(
       {
-        ...{ journal, writeBehind, defer, now, timers },
+        journal,
+        writeBehind,
+        defer,
+        now,
+        timers,
         spendableOf: (account) => this.#balances.spendableOf(account),
         stamp: () => this.stamp(),
         epoch: () => this.#epoch,

@@ -323,8 +323,13 @@ async function checkSigned(ledger: LedgerBundle, trust: Trust, find: Find): Prom
     ledger.accounts.map(({ account, granted, used, refunded, returned, overdraft, unlimited, exhausted }) => [
       account,
       {
-        ...{ granted: BigInt(granted), used: BigInt(used), refunded: BigInt(refunded), returned: BigInt(returned) },
-        ...{ overdraft: BigInt(overdraft), unlimited, exhausted },
+        granted: BigInt(granted),
+        used: BigInt(used),
+        refunded: BigInt(refunded),
+        returned: BigInt(returned),
+        overdraft: BigInt(overdraft),
+        unlimited,
+        exhausted,
       },
     ]),
   )

@@ -66,7 +66,9 @@ function stateOf(context: StepContext, offer: EnrollmentToken | null): LinkState
     expectsNews: memory.expectsNews,
     policies: [...memory.policies].map(([instanceId, policy]) => ({ instanceId, ...policy })),
     sessions: [...memory.sessions].map(([instanceId, { session, needsCheck, tried }]) => ({
-      ...{ instanceId, ...session, tried },
+      instanceId,
+      ...session,
+      tried,
       needsCheck: needsCheck || session.state === 'LOCKED',
     })),
     connected: memory.contact === 'UP',

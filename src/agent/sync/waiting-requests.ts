@@ -38,7 +38,9 @@ export class WaitingRequests {
     }
     return new Promise((done) => {
       const waiting: Waiting = {
-        ...{ needs, accounts, needBytes },
+        needs,
+        accounts,
+        needBytes,
         carried: false,
         poolBalances: null,
         resolve: () => {

@@ -93,7 +93,9 @@ async function list(flags: EventFlags, io: Io): Promise<void> {
   const query = queryText({
     instanceId: flags.instance === undefined ? undefined : await service.instanceId(flags.instance),
     deviceId: flags.device === undefined ? undefined : await service.deviceId(flags.device),
-    ...{ type: flags.type, before: flags.before, size: flags.limit },
+    type: flags.type,
+    before: flags.before,
+    size: flags.limit,
   })
   const { events, next } = await eventsAt(client, query)
   const rows = events.map(({ time, type, subject, id }) => [time, type, subject, id].map(String))

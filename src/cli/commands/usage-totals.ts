@@ -32,8 +32,14 @@ export function totalsColumns(text: string): readonly TotalsColumn[] {
 
 const text = z.string().nullable()
 const usageLine = z.object({
-  ...{ accountId: text, instanceId: text, activationId: text, item: text, itemVersion: text },
-  ...{ consumerType: text, consumerId: text, deviceId: text },
+  accountId: text,
+  instanceId: text,
+  activationId: text,
+  item: text,
+  itemVersion: text,
+  consumerType: text,
+  consumerId: text,
+  deviceId: text,
   tokens: exactTokens,
 })
 

@@ -126,7 +126,10 @@ function configurationOf(
   return {
     settings,
     configuration: {
-      ...{ file: sources.file, choice, otherSocket: isOther ? settings.socket.path : null, problem },
+      file: sources.file,
+      choice,
+      otherSocket: isOther ? settings.socket.path : null,
+      problem,
       files: paths.map(fileOf),
       filesOfMachine: keyFile === null ? machine.paths : [...machine.paths, keyFile],
     },

@@ -165,7 +165,9 @@ export class Source {
   #rateTable(value: unknown): SourceRateTable {
     const { series = '', version, effectiveFrom, items } = this.#object(rateTableForm, value, 'rate table')
     return {
-      ...{ series, version, effectiveFrom },
+      series,
+      version,
+      effectiveFrom,
       items: items.map((item) => {
         const { rate, formula, ...of } = this.#object(ratedItemForm, item, 'rate table item')
         const named = { name: of.name, version: of.version ?? '' }
@@ -185,7 +187,11 @@ export class Source {
     )
     return {
       lineItem: {
-        ...{ activationId, state, quantity, start, end },
+        activationId,
+        state,
+        quantity,
+        start,
+        end,
         attributes: this.#object(attributesForm, attributes ?? {}, 'line item.attributes'),
       },
       used: used === undefined ? undefined : String(microOf(used, `line item ${activationId}`, notes)),

@@ -105,7 +105,9 @@ export const NOUNS: readonly Noun[] = [
       refuse: (body, existing) =>
         stateProblem(existing === undefined ? null : valueText(existing['state']), valueText(body['state'])),
       complete: (given, current) => ({
-        ...{ state: 'DEPLOYED', start: 0, end: INSTANT_MAX },
+        state: 'DEPLOYED',
+        start: 0,
+        end: INSTANT_MAX,
         ...current,
         ...given,
         attributes: { elastic: true, rateTableSeries: '', ...attributesOf('attributes' in given ? given : current) },
@@ -141,7 +143,9 @@ export const NOUNS: readonly Noun[] = [
     lines: (row) =>
       (row['items'] as readonly Row[]).map(({ name, version, rate, formula }, index) => ({
         ...(index === 0 ? row : {}),
-        ...{ item: name, itemVersion: version, rate: rate ?? formula },
+        item: name,
+        itemVersion: version,
+        rate: rate ?? formula,
       })),
     set: {
       name: 'version',

@@ -66,7 +66,10 @@ export class Provider {
     const [state, nonce, verifier] = [openid.randomState(), openid.randomNonce(), openid.randomPKCECodeVerifier()]
     await using server = await RedirectServer.open(state)
     const address = openid.buildAuthorizationUrl(this.#config, {
-      ...{ redirect_uri: server.redirectUri, scope, state, nonce },
+      redirect_uri: server.redirectUri,
+      scope,
+      state,
+      nonce,
       code_challenge: await openid.calculatePKCECodeChallenge(verifier),
       code_challenge_method: 'S256',
     })

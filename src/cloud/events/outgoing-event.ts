@@ -30,7 +30,12 @@ export function usageEvent(tenantId: string, numbered: NumberedUsage): OutgoingE
   const key = source.kind === 'device' ? source.deviceId : instanceId
   const id = usageId(numbered, record)
   const json = envelope(tenantId, {
-    ...{ position, id, type: 'usage', at: usageTime, subject: instanceId, key },
+    position,
+    id,
+    type: 'usage',
+    at: usageTime,
+    subject: instanceId,
+    key,
     data: usageLine('ndjson', tenantId, numbered).trimEnd(),
   })
   return { position, id, type: 'usage', key, json }
@@ -40,7 +45,12 @@ export function changeEvent(tenantId: string, { position, event }: NumberedEvent
   const { id, type, at, deviceId, instanceId } = event
   const subject = deviceId ?? instanceId ?? id
   const json = envelope(tenantId, {
-    ...{ position, id, type, at, subject, key: subject },
+    position,
+    id,
+    type,
+    at,
+    subject,
+    key: subject,
     data: JSON.stringify(event.data),
   })
   return { position, id, type, key: subject, json }

@@ -141,7 +141,10 @@ export class Policies {
       return period === undefined ? [] : [lineAccount(instanceId, id, period.index)]
     })
     return {
-      ...{ revision: revision.revision, calendarDue, bumpedAt, engine },
+      revision: revision.revision,
+      calendarDue,
+      bumpedAt,
+      engine,
       accountId: instance.accountId,
       instanceName: instance.shortName,
       policy,

@@ -47,7 +47,8 @@ async function stateOf(reader: Reader, instanceId: string, lineItemId: string): 
   const overspendCap = record?.overspendCap ?? 0n
   const devices = await reader.edge.devices.countTrusted(instanceId)
   return {
-    ...{ instanceId, lineItemId },
+    instanceId,
+    lineItemId,
     policy: overspendCap > 0n ? 'essential' : 'refuse',
     overspendCap: String(overspendCap),
     devices,

@@ -111,7 +111,11 @@ async function inputsOf(reader: Reader, { instanceId, body, ...wanted }: Wanted)
   }
   const accounts = lineItems.flatMap((lineItem) => accountsOf(lineItem, now))
   return {
-    ...{ instanceId, now, instance, storedConditions, lineItems },
+    instanceId,
+    now,
+    instance,
+    storedConditions,
+    lineItems,
     wanted: body,
     defaultOfAccount: (await reader.instances.defaultOf(body.instance.accountId)) ?? null,
     conditions: nodesLike(body.conditions, storedConditions, wanted.newId),
@@ -225,7 +229,8 @@ async function audit(
       source,
       shortName: instance.shortName,
       accountId: instance.accountId,
-      ...{ addUsed, lowerUsed },
+      addUsed,
+      lowerUsed,
       conditions: idsOf(conditions),
       lineItems: idsOf(lineItems.map(({ record }) => record)),
     },

@@ -93,7 +93,9 @@ export async function openSegment(
     opened: true,
     segment: {
       header: { seq: data.seq, hash: sha256(text), previousHash: data.previousHash },
-      ...{ epoch, final, document },
+      epoch,
+      final,
+      document,
       received: {
         counters: data.counters,
         firstEntry: data.entries.first,
@@ -106,7 +108,11 @@ export async function openSegment(
       undeliveredRange:
         data.undeliveredRange === null ? null : await openUndeliveredRange(data.undeliveredRange, giveWay),
       topUps: { topUpRequests: data.topUpRequests, needs: data.needs },
-      ...{ clock, backlog, grantTerm, policies, sessions },
+      clock,
+      backlog,
+      grantTerm,
+      policies,
+      sessions,
     },
   }
 }

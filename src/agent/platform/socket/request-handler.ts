@@ -136,8 +136,13 @@ export class RequestHandler {
       else socket.once('close', call)
     }
     const sessionRequest = {
-      ...{ target, url, headers, body, ...authorized },
-      ...{ administers: this.#administers(socket), onDisconnect },
+      target,
+      url,
+      headers,
+      body,
+      ...authorized,
+      administers: this.#administers(socket),
+      onDisconnect,
     }
     if (this.#refuseIfFull(refuse)) return
     this.#wait(answerSession(this.#deps.sessions, sessionRequest), answer, refuse)

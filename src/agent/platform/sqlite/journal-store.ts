@@ -117,7 +117,11 @@ export class JournalStore implements JournalOperations {
       if (row.reserved > used) openReservations.set(row.id, row.reserved)
       if (row.burned > 0n) burned.set(row.id, row.burned)
       accounts.set(row.id, {
-        ...{ granted, used, refunded, returned, ...flags },
+        granted,
+        used,
+        refunded,
+        returned,
+        ...flags,
         ...(allowance > 0n ? { allowance } : {}),
         ...(row.overdraft > 0n ? { overdraft: row.overdraft } : {}),
       })
@@ -151,7 +155,10 @@ export class JournalStore implements JournalOperations {
       salvages: (this.#statements.salvages.all() as SalvageRow[])
         .filter(({ file }) => existsSync(file))
         .map(({ at, file, why, salvaged_entries, lost_entries }) => ({
-          ...{ at: Number(at), file, why, salvagedEntries: Number(salvaged_entries) },
+          at: Number(at),
+          file,
+          why,
+          salvagedEntries: Number(salvaged_entries),
           lostEntries: lost_entries === null ? null : Number(lost_entries),
         })),
     }

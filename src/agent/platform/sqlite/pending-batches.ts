@@ -73,7 +73,12 @@ function batchIn(record: Buffer): ReadBatch {
   for (const [account, allowance] of allowances) moveOf(moves, account).allowance = BigInt(allowance)
   const [bootId, sinceBoot, earliest, latest, grantAgedMs] = stamp
   return {
-    ...{ firstN: n, count, bodies, answers, sessions, head: Buffer.from(shortHead, 'base64url').toString('hex') },
+    firstN: n,
+    count,
+    bodies,
+    answers,
+    sessions,
+    head: Buffer.from(shortHead, 'base64url').toString('hex'),
     texts: encodeTexts(bodies.map((body, index) => ({ body, inputs: inputs[index] ?? null }))),
     stamp: { clock: { bootId, sinceBoot, earliest, latest }, grantAgedMs },
     moves: [...moves.values()],

@@ -154,7 +154,10 @@ export class PendingCommits {
   #readCurrent(): Current {
     const { epoch, fenced, last_entry, entry_head } = this.#state()
     return {
-      ...{ epoch, isOpen: epoch !== 0n && fenced === 0n, lastEntry: Number(last_entry), head: entry_head },
+      epoch,
+      isOpen: epoch !== 0n && fenced === 0n,
+      lastEntry: Number(last_entry),
+      head: entry_head,
       accounts: new Map(),
     }
   }
@@ -238,8 +241,19 @@ export class PendingCommits {
 }
 
 const NEW_ACCOUNT: Omit<AccountRow, 'id'> = {
-  ...{ granted: 0n, used: 0n, refunded: 0n, returned: 0n, exhausted: 0n, unlimited: 0n, overdraft: 0n },
-  ...{ reserved: 0n, allowance: 0n, burned: 0n, sealed_used: 0n, sealed_refunded: 0n, sealed_returned: 0n },
+  granted: 0n,
+  used: 0n,
+  refunded: 0n,
+  returned: 0n,
+  exhausted: 0n,
+  unlimited: 0n,
+  overdraft: 0n,
+  reserved: 0n,
+  allowance: 0n,
+  burned: 0n,
+  sealed_used: 0n,
+  sealed_refunded: 0n,
+  sealed_returned: 0n,
 }
 
 /** As the constraints of the account table, which check it again at the fold. */

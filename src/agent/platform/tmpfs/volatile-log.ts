@@ -219,7 +219,11 @@ function entryOf([n, moves, answer, session, inputs = '', allowed, body]: readon
   if (!posted.success || last?.success === false || kept?.success === false) return undefined
   if (above?.success === false) return undefined
   return {
-    ...{ n: Number(n), body, moves, postings: posted.data.postings, idempotencyRecord: last?.data ?? null },
+    n: Number(n),
+    body,
+    moves,
+    postings: posted.data.postings,
+    idempotencyRecord: last?.data ?? null,
     ...(kept === null ? {} : { session: kept.data }),
     ...(inputs === '' ? {} : { inputs }),
     ...(above === null ? {} : { allowances: new Map(Object.entries(above.data)) }),

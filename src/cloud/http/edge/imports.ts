@@ -23,13 +23,19 @@ export function importOperations({ store, newId }: ImportDeps): readonly Operati
         'Takes over instance, conditions, line items, actions and use, in one transaction. Rules and terms follow the source. Imported use is counted beside the use of this service: a repeated import adds the difference. With `apply: false`, or with conflicts, nothing changes.',
       example: {
         source: 'the service of plant 7',
-        ...{ apply: false, addUsed: false, lowerUsed: false },
+        apply: false,
+        addUsed: false,
+        lowerUsed: false,
         instance: { shortName: 'Plant 7', accountId: 'customer-4711', defaultInstance: true },
         conditions: [],
         lineItems: [
           {
             lineItem: {
-              ...{ activationId: 'ACT-1', state: 'DEPLOYED', quantity: 200, start: 0, end: 253_402_300_799_999 },
+              activationId: 'ACT-1',
+              state: 'DEPLOYED',
+              quantity: 200,
+              start: 0,
+              end: 253_402_300_799_999,
               attributes: { elastic: true },
             },
             used: '44000000',

@@ -39,7 +39,9 @@ export function registerDocs(http: FastifyInstance, prefix: string, operations: 
     })
   }
   const documents = DOCUMENT_NAMES.map((name) => ({
-    ...{ title: TITLES[name], slug: name, url: `${root}/${name}.json` },
+    title: TITLES[name],
+    slug: name,
+    url: `${root}/${name}.json`,
     default: name === 'v1.1',
   }))
 

@@ -62,7 +62,10 @@ async function openEmbedded(deps: PushDeps): Promise<Push> {
   const { settings, tls, log } = deps
   const presence = new Presence(deps.now)
   const broker = await openEmbeddedBroker({
-    ...{ host: settings.host, port: settings.port, tls, log },
+    host: settings.host,
+    port: settings.port,
+    tls,
+    log,
     signIn: (token) => signIn(deps, token),
     onPresence: (deviceId, online) => presence.set(deviceId, online),
   })

@@ -79,8 +79,17 @@ export function auditTransaction(sql: Sql) {
       const { seq } = await db
         .insertInto('audit')
         .values({
-          ...{ at: BigInt(at), by_kind: by.kind, key_id: by.keyId, key_name: by.name, issuer: by.issuer, action },
-          ...{ instance_id: instanceId, line_item_id: lineItemId, device_id: deviceId, session_id: sessionId, detail },
+          at: BigInt(at),
+          by_kind: by.kind,
+          key_id: by.keyId,
+          key_name: by.name,
+          issuer: by.issuer,
+          action,
+          instance_id: instanceId,
+          line_item_id: lineItemId,
+          device_id: deviceId,
+          session_id: sessionId,
+          detail,
           is_traffic: isTraffic(record) ? 1n : 0n,
         })
         .returning('seq')

@@ -118,8 +118,11 @@ export function eventSinkTransaction(sql: Sql) {
       const moved = await leased(name, by)
         .where('position', '=', from)
         .set({
-          ...{ position: to, leased_until: BigInt(until) },
-          ...{ delivered_at: BigInt(now), failing_since: null, problem: null },
+          position: to,
+          leased_until: BigInt(until),
+          delivered_at: BigInt(now),
+          failing_since: null,
+          problem: null,
         })
         .returning('name')
         .execute()

@@ -112,7 +112,12 @@ export async function insertEvent(sql: Sql, seq: bigint | RawBuilder<bigint>, ev
   await inserter(sql)
     .insertInto('events')
     .values({
-      ...{ seq, id, type, at: BigInt(at), instance_id: instanceId, device_id: deviceId },
+      seq,
+      id,
+      type,
+      at: BigInt(at),
+      instance_id: instanceId,
+      device_id: deviceId,
       data: JSON.stringify(data),
     })
     .onConflict((conflict) => conflict.column('id').doNothing())

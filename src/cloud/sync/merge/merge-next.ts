@@ -102,7 +102,12 @@ async function lockAndRead(context: MergeContext, grants: boolean): Promise<Merg
   const records = segment.final ? listed : pick(listed, ofSegment)
   const named = [...ofSegment, ...limited.map(({ account }) => account)]
   return {
-    ...{ rules, continues, topUps, grantable, requested, limited },
+    rules,
+    continues,
+    topUps,
+    grantable,
+    requested,
+    limited,
     known: new Map([...records, ...limited.map((record) => [record.account, record] as const)]),
     served: named.filter((account) => isServed(account, device)),
   }
@@ -247,7 +252,10 @@ async function renew(
   const releasing = await mustRelease(context)
   const changed = new Map(moves.map(({ after }) => [after.account, after]))
   const grant = await giveGrant(context, {
-    ...{ rules, grantable, topUps, named: toReport },
+    rules,
+    grantable,
+    topUps,
+    named: toReport,
     unsaved: savesWithGrant ? moved : NOTHING_UNSAVED,
     pools: new Map([...moved.before, ...moved.after]),
     recordOf: (account) =>
