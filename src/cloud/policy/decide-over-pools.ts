@@ -77,16 +77,16 @@ export async function decideInTurn<T>(
     }
   }
   await lock(new Set([...back.keys(), ...likely]))
-  let guessed = back.size === 0 && guess !== undefined && isRight(guess, locked) ? guess.turn : undefined
+  let guessed = back.size === 0 && guess !== undefined && isRight(guess, locked) ? guess.trial : undefined
   for (;;) {
     const inputs = { pools: locked, availableOfUnknown: 0n, refunded: [...back.keys()] }
-    const turn = guessed ?? takeTurns(requests, inputs)
+    const trial = guessed ?? tryAll(requests, inputs)
     guessed = undefined
-    if (turn.unknown.size > 0) {
-      await lock(turn.unknown)
+    if (trial.unknown.size > 0) {
+      await lock(trial.unknown)
       continue
     }
-    const created = [...turn.charged, ...turn.drawnForNothing].filter((account) => !exists.has(account))
+    const created = [...trial.charged, ...trial.drawnForNothing].filter((account) => !exists.has(account))
     const opened = await tx.accounts.open(created.map((account) => ({ account, cap: capBy(rules, account) })))
     for (const account of created) exists.add(account)
     // Another transaction may have created and used a pool meanwhile.
@@ -94,8 +94,8 @@ export async function decideInTurn<T>(
     for (const pool of raced) locked.set(pool.account, pool)
     if (raced.length > 0) continue
 
-    const touched = new Set([...back.keys(), ...turn.charged])
-    const { outcomes, after } = turn
+    const touched = new Set([...back.keys(), ...trial.charged])
+    const { outcomes, after } = trial
     return { outcomes, after, changed: [...after.values()].filter(({ account }) => touched.has(account)) }
   }
 }
@@ -130,7 +130,7 @@ export async function decideWithoutCharge(
   const unsettled = { loaded, request, mode: 'BEST_EFFORT', now, settle: (decision: Decision) => decision } as const
   const pools = new Map<AccountId, Pool>()
   for (;;) {
-    const { outcomes, unknown } = takeTurns([unsettled], { pools, availableOfUnknown: 0n })
+    const { outcomes, unknown } = tryAll([unsettled], { pools, availableOfUnknown: 0n })
     const [outcome] = outcomes
     if (outcome?.status === 'rejected') throw outcome.reason
     if (unknown.size === 0 && outcome !== undefined) return outcome.value
@@ -142,19 +142,19 @@ export async function decideWithoutCharge(
 /** Decisions by earlier copies of the pools. */
 interface Guess<T> {
   readonly consulted: ReadonlySet<AccountId>
-  readonly turn: Turn<T>
+  readonly trial: Trial<T>
   readonly seen: ReadonlyMap<AccountId, Pool>
 }
 
 /** An unknown pool is assumed to be full. */
 export function guessInTurn<T>(requests: readonly PoolRequest<T>[], lastSeen: ReadonlyMap<AccountId, Pool>): Guess<T> {
-  const turn = takeTurns(requests, { pools: lastSeen, availableOfUnknown: MICRO_MAX })
+  const trial = tryAll(requests, { pools: lastSeen, availableOfUnknown: MICRO_MAX })
   const seen = new Map<AccountId, Pool>()
-  for (const account of turn.consulted) {
+  for (const account of trial.consulted) {
     const pool = lastSeen.get(account)
     if (pool !== undefined) seen.set(account, pool)
   }
-  return { consulted: turn.consulted, turn, seen }
+  return { consulted: trial.consulted, trial, seen }
 }
 
 function isRight<T>({ consulted, seen }: Guess<T>, locked: ReadonlyMap<AccountId, Pool>): boolean {
@@ -169,20 +169,21 @@ async function consultedByReading<T>(
   requests: readonly PoolRequest<T>[],
   fresh: (account: AccountId) => Pool,
 ): Promise<ReadonlySet<AccountId>> {
+  const unsettled = requests.map((request) => ({ ...request, settle: () => undefined }))
   const seen = new Map<AccountId, Pool>()
   let consulted: ReadonlySet<AccountId> = new Set()
   for (const availableOfUnknown of [MICRO_MAX, MICRO_MAX, 0n, 0n]) {
-    const trial = requests.map((request) => ({ ...request, settle: () => undefined }))
-    const turn = takeTurns(trial, { pools: seen, availableOfUnknown })
-    consulted = turn.consulted
-    if (turn.unknown.size === 0) break
-    const found = await tx.accounts.get([...turn.unknown])
-    for (const account of turn.unknown) seen.set(account, found.get(account) ?? fresh(account))
+    const trial = tryAll(unsettled, { pools: seen, availableOfUnknown })
+    consulted = trial.consulted
+    if (trial.unknown.size === 0) break
+    const found = await tx.accounts.get([...trial.unknown])
+    for (const account of trial.unknown) seen.set(account, found.get(account) ?? fresh(account))
   }
   return consulted
 }
 
-interface Turn<T> {
+/** Decisions on given pools, which need not be locked. */
+interface Trial<T> {
   readonly outcomes: readonly PromiseSettledResult<T>[]
   readonly after: ReadonlyMap<AccountId, Pool>
   readonly charged: ReadonlySet<AccountId>
@@ -192,17 +193,17 @@ interface Turn<T> {
   readonly unknown: ReadonlySet<AccountId>
 }
 
-interface TurnInputs {
+interface TrialInputs {
   readonly pools: ReadonlyMap<AccountId, Pool>
   readonly availableOfUnknown: bigint
   /** Shown to each `settle`, with the pools that its decision uses. */
   readonly refunded?: readonly AccountId[]
 }
 
-function takeTurns<T>(
+function tryAll<T>(
   requests: readonly PoolRequest<T>[],
-  { pools, availableOfUnknown, refunded = [] }: TurnInputs,
-): Turn<T> {
+  { pools, availableOfUnknown, refunded = [] }: TrialInputs,
+): Trial<T> {
   const after = new Map<AccountId, Pool>()
   const charged = new Set<AccountId>()
   const drawnForNothing = new Set<AccountId>()
@@ -216,7 +217,7 @@ function takeTurns<T>(
   refunded.forEach(look)
   const one = ({ loaded: { compiled, unproven }, request, mode, now, settle }: PoolRequest<T>): T => {
     const before = new Map<AccountId, Pool>()
-    for (const account of refunded) before.set(account, look(account) ?? invariantPool())
+    for (const account of refunded) before.set(account, look(account) ?? missingPool())
     const availableOf = (account: AccountId) => {
       consulted.add(account)
       const pool = look(account)
@@ -269,7 +270,7 @@ function generousLineItems({ items }: Decision): ReadonlySet<string> {
   return found
 }
 
-function invariantPool(): never {
+function missingPool(): never {
   throw new Error('invariant: what is refunded is locked')
 }
 

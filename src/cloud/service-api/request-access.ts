@@ -203,15 +203,7 @@ export class AccessBatcher {
       early?.requests.every(({ loaded }) => loaded === rules.get(loaded.policy.instanceId)) === true
     const prepared = isCurrent ? early : this.#prepare((instanceId) => rules.get(instanceId), commands, isFirst)
     if (prepared === undefined) throw new Error('invariant: the rules of these instances are locked')
-    const { requests, guess } = prepared
-    const { outcomes, changed, after } = await decideInTurn(tx, requests, { guess })
-    await tx.accounts.save(changed)
-    const settled = outcomes.map((outcome) => (outcome.status === 'fulfilled' ? outcome.value : undefined))
-    await tx.usage.append(settled.flatMap((each) => each?.records ?? []))
-    await this.#noteShortages(tx, requests, settled, after)
-    await storeAnswers(tx, commands, outcomes)
-    if (this.#lastSeen.size + after.size > LAST_SEEN_MAX) this.#lastSeen.clear()
-    for (const [account, pool] of after) this.#lastSeen.set(account, pool)
+    const outcomes = await this.#decideAndRecord(tx, commands, prepared)
     // While this transaction is committed, the next one reads and waits for its locks.
     next()
     for (const [index, outcome] of outcomes.entries()) {
@@ -234,6 +226,22 @@ export class AccessBatcher {
       requests.push(poolRequestOf(loaded, each))
     }
     return { requests, guess: mayGuess ? guessInTurn(requests, this.#lastSeen) : undefined }
+  }
+
+  async #decideAndRecord(
+    tx: Transaction,
+    commands: readonly TimedCommand[],
+    { requests, guess }: Prepared,
+  ): Promise<readonly PromiseSettledResult<Settled>[]> {
+    const { outcomes, changed, after } = await decideInTurn(tx, requests, { guess })
+    await tx.accounts.save(changed)
+    const settled = outcomes.map((outcome) => (outcome.status === 'fulfilled' ? outcome.value : undefined))
+    await tx.usage.append(settled.flatMap((each) => each?.records ?? []))
+    await this.#noteShortages(tx, requests, settled, after)
+    await storeAnswers(tx, commands, outcomes)
+    if (this.#lastSeen.size + after.size > LAST_SEEN_MAX) this.#lastSeen.clear()
+    for (const [account, pool] of after) this.#lastSeen.set(account, pool)
+    return outcomes
   }
 
   async #noteShortages(
