@@ -1,6 +1,6 @@
 import type { Command } from 'commander'
 import type { Call } from '../client/call.ts'
-import { type Answer, HttpClient } from '../client/http.ts'
+import { HttpClient } from '../client/http.ts'
 import { join } from 'node:path'
 import { agentOptions } from '../agent/settings.ts'
 import type { Io } from './io.ts'
@@ -21,7 +21,7 @@ export function withSocketFlag(command: Command): Command {
   return command.option('--socket <path>', 'agent socket (default: from the agent settings)')
 }
 
-/** An agent that works responds in milliseconds, except to {@link callPatiently}. */
+/** An agent that works responds in milliseconds, except to {@link patient} calls. */
 export const AGENT_TIMEOUT_MS = 5_000
 
 export function agentClient(flags: SocketFlags, io: Io): HttpClient {
@@ -33,12 +33,12 @@ export function agentClient(flags: SocketFlags, io: Io): HttpClient {
 const PATIENCE_MS = 2 * 60_000 + AGENT_TIMEOUT_MS
 
 /**
- * For calls that wait for a top-up, for another call of the session, for the end of a sync round, or for a search of the
- * whole ledger. Does not wait for an agent that does not respond.
+ * The call with a longer time limit. For calls that wait for a top-up, for another call of the session, for the end of a sync
+ * round, or for a search of the whole ledger. Does not wait for an agent that does not respond.
  */
-export async function callPatiently(client: HttpClient, call: Call): Promise<Answer> {
+export async function patient(client: HttpClient, call: Call): Promise<Call> {
   await client.call({ method: 'GET', path: AGENT_STATUS_PATH })
-  return client.call({ ...call, timeoutMs: PATIENCE_MS })
+  return { ...call, timeoutMs: PATIENCE_MS }
 }
 
 const { socket, state, writeBehind } = agentOptions.options

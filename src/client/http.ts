@@ -200,7 +200,7 @@ function withoutCredentials(address: string): string {
   return address.replace(/\/\/[^/?#]*@/, '//')
 }
 
-export function successText(call: Call, answer: Answer): string {
+function successText(call: Call, answer: Answer): string {
   if (answer.status >= 200 && answer.status < 300) return answer.text
   throw refusal(call, answer)
 }

@@ -9,8 +9,8 @@ import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { LOCAL_HEADERS } from '../../protocol/local/headers.ts'
 import {
   agentClient,
-  callPatiently,
   localInstance,
+  patient,
   type SocketFlags,
   withInstanceOption,
   withSocketFlag,
@@ -41,7 +41,7 @@ export function command(io: Io): Command {
       using client = agentClient(flags, io)
       const path = `/elastic/api/v1.1/instances/${await localInstance(client, flags.instance)}/access-request`
       const call: Call = { method: 'POST', path, body: itemRequestBody(flags.item, flags) }
-      const response = await callPatiently(client, call)
+      const response = await client.call(await patient(client, call))
       if (response.status !== 200) throw refusal(call, response)
       const { correlationId, allowed, code, description } = judge(response.text)
       const advice = response.headers[LOCAL_HEADERS.advice]

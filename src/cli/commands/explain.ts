@@ -1,14 +1,13 @@
 import { Command } from 'commander'
 import { findInLedger } from '../../agent/platform/sqlite/read-ledger.ts'
 import { type Explanation, type Check, explain } from '../../agent/diagnostics/explain.ts'
-import { parsedBody } from '../../client/http.ts'
 import { CodedError, ERRORS } from '../../protocol/errors.ts'
 import { AGENT_DECISIONS_PATH, type KeptDecision, keptDecision } from '../../protocol/local/decision.ts'
 import {
   agentClient,
   agentDatabase,
-  callPatiently,
   instanceInWords,
+  patient,
   type SocketFlags,
   withSocketFlag,
 } from '../local-agent.ts'
@@ -56,7 +55,7 @@ async function keptBy(correlationId: string, flags: ExplainFlags, io: Io): Promi
   try {
     using client = agentClient(flags, io)
     const call = { method: 'GET', path: `${AGENT_DECISIONS_PATH}${correlationId}` } as const
-    return parsedBody(call, await callPatiently(client, call), keptDecision)
+    return await client.json(await patient(client, call), keptDecision)
   } catch (error) {
     const isAlone = error instanceof CodedError && error.code === 'AGENT_UNREACHABLE' && flags.socket === undefined
     if (!isAlone) throw error

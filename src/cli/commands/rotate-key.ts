@@ -1,11 +1,11 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Command, Option } from 'commander'
 import { KEY } from '../../agent/sync/rotate-key.ts'
-import { type HttpClient, parsedBody } from '../../client/http.ts'
+import type { HttpClient } from '../../client/http.ts'
 import { CodedError, isErrorCode } from '../../protocol/errors.ts'
 import { AGENT_ROTATE_KEY_PATH, keyRotation } from '../../protocol/local/rotate-key.ts'
 import { AGENT_STATUS_PATH, agentStatus } from '../../protocol/local/status.ts'
-import { agentClient, callPatiently, type SocketFlags, withSocketFlag } from '../local-agent.ts'
+import { agentClient, patient, type SocketFlags, withSocketFlag } from '../local-agent.ts'
 import { durationBetween } from '../arguments.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../lines.ts'
@@ -32,7 +32,7 @@ export function command(io: Io): Command {
     .action(async (flags: RotateKeyFlags) => {
       using client = agentClient(flags, io)
       const call = { method: 'POST', path: AGENT_ROTATE_KEY_PATH } as const
-      const { key, next } = parsedBody(call, await callPatiently(client, call), keyRotation)
+      const { key, next } = await client.json(await patient(client, call), keyRotation)
       const done = await isDone(client, next, io.now() + (flags.wait === false ? 0 : flags.wait), io)
       io.stdout.write(`${flags.json === true ? jsonLine({ key, next, done }) : described(key, next, done)}\n`)
     })

@@ -1,16 +1,16 @@
 /** Exit code 1 if a request is refused or the session accepts no more requests. */
 import { Command } from 'commander'
 import type { z } from 'zod'
-import { refusal, successText } from '../../client/http.ts'
+import { refusal } from '../../client/http.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { accessResponseBody } from '../../protocol/service/access-request.ts'
 import { liveSessions, session, sessionCreated } from '../../protocol/service/sessions.ts'
 import {
   agentClient,
-  callPatiently,
   instanceInWords,
   instanceNames,
   localInstance,
+  patient,
   type SocketFlags,
   withInstanceOption,
   withSocketFlag,
@@ -64,15 +64,13 @@ export function command(io: Io): Command {
     .description('Sends a heartbeat for a session.')
     .action(async (id: string, flags: SocketFlags) => {
       using client = agentClient(flags, io)
-      const call = { method: 'GET', path: `${SESSIONS}/${id}/heartbeat` } as const
-      successText(call, await callPatiently(client, call))
+      await client.text(await patient(client, { method: 'GET', path: `${SESSIONS}/${id}/heartbeat` }))
     })
   ofSession('close')
     .description('Ends a session and returns its unused tokens.')
     .action(async (id: string, flags: SocketFlags) => {
       using client = agentClient(flags, io)
-      const call = { method: 'DELETE', path: `${SESSIONS}/${id}` } as const
-      successText(call, await callPatiently(client, call))
+      await client.text(await patient(client, { method: 'DELETE', path: `${SESSIONS}/${id}` }))
     })
   return examples(group, [
     'session=$(tallygate session open)',
@@ -148,7 +146,7 @@ async function requestInSession(id: string, flags: RequestFlags, io: Io): Promis
     path: `${SESSIONS}/${id}`,
     body: { ...itemRequestBody(flags.item, flags), rollbackOnDeny: flags.endOnDeny !== true },
   } as const
-  const answer = await callPatiently(client, call)
+  const answer = await client.call(await patient(client, call))
   const parsed = accessResponseBody.safeParse(parseJson(answer.text))
   if (!parsed.success) throw refusal(call, answer)
   const [first] = parsed.data.requestedItems
