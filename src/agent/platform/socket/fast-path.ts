@@ -5,6 +5,7 @@
 import type { Server } from 'node:http'
 import type { Socket } from 'node:net'
 import { isHost } from '../../../protocol/service/refusals.ts'
+import { LOCAL_HEADERS } from '../../../protocol/local/headers.ts'
 import { idempotencyHeader } from '../../../protocol/wire.ts'
 import { limitReading } from '../../../platform/limit-reading.ts'
 import { type Reply, STOPPING, replyText } from './reply.ts'
@@ -99,7 +100,7 @@ export class FastPath {
     if (known !== undefined) return known
     const head = fastPathHead(text)
     // An idempotency key makes the head unique, so do not cache it.
-    if (head === undefined || 'x-tallygate-request' in head.headers || idempotencyHeader in head.headers) return head
+    if (head === undefined || LOCAL_HEADERS.request in head.headers || idempotencyHeader in head.headers) return head
     if (this.#heads.size >= HEADS_MAX) this.#heads.clear()
     this.#heads.set(text, head)
     return head
