@@ -182,7 +182,7 @@ export class Commits {
   }
 
   /** Whether an entry with this text is not in the journal yet. */
-  holds(text: string): boolean {
+  hasPending(text: string): boolean {
     const pending = [this.#logged, this.#underWay?.waiting ?? [], this.#waiting]
     return pending.some((some) => some.some(({ entry }) => entry.body.includes(text)))
   }

@@ -323,7 +323,7 @@ export class Ledger {
   /** Resolves when an entry with this correlation id, if there is one, is in the journal or undone. */
   async reached(correlationId: string): Promise<void> {
     // A commit before its time makes callers wait.
-    if (this.#commits.holds(`"${correlationId}"`)) await this.#commits.drained()
+    if (this.#commits.hasPending(`"${correlationId}"`)) await this.#commits.drained()
   }
 
   /** Resolves when no entry is pending and nothing is reserved: a power cut then costs nothing. */

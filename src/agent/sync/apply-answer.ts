@@ -43,7 +43,7 @@ export async function applyAnswer(
   }
   switch (judgement.kind) {
     case 'MERGED':
-      await merged(context, sent, judgement.answer, received)
+      await applyMerged(context, sent, judgement.answer, received)
       break
     case 'KNOWN':
       await acknowledge(context, sent, null)
@@ -89,7 +89,7 @@ async function resendOrAbandon(context: StepContext, sent: SealedSegment, resend
   raise(context, new CodedError('CLOUD_BEHIND', `The cloud has lost segment ${resendFrom} and those after it.`))
 }
 
-async function merged(
+async function applyMerged(
   context: StepContext,
   sent: SealedSegment,
   answer: Extract<SyncAnswer, { outcome: 'MERGED' }>,
@@ -101,7 +101,7 @@ async function merged(
   const confirmation = { time: answer.time, policies: answer.policies }
   const resendsEarlier = answer.directives.includes('resend')
   await journal.acknowledge(sent.seq, grant, confirmation, { ...storedAnswer(document, answer), resendsEarlier })
-  forget(context, sent)
+  noteAcknowledged(context, sent)
   if (news !== null && grant !== null) {
     memory.grantTerm = grant.term
     ledger.applyGrant(grant)
@@ -139,7 +139,7 @@ async function merged(
 async function acknowledge(context: StepContext, sent: SealedSegment, received: ReceivedAnswer | null): Promise<void> {
   const stored = received === null ? null : storedAnswer(received.document, received.answer)
   await context.journal.acknowledge(sent.seq, null, null, stored)
-  forget(context, sent)
+  noteAcknowledged(context, sent)
 }
 
 function storedAnswer(document: string, answer: SyncAnswer): StoredAnswer {
@@ -148,7 +148,7 @@ function storedAnswer(document: string, answer: SyncAnswer): StoredAnswer {
 }
 
 /** Call when the journal has acknowledged the segment. */
-function forget({ memory }: StepContext, sent: SealedSegment): void {
+function noteAcknowledged({ memory }: StepContext, sent: SealedSegment): void {
   memory.unacknowledged = null
   memory.lastAcknowledgedEntry = memory.lastSealedEntry
   // Resent segments were not counted.

@@ -19,10 +19,11 @@ const REFUSALS: ReadonlySet<ErrorCode> = new Set([
 ])
 
 /** @throws CodedError ENROLLMENT_REFUSED: this token is useless; DEVICE_REVOKED, TRUST_MISMATCH, CLOUD_UNREACHABLE */
-export async function enroll(context: StepContext, offer: EnrollmentToken | null): Promise<StepResult> {
+export async function enroll(context: StepContext, enrollmentToken: EnrollmentToken | null): Promise<StepResult> {
   const { clock, journal, memory, log } = context
-  if (offer === null || offer.token === null) throw new Error('invariant: only a device with a token enrolls')
-  const enrolled = await requestEnrollment(context, offer)
+  if (enrollmentToken === null || enrollmentToken.token === null)
+    throw new Error('invariant: only a device with a token enrolls')
+  const enrolled = await requestEnrollment(context, enrollmentToken)
   const before = memory.identity
   if (before !== null && before.deviceId !== enrolled.deviceId) {
     const message = `The ledger here is of the device ${before.deviceId}, of another cloud.`
@@ -41,7 +42,7 @@ export async function enroll(context: StepContext, offer: EnrollmentToken | null
   }
   await journal.saveIdentity(identity)
   // The same token does not lift a later suspension. If recording fails, it is tried again.
-  memory.refusedToken = offer.token
+  memory.refusedToken = enrollmentToken.token
   await takeIdentity(memory, identity)
   showSuspension(context, null)
   memory.contact = 'UP'

@@ -23,23 +23,23 @@ const CAUSED_BY_REVOCATION = ['cloud', 'attach', 'link', 'sync', PUSH]
 export async function runRound(context: StepContext, reasons: ReadonlySet<WakeReason>): Promise<RoundResult> {
   const { memory, waiting } = context
   begin(context, reasons.has('notification') || reasons.has('operator'))
-  const offer = mayEnroll(memory) ? await context.enrollmentToken() : null
+  const enrollmentToken = mayEnroll(memory) ? await context.enrollmentToken() : null
   let step: Step | undefined
   try {
     for (let plans = 0; plans < PLANS_PER_ROUND_MAX; plans += 1) {
       let result: StepResult = 'CONTINUE'
-      for (step of plan(stateOf(context, offer))) {
-        result = await runStepAsKnownDevice(context, step, offer)
+      for (step of plan(stateOf(context, enrollmentToken))) {
+        result = await runStepAsKnownDevice(context, step, enrollmentToken)
         if (result === 'PLAN_AGAIN') break
       }
-      if (result === 'CONTINUE') return end(context, offer)
+      if (result === 'CONTINUE') return end(context, enrollmentToken)
     }
     // The round's limit of plans is reached; the next round does the rest.
     waiting.resolveCarried()
     return { ok: true, nextMs: ROUND_GAP_MS }
   } catch (error) {
     if (!(error instanceof CodedError)) throw error
-    return fail(context, step, error, offer)
+    return fail(context, step, error, enrollmentToken)
   }
 }
 
@@ -49,11 +49,12 @@ function mayEnroll({ identity, fence, isEnded }: LinkMemory): boolean {
   return identity.suspension?.state === 'TERMINATED' && fence !== 'NONE' && fence !== 'FENCED'
 }
 
-function stateOf(context: StepContext, offer: EnrollmentToken | null): LinkState {
+function stateOf(context: StepContext, enrollmentToken: EnrollmentToken | null): LinkState {
   const { memory, ledger, waiting, clock, settings, keys, rotation } = context
-  const offered = offer !== null && offer.token !== null && offer.token !== memory.refusedToken
+  const token = enrollmentToken?.token ?? null
+  const hasToken = token !== null && token !== memory.refusedToken
   return {
-    enrollment: mayEnroll(memory) && offered ? 'POSSIBLE' : memory.identity !== null ? 'DONE' : 'IMPOSSIBLE',
+    enrollment: mayEnroll(memory) && hasToken ? 'POSSIBLE' : memory.identity !== null ? 'DONE' : 'IMPOSSIBLE',
     key: keyState(keys, memory, rotation.isRequested),
     epoch: memory.epoch,
     fence: memory.fence,
@@ -99,10 +100,10 @@ function begin({ memory }: StepContext, mayHaveNews: boolean): void {
 async function runStepAsKnownDevice(
   context: StepContext,
   step: Step,
-  offer: EnrollmentToken | null,
+  enrollmentToken: EnrollmentToken | null,
 ): Promise<StepResult> {
   try {
-    return await runStep(context, step, offer)
+    return await runStep(context, step, enrollmentToken)
   } catch (error) {
     if (!isUnknownKey(context.memory, error)) throw error
     context.memory.key.isUnknown = true
@@ -110,10 +111,10 @@ async function runStepAsKnownDevice(
   }
 }
 
-async function runStep(context: StepContext, step: Step, offer: EnrollmentToken | null): Promise<StepResult> {
+async function runStep(context: StepContext, step: Step, enrollmentToken: EnrollmentToken | null): Promise<StepResult> {
   switch (step.kind) {
     case 'enroll':
-      return enroll(context, offer)
+      return enroll(context, enrollmentToken)
     case 'prepare-key':
       return prepareKey(context)
     case 'announce-key':
@@ -137,12 +138,13 @@ async function runStep(context: StepContext, step: Step, offer: EnrollmentToken 
   }
 }
 
-function end(context: StepContext, offer: EnrollmentToken | null): RoundResult {
+function end(context: StepContext, enrollmentToken: EnrollmentToken | null): RoundResult {
   const { memory, health, waiting } = context
   waiting.resolveCarried()
   if (memory.contact === 'UP') for (const subject of CLEARED_BY_A_ROUND) health.clear(subject)
   if (memory.identity !== null) health.clear('enrollment')
-  else if (offer?.token === null) health.raise('enrollment', new CodedError('NOT_ENROLLED', offer.reason))
+  else if (enrollmentToken?.token === null)
+    health.raise('enrollment', new CodedError('NOT_ENROLLED', enrollmentToken.reason))
   return { ok: true, nextMs: memory.syncsAgain ? ROUND_GAP_MS : Math.max(SYNC_EVERY_MIN_MS, untilDue(context)) }
 }
 
@@ -166,13 +168,13 @@ function fail(
   { health, log, memory, signal, waiting }: StepContext,
   step: Step | undefined,
   error: CodedError,
-  offer: EnrollmentToken | null,
+  enrollmentToken: EnrollmentToken | null,
 ): RoundResult {
   waiting.resolveAll()
   if (signal.aborted) return { ok: false, retryAfterMs: 0 }
   const { code, details } = error
   if (step?.kind === 'attach') memory.isEnded = code === 'DEVICE_TERMINATED'
-  if (code === 'ENROLLMENT_REFUSED') memory.refusedToken = offer?.token ?? null
+  if (code === 'ENROLLMENT_REFUSED') memory.refusedToken = enrollmentToken?.token ?? null
   if (code === 'DEVICE_REVOKED') for (const subject of CAUSED_BY_REVOCATION) health.clear(subject)
   const subject = subjectOf(step, error)
   // Only the text: errors of Node carry received bytes and certificates.

@@ -73,14 +73,7 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
   const sentAt = clock.sinceBoot()
   const response = await call(context, () =>
     cloud.sync(identity, { segment, nonce, ...proofsWith(context, sent) }, signal),
-  ).catch(async (error: unknown) => {
-    if (!isUnreadable(error) || !isLastRefusal(context, sent)) throw error
-    if (isEarlier(context, sent)) {
-      memory.earlier = endOf(sent)
-      return
-    }
-    await abandonRejected(context, sent, error.message)
-  })
+  ).catch((error: unknown) => giveUpUnreadable(context, sent, error))
   if (response === undefined) return 'PLAN_AGAIN'
   const receivedAt = clock.sinceBoot()
   const answer = await verify(context, 'sync-answer', response.answer, syncAnswer)
@@ -182,8 +175,15 @@ function isUnreadable(error: unknown): error is CodedError {
   return error instanceof CodedError && error.code === 'SEGMENT_REJECTED'
 }
 
-/** Counts the refusal. True: the segment is not sent again. */
-function isLastRefusal(context: StepContext, sent: SealedSegment): boolean {
+/** Gives up a segment that the cloud has refused too often. @throws the error if the segment is sent again, or is not refused */
+async function giveUpUnreadable(context: StepContext, sent: SealedSegment, error: unknown): Promise<undefined> {
+  if (!isUnreadable(error) || !countRefusal(context, sent)) throw error
+  if (isEarlier(context, sent)) context.memory.earlier = endOf(sent)
+  else await abandonRejected(context, sent, error.message)
+}
+
+/** Returns whether it is the last one: the segment is not sent again. */
+function countRefusal(context: StepContext, sent: SealedSegment): boolean {
   const { clock, ledger, memory } = context
   const { seq, hash } = sent
   if (!isEarlier(context, sent)) {

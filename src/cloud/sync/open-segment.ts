@@ -65,7 +65,7 @@ const ENTRY_LISTS = { items: Infinity, postings: Infinity }
 /** Characters of a compact JWS with the longest payload, and a quarter more for a single entry above its part. */
 const DOCUMENT_MAX = Math.ceil((SEGMENT_BYTES_MAX * 5) / 3)
 
-const not = (problem: string): Opening => ({ opened: false, problem })
+const unreadable = (problem: string): Opening => ({ opened: false, problem })
 
 export async function openSegment(
   device: Pick<Device, 'id'>,
@@ -73,22 +73,22 @@ export async function openSegment(
   document: string,
   giveWay: GiveWay = () => undefined,
 ): Promise<Opening> {
-  if (document.length > DOCUMENT_MAX) return not(`The segment is longer than ${DOCUMENT_MAX} characters.`)
+  if (document.length > DOCUMENT_MAX) return unreadable(`The segment is longer than ${DOCUMENT_MAX} characters.`)
   const key = importPublicKey(publicKey)
   if (key === undefined) throw new Error('invariant: the key of a device was usable when it was registered')
   const text = await openDocument('segment', document, key)
-  if (text === undefined) return not('The segment is not signed by this device.')
+  if (text === undefined) return unreadable('The segment is not signed by this device.')
   await giveWay()
   const payload = parseJson(text)
   await giveWay()
   const parsed = await parseLists(segment, payload, { lists: SEGMENT_LISTS, root: 'segment', giveWay })
-  if (!parsed.parsed) return not(parsed.problem)
+  if (!parsed.parsed) return unreadable(parsed.problem)
   const { data } = parsed
-  if (data.deviceId !== device.id) return not('The segment is of another device.')
+  if (data.deviceId !== device.id) return unreadable('The segment is of another device.')
 
   const { epoch, final, clock, backlog, grantTerm, policies, sessions } = data
   const { entries, problem } = await openEntries(data.entries, 'segment.entries', giveWay)
-  if (problem !== undefined) return not(problem)
+  if (problem !== undefined) return unreadable(problem)
   return {
     opened: true,
     segment: {

@@ -48,10 +48,10 @@ export async function receiveSegment(deps: Sync, tx: Transaction, opened: Opened
   return { ...result, suspension: device.suspension }
 }
 
-type Received = Pick<MergeContext, 'deps' | 'tx' | 'device' | 'segment' | keyof Moment>
+type ReceiveContext = Pick<MergeContext, 'deps' | 'tx' | 'device' | 'segment' | keyof Moment>
 
 async function receiveUnderLocks(
-  received: Received,
+  received: ReceiveContext,
   known: Epoch | undefined,
   sessions: MergeContext['sessions'],
   { proofs, rules }: Shown,
@@ -82,7 +82,7 @@ async function carryOut(
   const { tx, epoch, present } = context
   switch (outcome.kind) {
     case 'MERGE':
-      return mergeNext(context, outcome.grants)
+      return mergeNext(context, outcome.mayGrant)
     case 'REPEAT':
       await noteContact(tx, epoch, present)
       return { accepted: true, answer: storedAnswer(recorded), unbilled: null }
@@ -114,7 +114,7 @@ async function respond({ deps, epoch }: MergeContext, outcome: 'KNOWN' | 'BEHIND
 
 /** Of an epoch that a restored cloud lost. Undefined: the number is implausible. */
 async function recreateEpoch(
-  received: Received,
+  received: ReceiveContext,
 ): Promise<{ readonly device: Device; readonly epoch: Epoch } | undefined> {
   const { tx, device, segment } = received
   const number = segment.epoch

@@ -25,7 +25,7 @@ export interface SegmentHeader {
 }
 
 export type MergeOutcome =
-  | { readonly kind: 'MERGE'; readonly grants: boolean }
+  | { readonly kind: 'MERGE'; readonly mayGrant: boolean }
   | { readonly kind: 'REPEAT' }
   | { readonly kind: 'KNOWN' }
   | { readonly kind: 'BEHIND' }
@@ -66,11 +66,11 @@ export function receive(
   if (state.status === 'CLOSED') {
     if (!state.carriedOn || !saysNothingNew(entries)) return { kind: 'FORK' }
     if (isFar) return { kind: 'BEHIND' }
-    return follows ? { kind: 'MERGE', grants: false } : { kind: 'FORK' }
+    return follows ? { kind: 'MERGE', mayGrant: false } : { kind: 'FORK' }
   }
   if (isFar) return { kind: 'BEHIND' }
   if (!follows || entries.kind === 'CONTRADICTS') return { kind: 'FORK' }
-  return { kind: 'MERGE', grants: state.status === 'ACTIVE' }
+  return { kind: 'MERGE', mayGrant: state.status === 'ACTIVE' }
 }
 
 function saysNothingNew(entries: ChainFit): boolean {

@@ -247,10 +247,14 @@ it('an entry is held until it is in the journal', async () => {
   bench.charge({ [A]: 1n })
   await nextTurn()
   expect(bench.answers[2]).toBe('write-behind')
-  expect([bench.commits.holds('"n":2'), bench.commits.holds('"n":3'), bench.begun.length]).toEqual([true, false, 1])
+  expect([bench.commits.hasPending('"n":2'), bench.commits.hasPending('"n":3'), bench.begun.length]).toEqual([
+    true,
+    false,
+    1,
+  ])
   const drained = bench.commits.drained()
   await bench.done()
-  expect([await drained, bench.commits.holds('"n":2')]).toEqual([true, false])
+  expect([await drained, bench.commits.hasPending('"n":2')]).toEqual([true, false])
 })
 
 describe('a charge', () => {

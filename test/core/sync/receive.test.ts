@@ -58,8 +58,8 @@ const contradiction: ChainFit = { kind: 'CONTRADICTS' }
 describe('what a segment is', () => {
   const next = { seq: 8, hash: 'h8', previousHash: 'h7' }
   const cases: [string, EpochState, Parameters<typeof receive>[1], string | null, MergeOutcome][] = [
-    ['the next one of the current epoch is merged', active, next, null, { kind: 'MERGE', grants: true }],
-    ['the next one of a fenced one is merged without grants', fenced, next, null, { kind: 'MERGE', grants: false }],
+    ['the next one of the current epoch is merged', active, next, null, { kind: 'MERGE', mayGrant: true }],
+    ['the next one of a fenced one is merged without grants', fenced, next, null, { kind: 'MERGE', mayGrant: false }],
     [
       'the last one again gets the stored answer',
       active,
@@ -88,8 +88,8 @@ describe('what a segment is', () => {
   })
 
   const late: [string, EpochState, Parameters<typeof receive>[1], ChainFit, MergeOutcome][] = [
-    ['is merged while more may come', carriedOn, next, nothingNew, { kind: 'MERGE', grants: false }],
-    ['is merged without effect after that', closedLater, next, nothingNew, { kind: 'MERGE', grants: false }],
+    ['is merged while more may come', carriedOn, next, nothingNew, { kind: 'MERGE', mayGrant: false }],
+    ['is merged without effect after that', closedLater, next, nothingNew, { kind: 'MERGE', mayGrant: false }],
     ['is a fork when it has entries behind the end', closedLater, next, news, { kind: 'FORK' }],
     ['is a fork when its entries are others', closedLater, next, contradiction, { kind: 'FORK' }],
     ['is a fork when its entries are others, while more may come', carriedOn, next, contradiction, { kind: 'FORK' }],
@@ -103,7 +103,7 @@ describe('what a segment is', () => {
       fenced,
       next,
       detached,
-      { kind: 'MERGE', grants: false },
+      { kind: 'MERGE', mayGrant: false },
     ],
   ]
   it.each(late)('a segment whose entries a later epoch may have delivered %s', (_name, state, header, fit, outcome) => {

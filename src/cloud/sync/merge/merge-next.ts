@@ -48,14 +48,14 @@ import {
 import { reportedOf } from './unbilled.ts'
 import { movesOf, requirePlausible, splitEntries, unknownAccount, writeMerge } from './write-merge.ts'
 
-/** @param grants the epoch is current: it can earn grants and return tokens */
-export async function mergeNext(context: MergeContext, grants: boolean): Promise<MergeResult> {
+/** @param mayGrant the epoch is current: it can earn grants and return tokens */
+export async function mergeNext(context: MergeContext, mayGrant: boolean): Promise<MergeResult> {
   const { deps, tx, device, epoch, now } = context
-  const inputs = await lockAndRead(context, grants)
+  const inputs = await lockAndRead(context, mayGrant)
   const underRules: MergeUnderRules = { ...context, rules: inputs.rules }
 
   const unbilled = await mergeUndelivered(underRules, inputs.served)
-  const merge = mergeInto(underRules, inputs.known, grants)
+  const merge = mergeInto(underRules, inputs.known, mayGrant)
   if (!merge.merged) return rejectInconsistent(underRules, merge)
   const billed = await bill(underRules, inputs, merge.changes)
   if ('problem' in billed) return reject(context, billed.problem, billed.details)
@@ -69,7 +69,7 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   const next = epochAfter(underRules, merge)
   const answer = context.proof?.document ?? (await signAnswer(deps, answerTo(underRules, next, unbilled, renewal)))
   await tx.edge.epochs.save({ ...next, term: renewal?.grant.term ?? epoch.term }, epoch)
-  await saveReceived(context, answer, grants && renewal?.releasing !== true)
+  await saveReceived(context, answer, mayGrant && renewal?.releasing !== true)
   await deps.heartbeat(tx, device, now, context.sessions)
   return { accepted: true, answer, unbilled }
 }
@@ -90,10 +90,10 @@ interface MergeInputs {
   readonly served: readonly AccountId[]
 }
 
-async function lockAndRead(context: MergeContext, grants: boolean): Promise<MergeInputs> {
+async function lockAndRead(context: MergeContext, mayGrant: boolean): Promise<MergeInputs> {
   const { device, segment, now } = context
   // A segment answered before a restore had its grant: repeat that response.
-  const continues = grants && !segment.final && context.proof === null
+  const continues = mayGrant && !segment.final && context.proof === null
   const topUps = continues && device.suspension === null ? segment.topUps : NO_TOP_UPS
   const { rules, records: listed, limited } = await lockRulesAndRead(context, topUps, continues)
   const grantable = grantableAt(rules, now)
@@ -306,7 +306,7 @@ function accountsToReport(
 function mergeInto(
   { rules, device, epoch, segment, fit }: MergeUnderRules,
   known: ReadonlyMap<AccountId, DeviceAccountRecord>,
-  grants: boolean,
+  mayGrant: boolean,
 ): Merge {
   const { received } = segment
   const { status, lastEntry, entryHead } = epoch
@@ -314,7 +314,7 @@ function mergeInto(
   const news = fit.kind === 'CONTINUES' ? withoutKnown(received, fit.known) : received
   return mergeSegment(epoch, known, news, {
     instances: new Set(device.instanceIds),
-    returns: grants,
+    returns: mayGrant,
     closes: segment.final && !epoch.forked,
     grantTaken: segment.grantTerm > 0 && segment.grantTerm >= epoch.term,
     grantsForgotten: epoch.grantsForgotten,

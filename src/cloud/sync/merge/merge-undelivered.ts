@@ -39,7 +39,7 @@ export async function mergeUndelivered(context: Context, also: readonly AccountI
   if (undeliveredRange.epoch >= epoch.number) {
     return unbilledIn(context, epoch, count, unbilledOf({ misplaced: count }))
   }
-  const known = await earlier(context, undeliveredRange.epoch)
+  const known = await earlierEpoch(context, undeliveredRange.epoch)
   if (!undeliveredRange.isChained) return unbilledIn(context, known, count, unbilledOf({ broken: count }))
   const sound = soundStart(undeliveredRange, new Set(device.instanceIds))
   await tx.accounts.lock([...new Set([...accountsOf(undeliveredRange, sound, device.instanceIds), ...also])])
@@ -73,13 +73,13 @@ function accountsOf(
 }
 
 /** A restored cloud may not know the epoch. */
-async function earlier(context: Context, number: number): Promise<Epoch> {
+async function earlierEpoch(context: Context, number: number): Promise<Epoch> {
   const { tx, device } = context
   const known = await tx.edge.epochs.get(device.id, number)
   if (known !== undefined) return known
-  const learned = fenced({ ...newEpoch(device.id, number, context), grantsForgotten: true }, 'SUPERSEDED', context)
-  await tx.edge.epochs.insert(learned)
-  return learned
+  const recreated = fenced({ ...newEpoch(device.id, number, context), grantsForgotten: true }, 'SUPERSEDED', context)
+  await tx.edge.epochs.insert(recreated)
+  return recreated
 }
 
 /** The entries before the first unreadable or inconsistent one: later entries build on its unknown effect. */
