@@ -182,7 +182,8 @@ function menuOf(view: Pick<View, 'root' | 'path' | 'instance' | 'instances'>): H
 }
 
 function isAt(path: string, to: string): boolean {
-  return to === '' ? path === '' || path === '/' : path === to || path.startsWith(`${to}/`)
+  if (to === '') return path === '' || path === '/' || path.startsWith('/instances/')
+  return path === to || path.startsWith(`${to}/`)
 }
 
 /** A link inside of the console, which keeps the chosen instance. */
