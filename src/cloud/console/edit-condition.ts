@@ -6,7 +6,8 @@ import { parseJson } from '../../protocol/parse-json.ts'
 import { conditionsBody } from '../../protocol/service/conditions.ts'
 import { patchConditions } from '../service-api/change-conditions.ts'
 import type { ConditionNode } from '../storage/records.ts'
-import { type Edit, formPart, refusalOf, textOf } from './edit.ts'
+import type { Store } from '../storage/store.ts'
+import { type Edit, createOnce, formPart, keyOf, refusalOf, textOf } from './edit.ts'
 import { type Fields, type Problem, Inputs } from './inputs.ts'
 import { type Page, type View, hrefOf, ofInstance } from './page.ts'
 
@@ -15,12 +16,18 @@ export const CONDITION_EDIT: Edit = {
   next: '/rules',
   concerns: 'INSTANCE',
   needsConfirmation: true,
-  save: async ({ store, newId, instanceId, now }, fields) => {
+  save: async (deps, fields) => {
+    const { newId, instanceId, now } = deps
     if (fields['json'] !== undefined && parseJson(fields['json']) === undefined)
       return [{ field: 'json', text: 'is not JSON, or is nested too deeply' }]
     const parsed = conditionsBody.safeParse([conditionOf(fields)])
     if (!parsed.success) return [problemIn(parsed.error, fields)]
-    await patchConditions({ store, newId }, instanceId, parsed.data, now)
+    const { data } = parsed
+    const save = (store: Store) => patchConditions({ store, newId }, instanceId, data, now)
+    if (textOf(fields, 'id') === undefined) {
+      return createOnce(deps, { thing: 'condition', key: fields['key'], request: [instanceId, data] }, save)
+    }
+    await save(deps.store)
     return []
   },
   refused: async (view, fields, problems) =>
@@ -31,7 +38,10 @@ export function editConditionPage(view: View): Promise<Page> {
   const { reader, query } = view
   const { condition, as } = query
   return ofInstance(view, condition === undefined ? 'New condition' : 'Condition', async ({ id }) => {
-    if (condition === undefined) return conditionForm(view, as === 'json' ? { json: EXAMPLE } : {}, [])
+    if (condition === undefined) {
+      const key = keyOf(view)
+      return conditionForm(view, as === 'json' ? { key, json: EXAMPLE } : { key }, [])
+    }
     const node = await reader.conditions.get(id, condition)
     if (node === undefined) throw new CodedError('NOT_FOUND', `There is no condition ${condition}.`)
     return conditionForm(view, fieldsOf(node), [])
@@ -101,7 +111,9 @@ function conditionForm(view: View, fields: Fields, problems: readonly Problem[])
   ${
     isNew && fields['json'] === undefined
       ? html`<p>
-          <a href="${hrefOf(view, CONDITION_EDIT.path, { as: 'json' })}">Combine conditions with AND, OR and NOT</a>
+          <a href="${hrefOf(view, CONDITION_EDIT.path, { as: 'json', key: inputs.value('key') })}"
+            >Combine conditions with AND, OR and NOT</a
+          >
         </p>`
       : ''
   }`

@@ -1,10 +1,7 @@
-/** The form for a new instance. It has a key, so that an instance is created once if the form is sent twice. */
 import { type Html, html } from '../../html/html.ts'
 import { instanceBody } from '../../protocol/service/instances.ts'
-import { CodedError } from '../../protocol/errors.ts'
 import { createInstance } from '../service-api/create-instance.ts'
-import { claimOf } from '../service-api/idempotency-key.ts'
-import { type Edit, formPart, refusalOf, textOf } from './edit.ts'
+import { type Edit, createOnce, formPart, keyOf, refusalOf, textOf } from './edit.ts'
 import { type Fields, type Problem, Inputs } from './inputs.ts'
 import type { Page, View } from './page.ts'
 
@@ -13,8 +10,8 @@ export const INSTANCE_EDIT: Edit = {
   next: '',
   concerns: 'ACCOUNT',
   needsConfirmation: false,
-  save: async ({ store, editor, otherCellOf, newId, now, present }, fields) => {
-    const { key = '' } = fields
+  save: async (deps, fields) => {
+    const { otherCellOf, newId, now } = deps
     const parsed = instanceBody.safeParse({
       shortName: textOf(fields, 'shortName'),
       accountId: textOf(fields, 'accountId'),
@@ -25,14 +22,9 @@ export const INSTANCE_EDIT: Edit = {
     if (cell !== null)
       return [{ field: 'accountId', text: `belongs to the cell ${cell}. Use the console of that cell.` }]
     const request = [shortName, accountId]
-    const once = claimOf(editor, { concerned: 'instances', key, request, created: present })
-    try {
-      await createInstance(store, { id: newId(), shortName, accountId }, now, once)
-      return []
-    } catch (error) {
-      if (error instanceof CodedError && error.code === 'IDEMPOTENCY_CONFLICT') return [CREATED]
-      throw error
-    }
+    return createOnce(deps, { thing: 'instance', key: fields['key'], request }, (store) =>
+      createInstance(store, { id: newId(), shortName, accountId }, now),
+    )
   },
   refused: async (view, fields, problems) => ({
     title: 'The instance was not created',
@@ -40,18 +32,13 @@ export const INSTANCE_EDIT: Edit = {
   }),
 }
 
-const CREATED: Problem = {
-  field: null,
-  text: 'This form has already created an instance with another name or account. For one more, open a new form in the overview.',
-}
-
 export async function editInstancePage(view: View): Promise<Page> {
-  return { title: 'New instance', content: instanceForm(view, { key: view.newId() }, []) }
+  return { title: 'New instance', content: instanceForm(view, { key: keyOf(view) }, []) }
 }
 
 function instanceForm(view: View, fields: Fields, problems: readonly Problem[]): Html {
   const inputs = new Inputs(fields, problems)
-  const content = html`${inputs.hidden('key')} ${inputs.input({ name: 'shortName', label: 'Name' }, html`required`)}
+  const content = html`${inputs.input({ name: 'shortName', label: 'Name' }, html`required`)}
   ${inputs.input({ name: 'accountId', label: 'Customer account' }, html`required`)}`
   const note = 'An instance cannot be renamed or deleted. The first one of an account is its default instance.'
   return formPart(view, INSTANCE_EDIT, { title: 'Details', inputs, content, note })

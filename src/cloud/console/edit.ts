@@ -5,8 +5,10 @@ import { section } from '../../html/section.ts'
 import { parseDecimal } from '../../core/pricing/amount.ts'
 import { CodedError, firstIssue } from '../../protocol/errors.ts'
 import { type RuleDeps, ofRevision } from '../policy/bump-policy-revision.ts'
+import { claimOf } from '../service-api/idempotency-key.ts'
 import { type Administrator, scopeWith } from '../service-api/principal.ts'
 import type { Store } from '../storage/store.ts'
+import { withTransactions } from '../storage/with-transactions.ts'
 import type { Fields, Inputs, Problem } from './inputs.ts'
 import { type Page, type View, confirmation, formTokenField, hrefOf } from './page.ts'
 
@@ -57,8 +59,8 @@ export function formPart(
     'edit',
     title,
     html`${inputs.problems()}
-      <form method="post" action="${hrefOf(view, path)}">
-        ${formTokenField(view)}
+      <form method="post" action="${hrefOf(view, path, { key: inputs.value('key') })}">
+        ${formTokenField(view)} ${inputs.value('key') === '' ? '' : inputs.hidden('key')}
         ${concerns === 'INSTANCE' ? html`<input type="hidden" name="revision" value="${String(view.revision)}" />` : ''}
         ${content} ${needsConfirmation ? confirmation('Yes, save it. Devices get the change with their next sync') : ''}
         <button>Save</button>
@@ -66,6 +68,43 @@ export function formPart(
       </form>
       <p class="soft">${note}</p>`,
   )
+}
+
+/**
+ * The form for something new, of which the cloud chooses the id. The address has a key: a browser that goes back to the
+ * form, or loads it again, sends the same key, and {@link createOnce} creates one thing.
+ */
+export function newFormHref(view: View, { path }: Pick<Edit, 'path'>): string {
+  return hrefOf(view, path, { key: view.newId() })
+}
+
+/** For a link without a key, such as one that a person types, the form has a new one. */
+export function keyOf({ query, newId }: Pick<View, 'query' | 'newId'>): string {
+  return query['key'] ?? newId()
+}
+
+/** @param thing such as `instance` @param request what the form says about it */
+export function createOnce(
+  { store, editor, present }: Pick<EditDeps, 'store' | 'editor' | 'present'>,
+  {
+    thing,
+    key = '',
+    request,
+  }: { readonly thing: string; readonly key: string | undefined; readonly request: readonly unknown[] },
+  create: (store: Store) => Promise<unknown>,
+): Promise<readonly Problem[]> {
+  const claim = claimOf(editor, { concerned: `console ${thing}`, key, request, created: present })
+  return store.transaction(async (tx) => {
+    if (await tx.idempotency.add({ ...claim, answer: '' })) {
+      await create(withTransactions(store, (work) => work(tx)))
+      return []
+    }
+    const stored = (await tx.idempotency.find([claim.scope])).get(claim.scope)
+    if (stored === undefined) throw new Error('invariant: what prevents a second form can be read')
+    if (stored.requestHash === claim.requestHash) return []
+    const text = `This form has already created one ${thing}, with other values. Check the list. For one more, open a new form.`
+    return [{ field: null, text }]
+  })
 }
 
 /** What is wrong with the body that a form makes. @param fieldOf name of the input, by the path in the body */
@@ -131,7 +170,11 @@ export function rowsIn(fields: Fields, field: string, max: number): readonly num
   throw new CodedError('CONSOLE_FORM_REFUSED', `The form has ${rows.length} rows, and takes up to ${max + EMPTY_ROWS}.`)
 }
 
+const NOT_CONFIRMED =
+  'The database did not confirm the change, so it may or may not be saved. Save the form again: nothing is created twice. (OUTCOME_UNKNOWN)'
+
 export function problemOf(error: unknown): Problem {
+  if (error instanceof CodedError && error.code === 'OUTCOME_UNKNOWN') return { field: null, text: NOT_CONFIRMED }
   if (error instanceof CodedError && ['BAD_REQUEST', 'CONFLICT', 'RULES_CHANGED'].includes(error.code)) {
     return { field: null, text: `${error.message} (${error.code})` }
   }

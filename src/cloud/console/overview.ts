@@ -5,7 +5,7 @@ import { Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import { overdueBefore } from '../devices/terms.ts'
 import { CONTACT_TEXT } from './devices.ts'
-import { mayEdit } from './edit.ts'
+import { mayEdit, newFormHref } from './edit.ts'
 import { INSTANCE_EDIT } from './edit-instance.ts'
 import {
   type Page,
@@ -64,7 +64,7 @@ async function instancesPart(view: View): Promise<Html> {
 }
 
 function newInstanceLink(view: View): Html | string {
-  return mayEdit(view, INSTANCE_EDIT) ? html`<p><a href="${hrefOf(view, INSTANCE_EDIT.path)}">New instance</a></p>` : ''
+  return mayEdit(view, INSTANCE_EDIT) ? html`<p><a href="${newFormHref(view, INSTANCE_EDIT)}">New instance</a></p>` : ''
 }
 
 async function poolsPart(view: View, instanceId: string, recent: RecentUsage): Promise<Html> {

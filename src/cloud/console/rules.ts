@@ -2,7 +2,7 @@ import { tokensInWords } from '../../core/accounts/in-words.ts'
 import { type Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import type { Condition, NamedCondition } from '../../core/rules/policy.ts'
-import { mayEdit } from './edit.ts'
+import { mayEdit, newFormHref } from './edit.ts'
 import { ACTIONS_EDIT } from './edit-actions.ts'
 import { CONDITION_EDIT } from './edit-condition.ts'
 import { actionUses } from '../service-api/show-line-items.ts'
@@ -63,7 +63,7 @@ function conditionsPart(view: View, conditions: readonly NamedCondition[]): Html
     'Conditions',
     html`${tableOf('Conditions', ['Condition', 'Is met if'], rows)}
     ${rest > 0 ? html`<p class="soft">And ${rest} more: <code>tallygate conditions list</code>.</p>` : ''}
-    ${canEdit ? html`<p><a href="${hrefOf(view, CONDITION_EDIT.path)}">New condition</a></p>` : ''}`,
+    ${canEdit ? html`<p><a href="${newFormHref(view, CONDITION_EDIT)}">New condition</a></p>` : ''}`,
   )
 }
 

@@ -15,6 +15,8 @@ beforeEach(async () => {
 })
 afterEach(() => twin[Symbol.asyncDispose]())
 
+const linkIn = (page: string): string => /"[^"]*console([^"]*)">New instance</.exec(page)?.[1] ?? ''
+
 const listed = async (): Promise<unknown> =>
   pick((await twin.call('GET', '/provisioning/api/v1.1/instances')).body, 'content')
 
@@ -44,9 +46,25 @@ it('is created once if the form is sent twice', async () => {
   expect(sent.map(({ status }) => status)).toEqual([303, 303])
   expect(await listed()).toHaveLength(1)
   const changed = await browser.send(FORM, { ...form, shortName: 'Plant 9' })
-  expect([changed.status, changed.page]).toEqual([400, expect.stringContaining('has already created an instance')])
+  expect([changed.status, changed.page]).toEqual([400, expect.stringContaining('has already created one instance')])
   await browser.send(FORM, { ...(await browser.form(FORM)), ...NEW })
   expect(await listed()).toHaveLength(2)
+})
+
+it('is created once if a browser goes back to the form after the answer was lost', async () => {
+  const opened = linkIn((await browser.open('')).page)
+  const form = await browser.form(opened)
+  await browser.send(FORM, { ...form, ...NEW })
+  const again = await browser.form(opened)
+  expect((await browser.send(FORM, { ...again, ...NEW })).status).toBe(303)
+  expect(await listed()).toHaveLength(1)
+  const address = /action="[^"]*console([^"]*)"/.exec((await browser.open(opened)).page.split('<main')[1] ?? '')?.[1]
+  expect((await browser.form(address ?? ''))['key']).toBe(form['key'])
+  expect(linkIn((await browser.open('')).page)).not.toBe(opened)
+})
+
+it('has Overview as the current entry of the menu', async () => {
+  expect((await browser.open(FORM)).page).toMatch(/console" aria-current="page">Overview</)
 })
 
 it('is not created with a problem, which the page shows beside the input', async () => {

@@ -1,9 +1,10 @@
 // Actions, conditions and rate tables that the forms of the console change.
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { mayCommand } from '../../../src/cloud/console/device-commands.ts'
-import { type Edit, mayEdit } from '../../../src/cloud/console/edit.ts'
+import { type Edit, mayEdit, problemOf } from '../../../src/cloud/console/edit.ts'
 import type { Administrator } from '../../../src/cloud/service-api/principal.ts'
 import type { Instance } from '../../../src/cloud/storage/records.ts'
+import { CodedError } from '../../../src/protocol/errors.ts'
 import { DAY, type Twin, openTwin, pick, text } from '../harness.ts'
 import { Browser, type Form } from './browse.ts'
 import { type Scene, furnish } from './scene.ts'
@@ -275,8 +276,13 @@ it('is offered only where the administrator may save it', async () => {
   }
 })
 
+it('says that a form can be saved again if the database did not confirm the commit', () => {
+  const error = new CodedError('OUTCOME_UNKNOWN', 'a commit was not confirmed.')
+  expect(problemOf(error).text).toContain('Save the form again: nothing is created twice.')
+})
+
 describe('a form', () => {
-  const NEW = { name: 'Night shift', property: 'shift', values: 'night' }
+  const NEW: Form = { name: 'Night shift', property: 'shift', values: 'night' }
   const CHANGED = 'The rules of this instance have changed since this form was opened.'
 
   it('that is sent twice is saved once', async () => {
@@ -286,6 +292,18 @@ describe('a form', () => {
     expect(sent.map(({ status }) => status).toSorted()).toEqual([303, 400])
     expect(sent.find(({ status }) => status === 400)?.page).toContain('If it was sent twice, its changes are saved.')
     expect(await conditions()).toHaveLength(before.length + 1)
+  })
+
+  it('creates one condition if a browser goes back to it after the answer was lost', async () => {
+    const before = await conditions()
+    const opened = /"[^"]*console([^"]*)">New condition</.exec((await browser.open('/rules')).page)?.[1] ?? ''
+    await browser.send('/rules/condition', { ...(await formOf(opened)), ...NEW })
+    const again = { ...(await formOf(opened)), ...NEW }
+    expect((await browser.send('/rules/condition', again)).status).toBe(303)
+    expect(await conditions()).toHaveLength(before.length + 1)
+    const other = await browser.send('/rules/condition', { ...again, values: 'day' })
+    expect([other.status, other.page]).toEqual([400, expect.stringContaining('has already created one condition')])
+    expect((await browser.open(opened)).page).toContain(`as=json&amp;key=${again['key'] ?? ''}`)
   })
 
   it('does not overwrite what was changed since it was opened, and can be saved again', async () => {
