@@ -3,6 +3,7 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { ALWAYS, newKeyPair, openTwin } from '../cloud/harness.ts'
+import { fakeService, readAdminKey } from './fake-service.ts'
 import { tallygate } from './outside.ts'
 
 const cells = (line = ''): readonly string[] => line.split(/ {2,}/)
@@ -107,4 +108,12 @@ test('the key of a client is limited to an instance, as the list shows', async (
   expect(await run('keys', 'set', shop, ...limits)).toMatchObject({ code: 0, out: 'shop\n' })
   const { out } = await run('keys', 'list')
   expect(out).toMatch(/^shop +Shop +client-key +Test /m)
+})
+
+test('a list without records needs no names', async () => {
+  const list = 'GET /dm/edge/api/v1/audit?size=100'
+  await using cloud = await fakeService('tcp', { [list]: { body: { records: [], next: null } } })
+  const args = ['audit', 'list', '--url', cloud.address, '--admin-key', '/admin.pem']
+  expect(await tallygate(args, { readText: readAdminKey })).toEqual({ code: 0, out: 'No records.\n', err: '' })
+  expect(cloud.asked).toHaveLength(1)
 })

@@ -73,8 +73,8 @@ async function list(flags: AuditFlags, io: Io): Promise<void> {
     records.push(...page.records)
     next = page.next
   } while (next !== null && records.length < flags.limit)
-  const names: Names =
-    flags.json === true ? new Map() : await namesFor(new Set(['instances', 'devices'] as const), service)
+  const named = flags.json === true ? [] : records.flatMap(namedIn)
+  const names = await namesFor(new Set(named), service)
   const rows = records.map(({ at, by: actor, action: change, ...object }) => [
     new Date(at).toISOString(),
     actorText(actor),
@@ -86,6 +86,14 @@ async function list(flags: AuditFlags, io: Io): Promise<void> {
   const lines = table(['AT', 'BY', 'CHANGE', 'OBJECT', 'CALLER', 'DETAIL'], rows, 'No records.', widthFor(flags, io))
   writeLines(io.stdout, flags.json === true ? records.map(jsonLine) : lines)
   if (next !== null) io.stderr.write(`There are more records: repeat the command with --before ${next}\n`)
+}
+
+/** The lists that have the names of its objects. */
+function namedIn({ instanceId, deviceId }: AuditRow): readonly ('instances' | 'devices')[] {
+  return [
+    ...(instanceId === null ? [] : (['instances'] as const)),
+    ...(deviceId === null ? [] : (['devices'] as const)),
+  ]
 }
 
 type AuditRow = z.infer<typeof auditList>['records'][number]
