@@ -13,9 +13,9 @@ import { collect } from './collect.ts'
 import { columns, instantText, jsonLine, writeLines } from './lines.ts'
 import { instanceInWords } from './local-agent.ts'
 import type { Io } from './io.ts'
-import { listRules } from './nouns/actions.ts'
+import { actionsOf } from './nouns/actions.ts'
 import { valueText } from './nouns/noun.ts'
-import { type Row, Service } from './nouns/service.ts'
+import { Service } from './nouns/service.ts'
 
 interface Flags extends AdministratorFlags {
   readonly session?: string
@@ -172,18 +172,18 @@ const NO_NAMES: ReadonlyMap<string, string> = new Map()
 
 /** By the id of the action; none where the rules cannot be read. Two actions of a line item can have one name, so the id goes with it. */
 async function actionNames(client: HttpClient, { outstanding }: DeviceState): Promise<ReadonlyMap<string, string>> {
-  const accounts = outstanding.map(({ account }) => parseAccount(account))
-  const instanceIds = new Set(accounts.flatMap((each) => (each?.kind === 'action' ? [each.instanceId] : [])))
+  const lineItems = new Map<string, Set<string>>()
+  for (const { account } of outstanding) {
+    const parsed = parseAccount(account)
+    if (parsed?.kind !== 'action') continue
+    lineItems.set(parsed.instanceId, (lineItems.get(parsed.instanceId) ?? new Set()).add(parsed.lineItemId))
+  }
   const service = new Service(client)
   const names = new Map<string, string>()
-  for (const instanceId of instanceIds) {
-    for (const { actions } of await listRules(service, { instanceId }).catch(() => [])) {
-      for (const { id, name, condition, conditionId } of actions as readonly Row[]) {
-        const known = [valueText(name), condition === conditionId ? '' : valueText(condition)].find(
-          (text) => text !== '',
-        )
-        if (known !== undefined) names.set(valueText(id), `${known} (${valueText(id)})`)
-      }
+  for (const [instanceId, lineItemIds] of lineItems) {
+    for (const { id, name, condition, conditionId } of await actionsOf(service, instanceId, lineItemIds)) {
+      const known = [valueText(name), condition === conditionId ? '' : valueText(condition)].find((text) => text !== '')
+      if (known !== undefined) names.set(valueText(id), `${known} (${valueText(id)})`)
     }
   }
   return names

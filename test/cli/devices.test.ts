@@ -263,7 +263,7 @@ test('the accounts of a device have the names of their actions, or of their cond
   await using twin = await fakeService('tcp', {
     [`GET /dm/edge/api/v1/devices/${one.id}`]: { body: device(1, { outstanding }) },
     [`${rules}/conditions`]: { body: [{ id: 'c1', name: 'Sales' }] },
-    [`${rules}/line-items/actions?next=0`]: { body: [{ lineItems: [{ lineItemId: 'ACT-1', actions }], next: 0 }] },
+    [`${rules}/line-items/ACT-1/actions`]: { body: actions },
   })
   const { out } = await devices(twin.address, 'show', one.id)
   for (const text of [`Night shift (${first})`, `Sales (${second})`, `${third} `]) {

@@ -26,6 +26,21 @@ export async function listRules(service: Service, { instanceId }: Scope): Promis
     .filter(({ actions }) => actions.length > 0)
 }
 
+/** Of these line items, as far as they can be read. */
+export async function actionsOf(
+  service: Service,
+  instanceId: string,
+  lineItemIds: Iterable<string>,
+): Promise<readonly Row[]> {
+  const conditions = await conditionsOf(service, instanceId).catch(() => [])
+  const found: Row[] = []
+  for (const lineItemId of lineItemIds) {
+    const path = `/api/v1.1/instances/${instanceId}/line-items/${encodeURIComponent(lineItemId)}/actions`
+    found.push(...named(await service.rows(path).catch(() => []), conditions))
+  }
+  return found
+}
+
 /** With the names of their conditions. */
 function named(actions: readonly Row[], conditions: readonly Row[]): readonly Row[] {
   const names = new Map(conditions.map(({ id, name }) => [id, name ?? id]))
