@@ -343,7 +343,7 @@ export const ERRORS = catalogue({
   TOTALS_TOO_MANY: {
     meaning: 'The usage has more different totals than the command keeps in memory.',
     remedy:
-      'Select less with --from, --to or --instance, use fewer columns in --by, or add up the records of `tallygate usage export` in a database.',
+      'Select less with --since, --until or --instance, use fewer columns in --by, or add up the records of `tallygate usage export` in a database.',
     exit: 65,
   },
   FILE_INVALID: {

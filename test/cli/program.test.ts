@@ -106,7 +106,7 @@ test.each([
   const directory = mkdtempSync(join(tmpdir(), 'tallygate-'))
   onTestFinished(() => rmSync(directory, { recursive: true }))
   const world = { now: () => Date.UTC(2026, 0, 1) }
-  const before = args[0] === 'usage' ? ['--before', '2026-01-01'] : []
+  const before = args[0] === 'usage' ? ['--until', '2026-01-01'] : []
   const { err } = await tallygate([...args, ...before, '--store-path', directory], world)
   expect([err, readdirSync(directory)]).toEqual([expect.stringMatching(message), []])
 })

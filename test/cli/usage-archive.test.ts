@@ -32,7 +32,7 @@ const run = (args: readonly string[], env: Record<string, string> = {}): Promise
 const exported = (...args: readonly string[]) =>
   run(['export', '--url', twin.cloud.address, '--admin-key', twin.cloud.administrationKeyFile, ...args])
 const archive = (to: string, env: Record<string, string> = {}, before = twin.now + 1) =>
-  run(['archive', '--to', to, '--before', String(before), '--store-path', twin.settings.store.path], env)
+  run(['archive', '--to', to, '--until', String(before), '--store-path', twin.settings.store.path], env)
 /** @param env of the commands that use the place */
 const moves = async (place: string, env: Record<string, string> = {}): Promise<void> => {
   const [csv, lines] = [await exported(), await exported('--format', 'ndjson')]
@@ -84,7 +84,7 @@ describe('tallygate usage archive', () => {
   })
 
   it('says what is missing', async () => {
-    expect((await run(['archive', '--before', '2026-01-01'])).err).toContain('usage.archive')
+    expect((await run(['archive', '--until', '2026-01-01'])).err).toContain('usage.archive')
     expect((await run(['archive', '--to', folder])).err).toContain('usage.retention')
     expect((await run(['archive', 'verify', folder])).err).toContain(
       `ARCHIVE_UNAVAILABLE: ${folder} contains no archive`,
@@ -100,7 +100,7 @@ describe('tallygate usage archive', () => {
     expect((await run(['export', '--from-archive', folder, '--instance', 'Lab'])).err).toContain(
       '--instance takes an id',
     )
-    const nowhere = ['--to', folder, '--before', '2026-01-01', '--store-path', join(folder, 'none')]
+    const nowhere = ['--to', folder, '--until', '2026-01-01', '--store-path', join(folder, 'none')]
     expect((await run(['archive', ...nowhere])).err).toContain('does not exist')
     expect(existsSync(join(folder, 'none'))).toBe(false)
     expect((await archive('s3://usage/a')).err).toContain('s3.access_key_id')

@@ -43,8 +43,8 @@ test('each night’s export holds what is new since the last one, and prints the
   expect(second).toMatchObject({ code: 0, err: `next cursor: ${2n * USAGE_ROW_POSITIONS}\n` })
   expect(JSON.parse(second.out)).toMatchObject({ count: 2, tokens: 6, cursor: String(2n * USAGE_ROW_POSITIONS) })
   const day = new Date(twin.now).toISOString().slice(0, 10)
-  expect((await exported(twin.cloud.address, ['--from', day, '--format', 'ndjson'], key, twin.now)).out).not.toBe('')
-  expect((await exported(twin.cloud.address, ['--to', day, '--format', 'ndjson'], key, twin.now)).out).toBe('')
+  expect((await exported(twin.cloud.address, ['--since', day, '--format', 'ndjson'], key, twin.now)).out).not.toBe('')
+  expect((await exported(twin.cloud.address, ['--until', day, '--format', 'ndjson'], key, twin.now)).out).toBe('')
 })
 
 test('an export that is cut off leaves the file of the one before, and prints no cursor', async () => {
@@ -73,12 +73,12 @@ test('a file that cannot be written is OUTPUT_UNWRITABLE, exit code 73', async (
 })
 
 test.each([
-  ['--from', 'yesterday'],
-  ['--from', '2026-02-30'],
-  ['--to', '2026-04-31T00:00Z'],
-  ['--from', '2026'],
-  ['--from', '20260501'],
-  ['--from', '1780000000'],
+  ['--since', 'yesterday'],
+  ['--since', '2026-02-30'],
+  ['--until', '2026-04-31T00:00Z'],
+  ['--since', '2026'],
+  ['--since', '20260501'],
+  ['--since', '1780000000'],
   ['--after', 'x'],
   ['--format', 'xml'],
 ])('%s %s is USAGE', async (flag, value) => {
@@ -87,7 +87,7 @@ test.each([
 
 test('the beginning of time, a leap day and an instant of its own zone are times', async () => {
   for (const time of ['0', '1780000000000', '2028-02-29', '2026-05-01T00:30:00.5+02:00']) {
-    expect((await exported('http://127.0.0.1:1/dm', ['--from', time])).code, time).toBe(69)
+    expect((await exported('http://127.0.0.1:1/dm', ['--since', time])).code, time).toBe(69)
   }
 })
 
@@ -151,11 +151,11 @@ test('totals add up the tokens of a time by instance, line item and item, withou
     ['LARGE', 'Scan', '1', '0.000001'],
     ['SMALL', 'Print', '2', '4'],
   ])
-  const ofTomorrow = await totals('--from', String(tomorrow), '--by', 'requester', '--json')
+  const ofTomorrow = await totals('--since', String(tomorrow), '--by', 'requester', '--json')
   expect(JSON.parse(ofTomorrow.out)).toEqual({
     ...{ consumerType: 'user', consumerId: 'ben', records: 3, tokens: 3.000_001 },
   })
-  expect(await totals('--to', String(START - DAY))).toMatchObject({ code: 0, out: 'No usage.\n' })
+  expect(await totals('--until', String(START - DAY))).toMatchObject({ code: 0, out: 'No usage.\n' })
   expect((await totals('--by', 'item,price')).err).toContain('Use different columns of account, instance, ')
 })
 
@@ -181,7 +181,7 @@ test('totals end at their limit, however many requesters there are', async () =>
   const totals = ['usage', 'totals', '--by', 'requester', '--url', address, '--admin-key', '/admin.pem']
   const { code, out, err } = await tallygate(totals, { readText: readAdminKey })
   expect({ code, out }).toEqual({ code: 65, out: '' })
-  expect(err).toContain('TOTALS_TOO_MANY: There are more than 100000 totals by requester. Select less with --from,')
+  expect(err).toContain('TOTALS_TOO_MANY: There are more than 100000 totals by requester. Select less with --since,')
 })
 
 function usageLineOf(consumerId: string): string {

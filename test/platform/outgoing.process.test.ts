@@ -106,7 +106,7 @@ it('reaches PostgreSQL', async () => {
   onTestFinished(() => void database.close())
   const url = `postgres://user@127.0.0.1:${(database.address() as AddressInfo).port}/name?sslmode=require`
   const archives = join(directory, 'archives')
-  const said = tallygate(['usage', 'archive', '--db', url, '--to', archives, '--before', '2026-01-01'])
+  const said = tallygate(['usage', 'archive', '--db', url, '--to', archives, '--until', '2026-01-01'])
   expect(await handshake.promise).toBe('trusted')
   // The driver warns about other modes than verify-full.
   expect(await said).not.toContain('WARNING')

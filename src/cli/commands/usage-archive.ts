@@ -19,17 +19,17 @@ export function archiveCommand(io: Io): Command {
     )
     .option('--to <place>', 'directory or s3://bucket/prefix (default: usage.archive)')
     .option(
-      '--before <time>',
-      'what was written before this time, such as 2026-05-01T08:00Z (default: now minus usage.retention)',
+      '--until <time>',
+      'only records written before this time, such as 2026-05-01T08:00Z (default: now minus usage.retention)',
       timeArgument,
     )
-    .action(async (flags: { to?: string; before?: number }) => {
+    .action(async (flags: { to?: string; until?: number }) => {
       const settings = settingsOf(archive, cloudOptions, io)
       const place = flags.to ?? settings.usage.archive
       if (place === null) throw new CodedError('USAGE', 'Give --to, or the setting usage.archive.')
       const { retention } = settings.usage
-      const before = flags.before ?? (retention === 0 ? null : io.now() - retention)
-      if (before === null) throw new CodedError('USAGE', 'Give --before, or the setting usage.retention.')
+      const before = flags.until ?? (retention === 0 ? null : io.now() - retention)
+      if (before === null) throw new CodedError('USAGE', 'Give --until, or the setting usage.retention.')
       await writeArchives(settings, place, before, io)
     })
   archive

@@ -18,8 +18,8 @@ import { writeFileAtomically } from '../atomic-write.ts'
 
 interface RecordsFlags extends AdministratorFlags {
   readonly instance?: string
-  readonly from?: number
-  readonly to?: number
+  readonly since?: number
+  readonly until?: number
   readonly after?: string
   readonly fromArchive?: string
 }
@@ -62,8 +62,8 @@ export function command(io: Io): Command {
 function withRecordsFlags(command: Command): Command {
   return withAdministratorFlags(command)
     .option('--instance <name>', 'only records of this instance: its name or id')
-    .option('--from <time>', 'only usage at or after this time, such as 2026-05-01T08:00Z', timeArgument)
-    .option('--to <time>', 'only usage before this time', timeArgument)
+    .option('--since <time>', 'only usage at or after this time, such as 2026-05-01T08:00Z', timeArgument)
+    .option('--until <time>', 'only usage before this time', timeArgument)
     .option(
       '--from-archive <place>',
       'read the archive in this directory or s3:// address, without the cloud; --instance takes an id',
@@ -81,13 +81,13 @@ async function withRecords(
   using client = await administrator(flags, io)
   const service = new Service(client)
   const instanceId = flags.instance === undefined ? null : await service.instanceId(flags.instance)
-  const { from, to, after } = flags
+  const { since: from, until: to, after } = flags
   await use(await service.exportUsage({ format, instanceId, from, to, after }), service)
 }
 
 async function archivedRecords(
   place: string,
-  { instance, after, from, to }: RecordsFlags,
+  { instance, after, since, until }: RecordsFlags,
   format: UsageFormat,
   io: Io,
 ): Promise<ExportedUsage> {
@@ -98,8 +98,8 @@ async function archivedRecords(
   return exportArchive(await archiveAt(place, foundSettings(cloudOptions, io)), {
     after: after === undefined ? 0n : BigInt(after),
     instanceId: instance?.toLowerCase() ?? null,
-    from: from ?? null,
-    to: to ?? null,
+    from: since ?? null,
+    to: until ?? null,
     format,
   })
 }

@@ -306,7 +306,7 @@ export const NOUNS: readonly Noun[] = [
     examples: [
       'tallygate usage list --since 2026-05-01',
       'tallygate usage list --device press-7 --refused',
-      'tallygate usage totals --from 2026-05-01 --to 2026-06-01',
+      'tallygate usage totals --since 2026-05-01 --until 2026-06-01',
       'tallygate usage export --out usage.csv',
     ],
     instance: 'any',

@@ -175,8 +175,8 @@ function restPart({ query, instance }: View): Html {
   const option = (name: string, value: string): string => ` --${name} ${value}`
   const options = [
     instance === null ? '' : option('instance', instance.id),
-    from === null ? '' : option('from', new Date(from).toISOString()),
-    to === null ? '' : option('to', new Date(to).toISOString()),
+    from === null ? '' : option('since', new Date(from).toISOString()),
+    to === null ? '' : option('until', new Date(to).toISOString()),
   ]
   return html`<p class="problem">
     This time has more records. Totals of all: <code>tallygate usage totals${options.join('')}</code>

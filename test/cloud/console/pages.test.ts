@@ -429,7 +429,7 @@ describe('usage in a time', () => {
     await twin.start()
     const again = await Browser.signedIn(twin)
     const { page } = await again.open(`/usage?instance=${scene.instanceId}&${range}`)
-    const command = `tallygate usage totals --instance ${scene.instanceId} --from ${hour(0)}:00.000Z --to ${hour(8)}:00.000Z`
+    const command = `tallygate usage totals --instance ${scene.instanceId} --since ${hour(0)}:00.000Z --until ${hour(8)}:00.000Z`
     expect(page).toContain(command)
   })
 
