@@ -28,7 +28,6 @@ import {
   timeOf,
 } from './page.ts'
 import { sessionsTable } from './sessions.ts'
-import { RECORDS_MAX } from './usage.ts'
 
 const AUDIT_SHOWN = 10
 
@@ -107,7 +106,7 @@ function usageLinks(view: View, { id }: Device): Html {
   const refused = hrefOf(view, '/usage', { device: id, outcome: 'refused' })
   return html`<p>
     <a href="${hrefOf(view, '/usage', { device: id })}">Usage of this device</a>,
-    <a href="${refused}">its refused requests</a>, among the newest ${RECORDS_MAX} records
+    <a href="${refused}">its refused requests</a>
   </p>`
 }
 

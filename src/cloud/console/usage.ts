@@ -1,11 +1,11 @@
 import { counted, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { formatDecimal, formatMicro } from '../../core/pricing/amount.ts'
-import { isRefusal } from '../../core/rules/refusal-reasons.ts'
+import { REFUSAL_REASONS, isRefusal } from '../../core/rules/refusal-reasons.ts'
 import { type Html, type Piece, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { INSTANT_MAX } from '../../protocol/wire.ts'
-import type { NewestStep, NewestUsage, NumberedUsage, UsageRecord } from '../storage/records.ts'
+import type { NewestStep, NewestUsage, NumberedUsage, UsageRecord, UsageSearch } from '../storage/records.ts'
 import { deviceIdOf, deviceNames, shortDeviceLink } from './device-names.ts'
 import { Inputs } from './inputs.ts'
 import {
@@ -24,7 +24,7 @@ import {
 import { statusInWords } from './recent-usage.ts'
 
 /** A report of a device comes whole, so there can be more. */
-export const RECORDS_MAX = 500
+const RECORDS_MAX = 500
 
 const RANGE_RECORDS_MAX = 5_000
 
@@ -50,6 +50,8 @@ type By = keyof typeof GROUPINGS
 
 const GROUPS_SHOWN = 200
 
+const SEARCHED = ['outcome', 'item', 'requester', 'device'] as const
+
 /** Of usage times, POSIX ms: from inclusive, to exclusive. Null: unbounded. */
 export interface ConsoleRange {
   readonly from: number | null
@@ -72,14 +74,37 @@ function instantOf(field: string, text: string): number | null {
   throw new CodedError('BAD_REQUEST', `${field} must be a time such as 2026-05-01T08:00.`)
 }
 
-export function usageOfPage({ query, instance }: Pick<View, 'query' | 'instance'>): NewestUsage {
-  const { upTo = '' } = query
+export async function usageOfPage(view: View): Promise<NewestUsage> {
+  const { query, instance } = view
   const range = rangeOf(query)
+  const search = await searchOf(view)
   return {
     ...range,
     instanceId: instance?.id ?? null,
-    upTo: /^\d{1,18}$/.test(upTo) ? BigInt(upTo) : null,
+    upTo: upToOf(query),
     limit: isBounded(range) ? RANGE_RECORDS_MAX : RECORDS_MAX,
+    ...(search === null ? {} : { search }),
+  }
+}
+
+function upToOf({ upTo = '' }: View['query']): bigint | null {
+  return /^\d{1,18}$/.test(upTo) ? BigInt(upTo) : null
+}
+
+/** Null: the page shows all records. */
+async function searchOf(view: View): Promise<UsageSearch | null> {
+  const { outcome = '' } = view.query
+  const [item, requester] = [typed(view, 'item'), typed(view, 'requester')]
+  const deviceId = await deviceIdOf(view, typed(view, 'device'))
+  if ([outcome, item, requester, deviceId ?? ''].every((each) => each === '')) return null
+  return {
+    ...(deviceId === undefined ? {} : { deviceId }),
+    ...(outcome === 'refused' ? { statuses: Object.keys(REFUSAL_REASONS) } : {}),
+    fits: (record) =>
+      (outcome === '' || outcomeOf(record) === outcome) &&
+      (item === '' || record.item.trim() === item) &&
+      (requester === '' || record.requesterValue.trim() === requester) &&
+      (deviceId === undefined || (record.source.kind === 'device' && record.source.deviceId === deviceId)),
   }
 }
 
@@ -90,43 +115,30 @@ function isBounded({ from, to }: ConsoleRange): boolean {
 /** @param newest records of {@link usageOfPage} */
 export async function usagePage(view: View, newest: NewestStep): Promise<Page> {
   const { query } = view
-  const fits = await filterOf(view)
-  const fitting = newest.records.filter(({ record }) => fits(record))
-  const totals = isBounded(rangeOf(query)) ? totalsPart(fitting, GROUPINGS[byOf(query)]) : null
+  const totals = isBounded(rangeOf(query)) ? totalsPart(newest.records, GROUPINGS[byOf(query)]) : null
   return {
     title: 'Usage',
     content: html`${section('filter', 'Filter', filterForm(view))}
     ${totals === null ? '' : section('totals', 'Totals', totals)}
-    ${section('records', 'Records', await recordsPart(view, newest, fitting))}`,
+    ${section('records', 'Records', await recordsPart(view, newest))}`,
   }
 }
 
-async function filterOf(view: View): Promise<(record: UsageRecord) => boolean> {
-  const { outcome = '' } = view.query
-  const [item, requester] = [typed(view, 'item'), typed(view, 'requester')]
-  const deviceId = await deviceIdOf(view, typed(view, 'device'))
-  return (record) =>
-    (outcome === '' || outcomeOf(record) === outcome) &&
-    (item === '' || record.item.trim() === item) &&
-    (requester === '' || record.requesterValue.trim() === requester) &&
-    (deviceId === undefined || (record.source.kind === 'device' && record.source.deviceId === deviceId))
-}
-
-async function recordsPart(view: View, newest: NewestStep, fitting: readonly NumberedUsage[]): Promise<Html> {
+async function recordsPart(view: View, newest: NewestStep): Promise<Html> {
+  const { records } = newest
   const { from = '', to = '' } = view.query
   const isRange = isBounded(rangeOf(view.query))
-  const shown = fitting.slice(0, ROWS_SHOWN).map(({ record }) => record)
+  const shown = records.slice(0, ROWS_SHOWN).map(({ record }) => record)
   const names = await deviceNames(
     view,
     shown.map(({ source }) => (source.kind === 'device' ? source.deviceId : null)),
   )
-  const total = fitting.reduce((sum, { record }) => sum + record.tokens, 0n)
-  const refusals = fitting.filter(({ record }) => isRefusal(record.status)).length
-  const isPart = isRange && (usageOfPage(view).upTo !== null || newest.rest !== null)
+  const total = records.reduce((sum, { record }) => sum + record.tokens, 0n)
+  const refusals = records.filter(({ record }) => isRefusal(record.status)).length
+  const isPart = isRange && (upToOf(view.query) !== null || newest.rest !== null)
   const isExplained = shown.some(({ source, status }) => source.kind === 'device' && isRefusal(status))
   return html`<p>
-      ${fitting.length} of ${readInWords(view, newest)} fit: ${tokensInWords(total)} tokens,
-      ${counted(refusals, 'refusal', 'refusals')}.
+      ${readInWords(view, newest)}: ${tokensInWords(total)} tokens, ${counted(refusals, 'refusal', 'refusals')}.
       <a href="${hrefOf(view, '/usage.csv', { from, to })}" download
         >Export all records${isRange ? ' of this time' : ''} as CSV</a
       >
@@ -137,22 +149,25 @@ async function recordsPart(view: View, newest: NewestStep, fitting: readonly Num
       COLUMNS,
       shown.map((record) => rowOf(view, record, names)),
     )}
-    ${isExplained ? EXPLAIN : ''} ${olderLink(olderPage(view, newest, fitting))}`
+    ${isExplained ? EXPLAIN : ''} ${olderLink(olderPage(view, newest))}`
 }
 
-/** Which records the page has read. */
+/** Which records the page has found, and among which ones. */
 function readInWords(view: View, { records, rest }: NewestStep): string {
-  const reach = rest?.writtenBy ?? records.at(-1)?.record.writeTime ?? view.now
-  const written = `written in the last ${roughly(view.now - reach)}`
-  if (!isBounded(rangeOf(view.query))) return `${records.length} records ${written}`
-  const older = usageOfPage(view).upTo === null ? '' : 'older '
-  return `${records.length} ${older}records of this time${rest === null ? '' : `, ${written},`}`
+  const { query } = view
+  const isSearch = SEARCHED.some((name) => typed(view, name) !== '')
+  const isRange = isBounded(rangeOf(query))
+  const older = isRange && upToOf(query) !== null ? 'older ' : ''
+  const found = `${records.length} ${older}${records.length === 1 ? 'record' : 'records'}${isRange ? ' of this time' : ''}`
+  const reach = rest?.writtenBy ?? (isRange || isSearch ? null : records.at(-1)?.record.writeTime) ?? null
+  const written = reach === null ? '' : ` written in the last ${roughly(view.now - reach)}`
+  return isSearch ? `${found} found${written === '' ? '' : ` among those${written}`}` : `${found}${written}`
 }
 
 /** Null: there are no older records. */
-function olderPage(view: View, { rest }: NewestStep, fitting: readonly NumberedUsage[]): string | null {
+function olderPage(view: View, { records, rest }: NewestStep): string | null {
   const { query } = view
-  const last = fitting.length > ROWS_SHOWN ? fitting[ROWS_SHOWN - 1] : undefined
+  const last = records.length > ROWS_SHOWN ? records[ROWS_SHOWN - 1] : undefined
   const upTo = last === undefined ? rest?.upTo : last.position - 1n
   if (upTo === undefined) return null
   const { outcome = '', from = '', to = '' } = query

@@ -263,6 +263,14 @@ export interface UsageStep {
 export interface NewestUsage extends Pick<UsageRange, 'instanceId' | 'from' | 'to' | 'limit'> {
   /** Null: from the newest on. */
   readonly upTo: bigint | null
+  readonly search?: UsageSearch
+}
+
+/** Which records of a range are wanted. The database compares the device and the statuses. */
+export interface UsageSearch {
+  readonly deviceId?: string
+  readonly statuses?: readonly string[]
+  readonly fits: (record: UsageRecord) => boolean
 }
 
 /** As {@link UsageStep}, from the newest on. */

@@ -80,7 +80,7 @@ const QUERIES: readonly Readonly<Record<string, string>>[] = [
   { type: 'user', value: 'Ada', item: 'Print', count: '1' },
 ]
 
-const usage = async (view: View) => usagePage(view, await view.reader.usage.newest(usageOfPage(view)))
+const usage = async (view: View) => usagePage(view, await view.reader.usage.newest(await usageOfPage(view)))
 
 for (const [path, make] of [...PAGES, ['/usage', usage] as const]) {
   for (const whole of [false, true]) {

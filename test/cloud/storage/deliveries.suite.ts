@@ -1,7 +1,7 @@
 // Entries of devices in any store: compressed, in the sequence of the usage records, each with its hash.
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { Delivery } from '../../../src/cloud/storage/device-records.ts'
-import { USAGE_ROW_POSITIONS, type UsageRange } from '../../../src/cloud/storage/records.ts'
+import { USAGE_ROW_POSITIONS, type UsageRange, type UsageRecord } from '../../../src/cloud/storage/records.ts'
 import type { Store } from '../../../src/cloud/storage/store.ts'
 import { sumUsage } from '../../../src/cloud/usage/usage-of-entries.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
@@ -238,6 +238,21 @@ export function deliveriesSuite(name: string, open: () => Promise<Store>): void 
         ...{ records: 0, end: end(2n) },
       })
       expect(await range({ instanceId: B })).toHaveLength(4)
+    })
+
+    it('are searched by their device and by what fits', async () => {
+      await write(delivery(1, [{}, {}, {}]))
+      const found = async (deviceId: string, number: number) => {
+        const fits = ({ source }: UsageRecord): boolean => source.kind === 'device' && source.entry === number
+        const wanted = { instanceId: null, upTo: null, from: null, to: null, limit: 10, search: { deviceId, fits } }
+        const { records } = await store.read((reader) => reader.usage.newest(wanted))
+        return records.map(({ record }) => record.source)
+      }
+      const [first] = await range()
+      const { source } = first!.record
+      if (source.kind !== 'device') throw new Error('the delivery is of no device')
+      expect(await found(source.deviceId, 2)).toEqual([{ ...source, entry: 2 }])
+      expect(await found('another', 2)).toEqual([])
     })
 
     it('of a chain begin at an entry once', async () => {

@@ -160,7 +160,8 @@ class Console {
     const { store, giveWay } = this.#deps
     const view = await store.read((reader) => this.#view(reader, request, signedIn))
     const make = async (): Promise<Page> => {
-      const newest = await newestUsage({ store, giveWay }, usageOfPage(view))
+      const wanted = await store.read((reader) => usageOfPage({ ...view, reader }))
+      const newest = await newestUsage({ store, giveWay }, wanted)
       return store.read((reader) => usagePage({ ...view, reader }, newest))
     }
     const page = await make().catch((error: unknown) => refusedUsagePage(view, error))

@@ -20,7 +20,10 @@ const ROWS_COMPARED = 50_000n
 /** Records of deliveries that one step unpacks. All of them can be of other instances or times. */
 const UNPACKED_RECORDS = 1_000n
 
-type Within = Omit<UsageRange, 'limit'>
+/** Rows that one step of a search reads. Few of them may fit. */
+const ROWS_SEARCHED = 1_000
+
+type Within = Omit<UsageRange, 'limit'> & Pick<NewestUsage, 'search'>
 
 type Order = 'asc' | 'desc'
 
@@ -46,18 +49,21 @@ const POSITION_MAX = 1n << 62n
 
 export function usageReader(sql: Sql) {
   const { db } = sql
-  const usageWithin = ({ after, upTo, instanceId, from, to }: Within) => {
+  const usageWithin = ({ after, upTo, instanceId, from, to, search }: Within) => {
     let query = db.selectFrom('usage').where('seq', '>=', rowAfter(after)).where('seq', '<', rowAfter(upTo))
     if (instanceId !== null) query = query.where('instance_id', '=', instanceId)
     if (from !== null) query = query.where('usage_time', '>=', BigInt(from))
     if (to !== null) query = query.where('usage_time', '<', BigInt(to))
+    if (search?.deviceId !== undefined) query = query.where('device_id', '=', search.deviceId)
+    if (search?.statuses !== undefined) query = query.where('status', 'in', search.statuses)
     return query
   }
   /** Those that can have such records: of the instance, and of several. An index has each of them in sequence. */
-  const deliveriesWithin = ({ after, upTo, instanceId, from, to }: Within) => {
+  const deliveriesWithin = ({ after, upTo, instanceId, from, to, search }: Within) => {
     let query = db.selectFrom('deliveries').where('seq', '>=', rowAfter(after)).where('seq', '<=', rowOfPosition(upTo))
     if (from !== null) query = query.where('to_time', '>=', BigInt(from))
     if (to !== null) query = query.where('from_time', '<', BigInt(to))
+    if (search?.deviceId !== undefined) query = query.where('device_id', '=', search.deviceId)
     if (instanceId === null) return [query]
     return [query.where('instance_id', '=', instanceId), query.where('instance_id', 'is', null)]
   }
@@ -104,7 +110,8 @@ export function usageReader(sql: Sql) {
   }
   /** @returns `last`: the row that the step ends with; null: there are no others */
   const read = async (range: Within, order: Order, limit: number) => {
-    const { rows, isAll } = await listed(range, order, limit)
+    const { search } = range
+    const { rows, isAll } = await listed(range, order, search === undefined ? limit : ROWS_SEARCHED)
     const deliveryOf = deliveriesOf(rows, range, limit)
     const records: NumberedUsage[] = []
     let unpacked = 0n
@@ -113,7 +120,10 @@ export function usageReader(sql: Sql) {
         const found = recordsOfDelivery(await deliveryOf(seq), range)
         records.push(...(order === 'asc' ? found : found.toReversed()))
         unpacked += packed
-      } else records.push({ position: seq * USAGE_ROW_POSITIONS, record: recordOf(row) })
+      } else {
+        const record = recordOf(row)
+        if (search?.fits(record) !== false) records.push({ position: seq * USAGE_ROW_POSITIONS, record })
+      }
       if (records.length >= limit || unpacked >= UNPACKED_RECORDS) return { records, last: seq }
     }
     return { records, last: isAll ? null : (rows.at(-1)?.seq ?? null) }
@@ -169,7 +179,7 @@ export function usageReader(sql: Sql) {
     async newest({ limit, upTo, ...within }: NewestUsage): Promise<NewestStep> {
       const archived = await archivedUpTo(db)
       const from = upTo ?? POSITION_MAX
-      const isCompared = within.from !== null || within.to !== null
+      const isCompared = within.from !== null || within.to !== null || within.search !== undefined
       const begin = isCompared ? ((await lastRow(from)) - ROWS_COMPARED) * USAGE_ROW_POSITIONS : archived
       const range = { ...within, after: begin > archived ? begin : archived, upTo: from }
       const { records, last } = await read(range, 'desc', limit)
@@ -263,8 +273,9 @@ async function archivedUpTo(db: Sql['db']): Promise<bigint> {
   return row?.up_to ?? 0n
 }
 
-function isWithin({ position, record }: NumberedUsage, { after, upTo, instanceId, from, to }: Within): boolean {
+function isWithin({ position, record }: NumberedUsage, { after, upTo, instanceId, from, to, search }: Within): boolean {
   const { usageTime } = record
+  if (search?.fits(record) === false) return false
   if (position <= after || position > upTo) return false
   if (instanceId !== null && record.instanceId !== instanceId) return false
   return (from === null || usageTime >= from) && (to === null || usageTime < to)

@@ -263,6 +263,22 @@ describe('an export of 100,000 records', () => {
     }
   })
 
+  it('is searched to its beginning for the few records that fit', async () => {
+    const { counts, deps } = counting()
+    const range = { instanceId: null, upTo: null, from: null, to: null, limit: 10 }
+    const fits = ({ correlationId }: UsageRecord): boolean => correlationId === 'correlation-60000'
+    const statusOf = async (status: string) => {
+      const search = { statuses: [status], fits: (found: UsageRecord) => found.status === status }
+      return (await newestUsage(deps, { ...range, search })).records.length
+    }
+    expect([await statusOf('LINE_ITEM_EXHAUSTED'), counts.reads]).toEqual([0, 2])
+    expect((await newestUsage(deps, { ...range, search: { fits } })).records).toEqual([
+      expect.objectContaining({ record: expect.objectContaining({ correlationId: 'correlation-60000' }) as unknown }),
+    ])
+    const ofDevice = { deviceId: 'none', fits: () => true }
+    expect(await newestUsage(deps, { ...range, search: ofDevice })).toEqual({ records: [], rest: null })
+  })
+
   it('passes the gap in the numbers of rows that a restore leaves at once', async () => {
     await store.transaction((tx) => tx.usage.passForgotten(1n << 61n))
     await store.transaction((tx) => tx.usage.append([{ ...record(COUNT), usageTime: START + 1 }]))
