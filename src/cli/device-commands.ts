@@ -261,7 +261,7 @@ function presenceText({ presence }: DeviceState): string {
 
 const CLOCK = {
   AGREES: 'agrees with the cloud',
-  OPEN: 'agrees with the cloud, with no upper bound',
+  OPEN: 'agrees with the cloud, its latest possible time is unknown',
   AHEAD: 'is ahead of the cloud',
   BEHIND: 'is behind the cloud',
 } as const

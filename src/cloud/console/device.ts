@@ -140,7 +140,7 @@ const KEY_TEXT = {
 
 const CLOCK_TEXT = {
   AGREES: 'agrees with the cloud',
-  OPEN: 'agrees with the cloud, without an upper bound',
+  OPEN: 'agrees with the cloud, its latest possible time is unknown',
   AHEAD: 'ahead',
   BEHIND: 'behind',
 } as const

@@ -220,7 +220,7 @@ function tokensOf({ status, use }: DeviceReportWire): Html {
   const body =
     rows.length === 0
       ? html`<tr role="row">
-          <td role="cell" colspan="5" class="soft">The device holds no tokens.</td>
+          <td role="cell" colspan="5" class="soft">There are no tokens on this device.</td>
         </tr>`
       : rows
   const day = USE_BINS * use.binMs
