@@ -21,7 +21,6 @@ import {
   timeOf,
 } from './page.ts'
 import { type PoolUse, poolsOf } from '../accounts/pools-of.ts'
-import { RECORDS_MAX } from './usage.ts'
 import { HOURS, type RecentUsage, recentUsage, statusInWords } from './recent-usage.ts'
 
 const COUNTED_MAX = 10_000
@@ -201,9 +200,7 @@ function refusalsPart(view: View, { records }: RecentUsage): Html {
     html`${counted === '' ? '' : html`<p>${counted}.</p>`}
       ${tableOf('Last refusals', ['When', 'Requester', 'Item', 'Reason'], rows)}
       <p>
-        <a href="${hrefOf(view, '/usage', { outcome: 'refused' })}"
-          >Refused requests among the newest ${RECORDS_MAX} records, with their devices</a
-        >
+        <a href="${hrefOf(view, '/usage', { outcome: 'refused' })}">All refused requests, with their devices</a>
       </p>`,
   )
 }

@@ -532,12 +532,6 @@ it('shows the name of an action with the start of its id on the page of a device
   expect(page).toContain(`PRINT-2026, action Sales may print (${actionId.slice(0, 8)})`)
 })
 
-it('says how many records the refused requests are among', async () => {
-  for (const path of ['', `/devices/${scene.device.id}`]) {
-    expect((await browser.open(path)).page).toMatch(/among the newest 500\s+records/)
-  }
-})
-
 it('names the first steps where there is nothing yet', async () => {
   await using empty = await openTwin()
   const first = await Browser.signedIn(empty)
