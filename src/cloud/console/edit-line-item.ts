@@ -107,7 +107,8 @@ function lineItemForm(view: View, fields: Fields, problems: readonly Problem[]):
   ${choice('overdraftType', 'Overdraft', ['', ...OVERDRAFT_TYPES])}
   ${inputs.input({ name: 'overdraftLimit', label: 'Overdraft limit, tokens' }, WHOLE)}
   ${choice('resetFrequency', 'Resets', ['', ...RESET_FREQUENCIES])}`
-  const note = 'Devices get the change with their next sync. Tokens that were used stay used.'
+  const note =
+    'An elastic line item in the state DEPLOYED pays for access requests. With a reset, such as MONTHLY, the quantity starts again in each period. Overdraft is what may be charged above it. Devices get the change with their next sync. Tokens that were used stay used.'
   return formPart(view, LINE_ITEM_EDIT, { title: 'Details', inputs, content, note })
 }
 

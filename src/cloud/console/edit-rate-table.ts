@@ -109,7 +109,8 @@ function rateTableForm(view: View, fields: Fields, problems: readonly Problem[])
     ${inputs.input({ name: 'version', label: 'New version' }, html`required`)}
     ${inputs.input({ name: 'effectiveFrom', label: 'Effective from, UTC' }, html`type="datetime-local" step="0.001" required`)}
     <div class="rows">${tableOf('Rates', columns, rows)}</div>`
-  const note = 'Empty rows are omitted. A saved rate table never changes, and can be deleted until it takes effect.'
+  const note =
+    'Empty rows are omitted. The table replaces the earlier one of its series: items that it does not rate are refused. A saved rate table never changes, and can be deleted until it takes effect.'
   return formPart(view, RATE_TABLE_EDIT, { title: 'Rates', inputs, content, note })
 }
 
