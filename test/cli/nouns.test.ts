@@ -57,6 +57,19 @@ describe('set', () => {
     ])
   })
 
+  it('warns of items that a new rate table does not rate', async () => {
+    await run('rate-tables', 'set', '1', '--rate', 'Print=1', '--rate', 'LaserCut@1.0=0.85')
+    twin.now += 1_000
+    const { code, out, err } = await run('rate-tables', 'set', '2', '--rate', 'Print=1', '--rate', 'Engrave=2')
+    expect([code, out]).toEqual([0, 'rate table 2: created\n'])
+    expect(err).toBe(
+      'warning: version 2 replaces version 1, but does not rate LaserCut 1.0: when it takes effect, requests for these items are refused. To allow them, set another version with all items.\n',
+    )
+    const all = ['--rate', 'Print=1', '--rate', 'LaserCut@1.0=1', '--rate', 'Engrave=2']
+    expect(await run('rate-tables', 'set', '3', ...all)).toMatchObject({ code: 0, err: '' })
+    expect(await run('rate-tables', 'set', '1', '--series', 'other', '--rate', 'Scan=1')).toMatchObject({ err: '' })
+  })
+
   it('reads rules from YAML with conditions by name, and keeps the use of actions that stay', async () => {
     await twin.shop({ quantity: 1_000 })
     const set = ['conditions', 'set', 'design', '--property', 'department', '--values', 'cad, design']

@@ -102,6 +102,8 @@ function addSet(group: Command, noun: Settable, io: Io): void {
       const { body, differences } = planned
       if (differences.length === 0) return { outcome: 'unchanged', body }
       await service.send(await noun.set.call({ service, scope, ...planned }))
+      const warning = existing === undefined ? noun.set.warning?.(body, known) : undefined
+      if (warning !== undefined) io.stderr.write(`warning: ${warning}\n`)
       return { outcome: existing === undefined ? 'created' : 'changed', body }
     }
     for (const object of given) {

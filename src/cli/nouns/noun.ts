@@ -53,6 +53,8 @@ export interface Setting {
   readonly current: (row: Row) => Row
   readonly call: (change: Change) => Call | Promise<Call>
   readonly fixed?: true
+  /** What a user may not expect of a new object. @param known the objects before it */
+  readonly warning?: (body: Row, known: readonly Row[]) => string | undefined
 }
 
 export interface Change {
