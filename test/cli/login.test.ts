@@ -23,7 +23,8 @@ async function open(options: RealProviderOptions = {}): Promise<void> {
   const { issuer } = provider
   twin = await openTwin((settings) => ({
     ...settings,
-    oidc: { ...settings.oidc, issuer, clientId: CLIENT_ID, access: ACCESS },
+    // On a busy machine, the provider in this process can take longer than by default.
+    oidc: { ...settings.oidc, issuer, clientId: CLIENT_ID, access: ACCESS, timeout: 30_000 },
   }))
   // The provider has no other clock than the machine's.
   twin.followMachine()
