@@ -28,7 +28,7 @@
 
 typedef enum {
   TG_OK,          /* There is an answer; look whether it is granted. */
-  TG_UNREACHABLE, /* No response until the patience ended. The request may have been charged. */
+  TG_UNREACHABLE, /* No response until the patience ended, or no permission to connect. The request may have been charged. */
   TG_NEEDS_CLOUD, /* The device must reach the cloud first: it has no usable rules, is not attached, or was locked. */
   TG_LIMIT,       /* The user of this process has used up its limit of requests or tokens. */
   TG_ENDED,       /* The session has ended: stop the work that it paid for. */
@@ -445,8 +445,11 @@ static tg_status tg__no_response(tg_client *client, tg_error *error) {
   if (errno == EMSGSIZE)
     return tg__fail(error, TG_ERROR, "ANSWER_UNEXPECTED", TG_RETRY_NO,
                     "The response has no length, or is longer than TG_BUFFER: define a larger one. The request may have been charged.");
+  if (errno == EACCES) {
+    snprintf(message, sizeof message, "This user may not connect to %s. Add this user to the group of the socket.", client->socket);
+    return tg__fail(error, TG_UNREACHABLE, "SOCKET_NOT_PERMITTED", TG_RETRY_NO, message);
+  }
   const char *advice = "Start the agent. If it runs, close unused connections to it: socket.connections_max limits their number";
-  if (errno == EACCES) advice = "Add this user to the group of the socket";
   if (errno == ENOENT || errno == ECONNREFUSED) advice = "Start the agent, or set TALLYGATE_SOCKET to the path of its socket";
   snprintf(message, sizeof message, "The agent does not respond at %s (%s). %s.", client->socket, strerror(errno), advice);
   return tg__fail(error, TG_UNREACHABLE, "AGENT_UNREACHABLE", TG_RETRY_LATER, message);
@@ -458,7 +461,9 @@ static tg_status tg__repeat(tg_client *client, size_t length, tg_error *error) {
   long pause_ms = 20;
   for (client->is_first = true;; client->is_first = false) {
     tg_status status = TG_OK;
+    bool is_permitted = true;
     if (!tg__send(client, length)) {
+      is_permitted = errno != EACCES;
       status = tg__no_response(client, error);
       tg_disconnect(client);
     } else {
@@ -467,7 +472,7 @@ static tg_status tg__repeat(tg_client *client, size_t length, tg_error *error) {
       status = tg__refusal(client, error);
     }
     /* The agent says what can be repeated. Limits are left to the application. */
-    bool may_repeat = status == TG_UNREACHABLE || (client->retry_after_s >= 0 && status != TG_LIMIT);
+    bool may_repeat = (status == TG_UNREACHABLE && is_permitted) || (client->retry_after_s >= 0 && status != TG_LIMIT);
     if (!may_repeat || tg__now_ms() + pause_ms > deadline) return status;
     struct timespec pause = {.tv_sec = pause_ms / 1000, .tv_nsec = pause_ms % 1000 * 1000000};
     nanosleep(&pause, NULL);

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -201,7 +202,8 @@ func (c *connection) call(ctx context.Context, request call) (response, error) {
 		if errors.As(err, &refused) {
 			return response{}, refused
 		}
-		if err == nil && !received.isTemporary() || time.Now().Add(pause).After(deadline) {
+		mayRepeat := err == nil && received.isTemporary() || err != nil && !errors.Is(err, os.ErrPermission)
+		if !mayRepeat || time.Now().Add(pause).After(deadline) {
 			if err != nil {
 				return response{}, unreachable(c.socket, err)
 			}

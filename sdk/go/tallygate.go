@@ -284,10 +284,12 @@ func endOf(err error) *Error {
 }
 
 func unreachable(socket string, cause error) *Error {
-	advice := "Start the agent"
 	if errors.Is(cause, os.ErrPermission) {
-		advice = "Add this user to the group of the socket"
-	} else if errors.Is(cause, os.ErrNotExist) || errors.Is(cause, syscall.ECONNREFUSED) {
+		message := fmt.Sprintf("This user may not connect to %s. Add this user to the group of the socket.", socket)
+		return &Error{Code: "SOCKET_NOT_PERMITTED", Message: message, Retry: RetryNo, kind: ErrUnreachable}
+	}
+	advice := "Start the agent"
+	if errors.Is(cause, os.ErrNotExist) || errors.Is(cause, syscall.ECONNREFUSED) {
 		advice += ", or set TALLYGATE_SOCKET to the path of its socket"
 	} else {
 		advice += ". If it runs, close unused connections to it: socket.connections_max limits their number"

@@ -1,5 +1,6 @@
 // Every client against a server that breaks HTTP or the API: all behave alike, and no invalid response is a grant.
-import { mkdtempSync, rmSync } from 'node:fs'
+import { spawnSync } from 'node:child_process'
+import { chmodSync, mkdtempSync, rmSync } from 'node:fs'
 import { createServer, type Server, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -18,6 +19,9 @@ let script: Script = () => undefined
 class Wire {
   readonly name: string
   readonly driver: Driver
+  readonly socket: string
+  readonly #command: readonly string[]
+  readonly #env: Readonly<Record<string, string>>
   requests = 0
   connections = 0
   readonly #sockets = new Set<Socket>()
@@ -25,10 +29,20 @@ class Wire {
 
   private constructor(language: Language, command: readonly string[]) {
     this.name = language.name
-    const socket = join(directory, `${language.name.replaceAll(' ', '-')}.sock`)
-    this.#server = createServer((connection) => this.#serve(connection)).listen(socket)
-    const env = { TALLYGATE_SOCKET: socket, INSTANCE: '64d2028c-ae87-4069-a624-66089d957ef9', PATIENCE_MS: '100' }
-    this.driver = new Driver(command, { ...language.env, ...env })
+    this.socket = join(directory, `${language.name.replaceAll(' ', '-')}.sock`)
+    this.#server = createServer((connection) => this.#serve(connection)).listen(this.socket)
+    const env = { TALLYGATE_SOCKET: this.socket, INSTANCE: '64d2028c-ae87-4069-a624-66089d957ef9', PATIENCE_MS: '100' }
+    this.#env = { ...language.env, ...env }
+    this.#command = command
+    this.driver = new Driver(command, this.#env)
+  }
+
+  /** A patient client of a user without permission to connect, also if root runs the test. */
+  unprivileged(): Driver {
+    chmodSync(this.socket, 0)
+    const withoutRights =
+      process.getuid?.() === 0 ? ['setpriv', '--bounding-set', '-dac_override,-dac_read_search'] : []
+    return new Driver([...withoutRights, ...this.#command], { ...this.#env, PATIENCE_MS: '60000' })
   }
 
   static async start(language: Language): Promise<Wire> {
@@ -369,3 +383,16 @@ it('in Node, reports a mistake of the application at once, and never uses TCP', 
   await expect(agent.access('i', anna, [])).rejects.toMatchObject({ code: 'BAD_JSON', retry: 'no' })
   await expect(agent.offers()).rejects.toThrow(socket)
 })
+
+it('every client fails at once if its user may not connect', async ({ skip }) => {
+  if (spawnSync('setpriv', ['--version']).status !== 0) skip('setpriv is not installed')
+  await Promise.all(
+    wires.map(async (wire) => {
+      using driver = wire.unprivileged()
+      expect([wire.name, await driver.do(REQUEST)]).toEqual([
+        wire.name,
+        ['error AgentUnreachable SOCKET_NOT_PERMITTED no'],
+      ])
+    }),
+  )
+}, 30_000)

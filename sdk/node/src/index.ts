@@ -98,7 +98,7 @@ export class TallygateError extends Error {
   }
 }
 
-/** No response from the agent until the patience ended. The request may have been charged. */
+/** No response from the agent until the patience ended, or no permission to connect. The request may have been charged. */
 export class AgentUnreachable extends TallygateError {}
 
 /** The device must reach the cloud first: it has no usable rules, is not attached, or was locked by an administrator. */
@@ -377,7 +377,7 @@ class Connection {
     for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS)) {
       const response = await this.#send(call, text).catch((error: unknown) => error as NodeJS.ErrnoException)
       if (response instanceof TallygateError) throw response
-      const mayRepeat = response instanceof Error || isTemporary(response)
+      const mayRepeat = response instanceof Error ? response.code !== NOT_PERMITTED : isTemporary(response)
       if (!mayRepeat || performance.now() + pauseMs > deadline) {
         if (response instanceof Error) throw this.#unreachable(response)
         if (!isDecision(response)) throw refusalOf(response)
@@ -459,16 +459,21 @@ class Connection {
 
   #unreachable({ code, message }: NodeJS.ErrnoException): AgentUnreachable {
     const advice = ADVICE[code ?? ''] ?? `${START}. ${IF_FULL}`
+    if (code === NOT_PERMITTED) {
+      const text = `This user may not connect to ${this.#socketPath}. ${advice}.`
+      return new AgentUnreachable('SOCKET_NOT_PERMITTED', text, 'no')
+    }
     const text = `The agent does not respond at ${this.#socketPath} (${code ?? message}). ${advice}.`
     return new AgentUnreachable('AGENT_UNREACHABLE', text, 'later')
   }
 }
 
+const NOT_PERMITTED = 'EACCES'
 const START = 'Start the agent'
 const START_OR_NAME = `${START}, or set TALLYGATE_SOCKET to the path of its socket`
 const IF_FULL = 'If it runs, close unused connections to it: socket.connections_max limits their number'
 const ADVICE: Readonly<Record<string, string>> = {
-  EACCES: 'Add this user to the group of the socket',
+  [NOT_PERMITTED]: 'Add this user to the group of the socket',
   ENOENT: START_OR_NAME,
   ECONNREFUSED: START_OR_NAME,
 }

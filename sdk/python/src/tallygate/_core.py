@@ -83,7 +83,7 @@ class TallygateError(Exception):
 
 
 class AgentUnreachable(TallygateError):
-    """No response from the agent until the patience ended. The request may have been charged."""
+    """No response from the agent until the patience ended, or no permission to connect. The request may have been charged."""
 
 
 class NeedsCloud(TallygateError):
@@ -264,15 +264,16 @@ class Attempts:
             return outcome._replace(is_first=self._is_first)
         self._is_first = False
         self.pause_s = min(2 * self.pause_s, LONGEST_PAUSE_S)
+        if isinstance(outcome, PermissionError):
+            message = f"This user may not connect to {self._socket_path}. Add this user to the group of the socket."
+            raise AgentUnreachable("SOCKET_NOT_PERMITTED", message, "no") from outcome
         may_repeat = isinstance(outcome, Exception) or _is_temporary(outcome)
         if may_repeat and time.monotonic() + self.pause_s <= self._deadline:
             return None
         if isinstance(outcome, Response):
             raise refusal_of(outcome)
         advice = "Start the agent"
-        if isinstance(outcome, PermissionError):
-            advice = "Add this user to the group of the socket"
-        elif isinstance(outcome, (FileNotFoundError, ConnectionRefusedError)):
+        if isinstance(outcome, (FileNotFoundError, ConnectionRefusedError)):
             advice += ", or set TALLYGATE_SOCKET to the path of its socket"
         else:
             advice += ". If it runs, close unused connections to it: socket.connections_max limits their number"
