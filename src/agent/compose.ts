@@ -1,5 +1,6 @@
 /** Composition root of the agent, the only module that names concrete adapters. Stops them in reverse start order. */
 import { randomUUID } from 'node:crypto'
+import { statSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Logger, pino } from 'pino'
 import type { Engine } from '../core/engine.ts'
@@ -23,6 +24,7 @@ import { readStatusAuth } from './platform/status-http/read-status-auth.ts'
 import { type StatusServer, openStatus } from './platform/status-http/server.ts'
 import { releaseIdleMemory } from './platform/system/idle-memory.ts'
 import { certificateProblem } from '../platform/certificate-problem.ts'
+import { orNull } from '../platform/or-null.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
 import type { Outgoing } from '../platform/outgoing.ts'
 import { requireOwnDirectory } from '../platform/require-own-directory.ts'
@@ -62,8 +64,17 @@ export interface Overrides {
   readonly exchange?: HttpExchange
   readonly push?: Push | null
   readonly supervisor?: Supervisor
+  /** Reports a long start until the result is called; the socket may only be opened after it. */
+  readonly reportLongStart?: (start: LongStart) => () => Promise<void>
   /** An already listening socket that outlives the agent: clients wait there between two agents. */
   readonly passedSocket?: { readonly fd: number; readonly path: string }
+}
+
+/** A start whose check of the ledger may take minutes. */
+export interface LongStart {
+  readonly ledgerBytes: number
+  readonly socketPath: string
+  readonly mode: number
 }
 
 /** Notifications to the service manager. */
@@ -104,6 +115,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   const shutdown = new Shutdown(log)
   const onFatal = (error: unknown): void => shutdown.fail(error)
   const volatileLog = volatileLogOf(settings.state.directory, settings.writeBehind.directory, time.bootId)
+  const endReport = reportIfLong(settings, overrides, log, started)
   // First: it creates the state directory and locks out a second agent.
   const journal = await openJournalFile({ settings, volatileLog, time, late, log, onFatal })
   started.defer(() => journal.close())
@@ -134,7 +146,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   started.defer(() => status?.stop())
   await link.start()
   const socketPath = passedSocket?.path ?? settings.socket.path
-  const socket = await openRequests(settings, passedSocket, agent, { log, logBuffer })
+  const socket = await openRequests(settings, passedSocket, agent, { log, logBuffer, endReport })
   started.defer(() => agent.stop())
   started.defer(agent.keepClock())
   started.defer(releaseIdleMemory(timers, openUnusedMemory()))
@@ -248,6 +260,28 @@ function examine({ status, enrollment }: AgentSettings, log: Logger, time: TimeS
   log.warn({ code: 'CERTIFICATE_NOT_VALID', file, reason }, `the certificate of the status page ${reason}`)
 }
 
+/** From this size on, a slow disk needs seconds to read a ledger. */
+const LARGE_LEDGER_BYTES = 64 * 1024 * 1024
+
+function reportIfLong(
+  { state, socket }: AgentSettings,
+  { reportLongStart }: Overrides,
+  log: Logger,
+  started: AsyncDisposableStack,
+): () => Promise<void> {
+  const ledger = ledgerOf(state)
+  const ledgerBytes = orNull(() => statSync(ledger).size) ?? 0
+  if (ledgerBytes < LARGE_LEDGER_BYTES || reportLongStart === undefined) return () => Promise.resolve()
+  log.info({ ledger, bytes: ledgerBytes }, 'checking the ledger')
+  const end = reportLongStart({ ledgerBytes, socketPath: socket.path, mode: Number.parseInt(socket.mode, 8) })
+  started.defer(end)
+  return end
+}
+
+function ledgerOf({ directory }: AgentSettings['state']): string {
+  return join(directory, 'journal.db')
+}
+
 interface JournalDeps extends LiveSettingsDeps {
   readonly settings: AgentSettings
   readonly volatileLog: ReturnType<typeof volatileLogOf>
@@ -259,7 +293,7 @@ function openJournalFile({ settings, volatileLog, time, late, log, onFatal }: Jo
   requireOwnDirectory(state.directory)
   const left = volatileLog.left()
   return openJournal({
-    path: join(state.directory, 'journal.db'),
+    path: ledgerOf(state),
     later: [ownKeyFile(settings)],
     left: left === undefined ? null : { log: left, bootId: time.bootId },
     limits: {
@@ -282,12 +316,14 @@ function openJournalFile({ settings, volatileLog, time, late, log, onFatal }: Jo
   })
 }
 
-function openRequests(
+async function openRequests(
   { socket }: AgentSettings,
   passed: Overrides['passedSocket'],
   { access, offers, sessions, callers, status, link, decision, refusals }: AssembledAgent,
-  { log, logBuffer }: { readonly log: Logger; readonly logBuffer: LogBuffer },
+  parts: { readonly log: Logger; readonly logBuffer: LogBuffer; readonly endReport: () => Promise<void> },
 ): ReturnType<typeof openSocket> {
+  const { log, logBuffer, endReport } = parts
+  await endReport()
   return openSocket({
     path: passed?.path ?? socket.path,
     ...(passed === undefined ? {} : { passed: passed.fd }),

@@ -781,6 +781,13 @@ export const ERRORS = catalogue({
     exit: 69,
     retry: 'later',
   },
+  AGENT_STARTING: {
+    meaning: 'The agent starts and is checking its ledger. It answers requests when the check is done.',
+    remedy: 'Wait. Do not restart the agent: the check would begin again.',
+    http: 503,
+    exit: 75,
+    retry: 'later',
+  },
   SOCKET_NOT_PERMITTED: {
     meaning: 'The permissions of the socket of the agent do not include this user.',
     remedy:

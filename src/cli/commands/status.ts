@@ -64,7 +64,8 @@ async function look(client: HttpClient, flags: StatusFlags): Promise<Seen> {
     return { page: describe(status, health, flags), lines: [lineOf(status, health)] }
   } catch (error) {
     if (!(error instanceof CodedError)) throw error
-    const page = [`NO RESPONSE  ${error.message} ${ERRORS[error.code].remedy}`]
+    const state = error.code === 'AGENT_STARTING' ? 'STARTING' : 'NO RESPONSE'
+    const page = [`${state}  ${error.message} ${ERRORS[error.code].remedy}`]
     return { page, lines: page }
   }
 }

@@ -186,6 +186,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     if (!isProblem(agent)) return ok('the agent responds on its socket')
     if (agent.code === 'CALLER_NOT_ALLOWED')
       return warn(agent.message, 'Run doctor as root, or add this user to callers.observe.')
+    if (agent.code === 'AGENT_STARTING') return warn(agent.message, ERRORS.AGENT_STARTING.remedy)
     if (agent.code === 'SOCKET_NOT_PERMITTED') return warn(agent.message, 'Run doctor as root.')
     if (otherSocket !== null && choice.process !== null)
       return fail(

@@ -13,19 +13,22 @@ export interface PassedSocket {
 
 export interface ServiceManager extends Supervisor {
   readonly passedSocket: PassedSocket | null
+  /** Where it takes notifications; null: nowhere. */
+  readonly notifyPath: string | null
 }
 
 /** The first descriptor after standard input, output and error. */
 const FIRST_PASSED = 3
 
 export function serviceManager(env: Environment, pid: number): ServiceManager {
-  const path = env['NOTIFY_SOCKET']
+  const path = env['NOTIFY_SOCKET'] ?? null
   const tell = (...lines: readonly string[]): void => {
-    if (path !== undefined) sendDatagram(path, lines.join('\n'))
+    if (path !== null) sendDatagram(path, lines.join('\n'))
   }
   return {
     watchdogMs: watchdogOf(env, pid),
     passedSocket: passedSocketOf(env, pid),
+    notifyPath: path,
     ready: () => tell('READY=1'),
     // A line break would start another assignment.
     well: (sentence) => tell('WATCHDOG=1', `STATUS=${sentence.replaceAll(/\s+/g, ' ')}`),

@@ -28,6 +28,7 @@ interface Calls {
     addressLength: number,
   ) => number
   readonly close: (fd: number) => number
+  readonly dup: (fd: number) => number
   readonly getsockname: (fd: number, address: Buffer, length: [number]) => number
   readonly getsockopt: (fd: number, level: number, option: number, value: Buffer, length: [number]) => number
 }
@@ -44,6 +45,7 @@ function calls(): Calls {
         'long sendto(int fd, const void *bytes, size_t length, int flags, const void *address, uint32_t addressLength)',
       ),
       close: libc.func('int close(int fd)'),
+      dup: libc.func('int dup(int fd)'),
       getsockname: libc.func('int getsockname(int fd, _Out_ void *address, _Inout_ uint32_t *length)'),
       getsockopt: libc.func(
         'int getsockopt(int fd, int level, int option, _Out_ void *value, _Inout_ uint32_t *length)',
@@ -71,6 +73,13 @@ export function sendDatagram(path: string, text: string): boolean {
   } finally {
     close(fd)
   }
+}
+
+/** Another descriptor for the same file or socket. @throws if the process may open no more */
+export function duplicate(fd: number): number {
+  const other = calls().dup(fd)
+  if (other < 0) throw new Error(`descriptor ${fd} cannot be duplicated`)
+  return other
 }
 
 /** Path of the listening Unix stream socket of this descriptor; null if it is something else or has no path. */

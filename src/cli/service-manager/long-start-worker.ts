@@ -1,0 +1,82 @@
+/** Reports the progress of a start while the thread of the agent is busy: see long-start.ts. */
+import { once } from 'node:events'
+import { readFileSync } from 'node:fs'
+import { createServer } from 'node:http'
+import { parentPort, workerData } from 'node:worker_threads'
+import { claimPath } from '../../agent/platform/socket/claim-path.ts'
+import { refused } from '../../agent/platform/socket/reply.ts'
+import { sizeInWords } from '../../core/accounts/in-words.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { type LongStartData, REPORTING, WAITING } from './long-start.ts'
+import { duplicate, sendDatagram } from './unix-calls.ts'
+
+const { ledgerBytes, socketPath, mode, notifyPath, passedSocket, patienceMs, state } = workerData as LongStartData
+
+const REPORT_EVERY_MS = 5_000
+
+/** Longer than a slow disk needs to read something. */
+const EXTENSION_US = 60_000_000
+
+/** Within this time, a client that has connected sends its request. */
+const LAST_REQUESTS_MS = 100
+
+/** Bytes that this process has read. */
+function bytesRead(): number {
+  return Number(/^rchar: (\d+)$/m.exec(readFileSync('/proc/self/io', 'utf8'))?.[1] ?? 0)
+}
+
+const before = bytesRead()
+
+function sentence(): string {
+  // The check reads some pages twice.
+  const percent = Math.min(99, Math.floor((100 * (bytesRead() - before)) / ledgerBytes))
+  return `The agent starts: it is checking its ledger of ${sizeInWords(ledgerBytes)}, ${percent} % done.`
+}
+
+const server = createServer((_request, response) => {
+  const { status, headers, body } = refused(new CodedError('AGENT_STARTING', sentence()))
+  const length = String(Buffer.byteLength(body))
+  response.writeHead(status, [
+    'Content-Type',
+    'application/json',
+    'Content-Length',
+    length,
+    'Connection',
+    'close',
+    ...headers,
+  ])
+  response.end(body)
+})
+
+let removePath = (): void => undefined
+
+async function serve(): Promise<void> {
+  if (passedSocket === null) removePath = await claimPath(server, socketPath, mode)
+  // The end of the server closes its descriptor; the one of the service manager is for the agent.
+  else await once(server.listen({ fd: duplicate(passedSocket.fd) }), 'listening')
+}
+
+let lastRead = before
+
+/** A check that reads nothing may hang, so it gets no more time. */
+function report(): void {
+  const read = bytesRead()
+  const more = read > lastRead ? [`EXTEND_TIMEOUT_USEC=${EXTENSION_US}`] : []
+  lastRead = read
+  if (notifyPath !== null) sendDatagram(notifyPath, [...more, `STATUS=${sentence()}`].join('\n'))
+}
+
+setTimeout(() => {
+  if (Atomics.compareExchange(state, 0, WAITING, REPORTING) !== WAITING) return
+  // The agent reports why its socket cannot be used.
+  serve().catch(() => undefined)
+  report()
+  setInterval(report, REPORT_EVERY_MS)
+}, patienceMs)
+
+parentPort?.once('message', () => {
+  server.close()
+  removePath()
+  if (notifyPath !== null) sendDatagram(notifyPath, 'STATUS=The agent starts.')
+  setTimeout(() => process.exit(), LAST_REQUESTS_MS)
+})

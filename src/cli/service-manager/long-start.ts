@@ -1,0 +1,53 @@
+/**
+ * The check of a large ledger blocks the thread of the agent for minutes. Meanwhile a worker reports the progress to the service
+ * manager and to the callers at the socket, so that a person waits, and does not restart the agent.
+ */
+import { Worker } from 'node:worker_threads'
+import type { LongStart } from '../../agent/compose.ts'
+import type { PassedSocket } from './service-manager.ts'
+
+export interface LongStartData extends LongStart {
+  /** Of the service manager. Null: there is none. */
+  readonly notifyPath: string | null
+  readonly passedSocket: PassedSocket | null
+  /** How long callers wait before they get a response, ms. */
+  readonly patienceMs: number
+  /** Shared: {@link WAITING}, then {@link REPORTING} or {@link ENDED}. */
+  readonly state: Int32Array
+}
+
+export const WAITING = 0
+export const REPORTING = 1
+const ENDED = 2
+
+/** Less than the commands for people wait for the agent. */
+const PATIENCE_MS = 3_000
+
+const WORKER = new URL(
+  import.meta.url.endsWith('.ts') ? './long-start-worker.ts' : './long-start-worker.js',
+  import.meta.url,
+)
+
+/** Reports until the result is called, which leaves the socket to the agent. */
+export function reportLongStart(
+  start: LongStart,
+  { notifyPath, passedSocket }: Pick<LongStartData, 'notifyPath' | 'passedSocket'>,
+  patienceMs = PATIENCE_MS,
+): () => Promise<void> {
+  const state = new Int32Array(new SharedArrayBuffer(Int32Array.BYTES_PER_ELEMENT))
+  const workerData: LongStartData = { ...start, notifyPath, passedSocket, patienceMs, state }
+  const worker = new Worker(WORKER, { workerData })
+  const exited = new Promise<void>((resolve) => {
+    worker.once('exit', () => resolve())
+  })
+  // The agent starts without the reports, too.
+  worker.on('error', () => undefined)
+  return async () => {
+    if (Atomics.compareExchange(state, 0, WAITING, ENDED) === WAITING) {
+      await worker.terminate()
+      return
+    }
+    worker.postMessage('end')
+    await exited
+  }
+}
