@@ -46,7 +46,7 @@ test('nothing goes back of what a request waits for, and nothing up to twice the
 })
 
 test('what a device used before a restart stays with it for a day, because it is not known how fast it was used', async () => {
-  const device = await TestDevice.running()
+  const device = await TestDevice.running({ sync: { interval: HOUR } })
   await device.charge(1_000_000n)
   await device.sync()
   const { left } = device
