@@ -111,7 +111,10 @@ export class NatsSink implements Sink {
       }
       const isTooLarge = error instanceof JetStreamApiError && error.code === MESSAGE_TOO_LARGE
       if (isTooLarge || error instanceof InvalidArgumentError) throw new EventsRejected(messageOf(error))
-      throw error
+      if (error instanceof JetStreamApiError)
+        throw new Error(`${this.address} refuses an event: ${error.message}`, { cause: error })
+      const reason = `the connection ended, or the server is too busy (${messageOf(error)})`
+      throw new Error(`${this.address} did not acknowledge an event: ${reason}`, { cause: error })
     }
   }
 

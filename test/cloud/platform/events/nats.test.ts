@@ -73,6 +73,24 @@ describe('a NATS sink that cannot connect', () => {
     )
   })
 
+  it('says that the connection ended before an event was acknowledged', async () => {
+    const service = createServer((socket) => {
+      socket.on('error', () => undefined)
+      socket.write(info({}))
+      socket.on('data', (bytes) => {
+        const text = bytes.toString()
+        if (text.includes('PUB ')) socket.destroy()
+        else if (text.includes('PING')) socket.write('PONG\r\n')
+      })
+    }).listen(0, '127.0.0.1')
+    onTestFinished(() => void service.close())
+    await once(service, 'listening')
+    const address = `nats://127.0.0.1:${(service.address() as AddressInfo).port}`
+    expect(await problem(address)).toBe(
+      `${address} did not acknowledge an event: the connection ended, or the server is too busy (timeout)`,
+    )
+  })
+
   it('refuses credentials that it cannot use, without showing them', () => {
     const open = () =>
       new NatsSink({
