@@ -48,11 +48,15 @@ function readIfExists(path: string, io: Io): string | null {
 export async function changeContexts(io: Io, change: (stored: Contexts) => Contexts): Promise<Contexts> {
   const path = contextsFile(io)
   makePrivateDirectory(dirname(path))
-  return underFileLock(path.replace(/json$/, 'lock'), async () => {
-    const contexts = change(readContexts(io))
-    await writeFileAtomically(path, `${JSON.stringify(contexts, null, 2)}\n`)
-    return contexts
-  })
+  return underFileLock(
+    path.replace(/json$/, 'lock'),
+    async () => {
+      const contexts = change(readContexts(io))
+      await writeFileAtomically(path, `${JSON.stringify(contexts, null, 2)}\n`)
+      return contexts
+    },
+    io,
+  )
 }
 
 export function contextNamed(name: string, { contexts }: Contexts): Context {

@@ -162,13 +162,17 @@ describe('a sign-in', () => {
     const previous = readFileSync(fileOfSignIn())
     const { ran, address } = begin()
     const { href } = await address
-    await withSignInLock(twin.cloud.address, { env: { XDG_STATE_HOME: directory } }, async () => {
-      await browse(href, 'grace')
-      await expect.poll(() => provider.tokenRequests).toBe(2)
-      // A sign-in that did not wait would be saved meanwhile.
-      for (let round = 0; round < 5; round += 1) await whoami('--url', twin.cloud.address)
-      writeFileSync(fileOfSignIn(), previous)
-    })
+    await withSignInLock(
+      twin.cloud.address,
+      { env: { XDG_STATE_HOME: directory }, stderr: process.stderr },
+      async () => {
+        await browse(href, 'grace')
+        await expect.poll(() => provider.tokenRequests).toBe(2)
+        // A sign-in that did not wait would be saved meanwhile.
+        for (let round = 0; round < 5; round += 1) await whoami('--url', twin.cloud.address)
+        writeFileSync(fileOfSignIn(), previous)
+      },
+    )
     expect((await ran).code).toBe(0)
     expect((await whoami()).out).toContain('Grace Hopper')
   })

@@ -1,6 +1,7 @@
 import { spawnSync } from 'node:child_process'
 import { chownSync, cpSync, existsSync, readdirSync, statSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
+import Database from 'better-sqlite3'
 import { expect, it } from 'vitest'
 import { openKeyring } from '../../src/cloud/platform/key-file/keyring-file.ts'
 import { openKeyFile } from '../../src/cloud/platform/key-file/key-file.ts'
@@ -27,6 +28,26 @@ it('changes the signing key once for each of several commands at the same time',
   expect(keyring.succeeded).toHaveLength(5)
   expect(keyring.trusted.map(({ keyId }) => keyId)).not.toContain(first)
   expect(existsSync(`${path}.next`)).toBe(false)
+})
+
+it('reports that another process has the lock of the keys, and waits for it', async () => {
+  const directory = temporaryDirectory()
+  openKeyFile(join(directory, 'signing-key.pem'), 'Ed25519')
+  const path = join(directory, 'signing-keys.lock')
+  const lock = new Database(path)
+  lock.exec('BEGIN EXCLUSIVE')
+  let shown = ''
+  const rotating = tallygate(['cloud', 'rotate-signing-key', '--store-path', directory], {
+    stderr: {
+      write: (text: string) => {
+        shown += text
+        lock.close()
+        return true
+      },
+    },
+  })
+  expect((await rotating).code).toBe(0)
+  expect(shown).toBe(`Waiting for another process that has locked ${path}\n`)
 })
 
 it.skipIf(process.getuid?.() !== 0)(

@@ -121,7 +121,7 @@ function rotateCommand(service: Command, io: Io): Command {
     .action(async () => {
       const { rotateSigningKey } = await import('../../cloud/platform/key-file/keyring-file.ts')
       const path = signingKeyOf(service, io)
-      const { from, to } = await changeKeys(path, () => rotateSigningKey(path, io.now()))
+      const { from, to } = await changeKeys(path, io, () => rotateSigningKey(path, io.now()))
       io.stdout.write(
         `${path} now contains ${to}, signed by ${from}. Copy it and signing-keys.json to the other nodes, then ${RELOAD}.\n`,
       )
@@ -135,16 +135,16 @@ function forgetCommand(service: Command, io: Io): Command {
     .action(async (keyId: string) => {
       const { forgetSigningKey } = await import('../../cloud/platform/key-file/keyring-file.ts')
       const path = signingKeyOf(service, io)
-      await changeKeys(path, () => forgetSigningKey(path, keyId))
+      await changeKeys(path, io, () => forgetSigningKey(path, keyId))
       io.stdout.write(`${keyId} is no longer trusted. Copy signing-keys.json to the other nodes, then ${RELOAD}.\n`)
     })
 }
 
 /** One change at a time: a link of the chain that is lost cannot be made again, and devices do not find the next key. */
-async function changeKeys<T>(path: string, change: () => Promise<T>): Promise<T> {
+async function changeKeys<T>(path: string, io: Io, change: () => Promise<T>): Promise<T> {
   const directory = dirname(path)
   const asOwner = (): Disposable => actAsOwnerOf(directory)
-  if (absenceOf(path) === null) return underFileLock(join(directory, 'signing-keys.lock'), change, asOwner)
+  if (absenceOf(path) === null) return underFileLock(join(directory, 'signing-keys.lock'), change, io, asOwner)
   // Without a key file there is nothing to protect, and the change names the reason.
   using _rights = asOwner()
   return await change()

@@ -71,9 +71,9 @@ export async function removeSignIn(cloud: string, io: Io): Promise<void> {
   await rm(fileOf(cloud, io), { force: true })
 }
 
-export function withSignInLock<T>(cloud: string, io: Pick<Io, 'env'>, work: () => Promise<T>): Promise<T> {
+export function withSignInLock<T>(cloud: string, io: Pick<Io, 'env' | 'stderr'>, work: () => Promise<T>): Promise<T> {
   makePrivateDirectory(directoryOf(io))
-  return underFileLock(fileOf(cloud, io).replace(/json$/, 'lock'), work)
+  return underFileLock(fileOf(cloud, io).replace(/json$/, 'lock'), work, io)
 }
 
 function read(path: string, io: Io): KeptSignIn | undefined {
