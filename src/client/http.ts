@@ -222,7 +222,9 @@ export function refusal(call: Call, answer: Omit<Answer, 'headers'> & Partial<An
   const options = waitMs === undefined ? {} : { details: { retryAfterMs: waitMs } }
   const parsed = errorBody.safeParse(parseJson(text))
   if (parsed.success && isErrorCode(parsed.data.code)) {
-    return new CodedError(parsed.data.code, parsed.data.message, options)
+    const { code, message } = parsed.data
+    const isUnknown = code === 'OPERATION_UNKNOWN'
+    return new CodedError(code, isUnknown ? `${requestText(call, answer)}: ${message}` : message, options)
   }
   const detail = text === '' ? '' : `: ${text.slice(0, 500)}`
   const to =

@@ -274,9 +274,15 @@ export const ERRORS = catalogue({
     http: 403,
   },
   NOT_FOUND: {
-    meaning: 'The resource or route does not exist.',
+    meaning: 'The resource does not exist.',
     remedy:
-      'Check the names and ids that you gave: commands such as tallygate devices list show those that exist. In a request, check also the path.',
+      'Check the names and ids that you gave. The `list` commands, such as tallygate devices list, show those that exist.',
+    http: 404,
+  },
+  OPERATION_UNKNOWN: {
+    meaning: 'The service has no operation with this method and path.',
+    remedy:
+      'Check the path, and the address of the service: commands take it from --url, TALLYGATE_URL or a context (tallygate context list), or from --socket. The service may also have another version.',
     http: 404,
   },
   CONFLICT: {

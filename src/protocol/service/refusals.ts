@@ -71,7 +71,7 @@ const BROKEN: Readonly<Record<string, [ErrorCode, string]>> = {
   HPE_HEADER_OVERFLOW: ['HEADERS_TOO_LARGE', 'The request line and headers together exceed 16 KiB.'],
   ERR_HTTP_REQUEST_TIMEOUT: ['REQUEST_TOO_SLOW', 'The request did not arrive in time.'],
   [TOO_MANY_AHEAD]: ['BAD_REQUEST', 'Too many requests arrived at once. Wait for responses before sending more.'],
-  [NO_TUNNEL]: ['NOT_FOUND', 'CONNECT is not supported: this is not a proxy. Send the request to a path.'],
+  [NO_TUNNEL]: ['OPERATION_UNKNOWN', 'CONNECT is not supported: this is not a proxy. Send the request to a path.'],
 }
 
 /** For a connection without a valid HTTP request. @param cause code of Node's error */
@@ -80,7 +80,7 @@ export function brokenRequest(cause = ''): CodedError {
 }
 
 export function noOperation(method: string, advice = ''): CodedError {
-  return new CodedError('NOT_FOUND', `No operation ${method} at this path.${advice}`)
+  return new CodedError('OPERATION_UNKNOWN', `No operation ${method} at this path.${advice}`)
 }
 
 export function wrongMethod(method: string): CodedError {

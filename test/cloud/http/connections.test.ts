@@ -120,7 +120,7 @@ describe('a client that does not wait for responses', () => {
     await using twin = await openTwin()
     const socket = open(twin)
     socket.end(`${GET.repeat(59)}${GET.replace('healthz', 'nothing')}`)
-    expect(responses(await readAll(socket))).toEqual([...Array<string>(59).fill('200'), '404', 'NOT_FOUND'])
+    expect(responses(await readAll(socket))).toEqual([...Array<string>(59).fill('200'), '404', 'OPERATION_UNKNOWN'])
   })
 
   it('loses its connection if hundreds of requests arrive at once, after the responses to earlier ones', async () => {
@@ -155,7 +155,7 @@ describe('gets a code and a message:', () => {
       'GET /healthz HTTP/1.1\r\nHost: x\r\nExpect: 100-continue, tea\r\n\r\n',
       ['417', 'EXPECTATION_UNKNOWN'],
     ],
-    ['a request for a tunnel', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', ['404', 'NOT_FOUND']],
+    ['a request for a tunnel', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', ['404', 'OPERATION_UNKNOWN']],
   ])('%s', async (_, request, expected) => {
     await using twin = await openTwin()
     const socket = open(twin)
@@ -167,7 +167,7 @@ describe('gets a code and a message:', () => {
     await using twin = await openTwin()
     const socket = open(twin)
     socket.write(`${await head(twin, WHOLE)}${BODY}CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\nmore`)
-    expect(responses(await readAll(socket))).toEqual(['201', '404', 'NOT_FOUND'])
+    expect(responses(await readAll(socket))).toEqual(['201', '404', 'OPERATION_UNKNOWN'])
     expect((await twin.call('GET', INSTANCES)).status).toBe(200)
   })
 
@@ -194,7 +194,7 @@ describe('a body that breaks off', () => {
     await using twin = await openTwin()
     const socket = open(twin)
     socket.end((await head(twin, WHOLE, '/api/v1.1/nothing')) + BODY.slice(1))
-    expect(responses(await readAll(socket))).toEqual(['404', 'NOT_FOUND'])
+    expect(responses(await readAll(socket))).toEqual(['404', 'OPERATION_UNKNOWN'])
   })
 
   it('is counted, and logged once in a while without a stack', async () => {

@@ -80,7 +80,7 @@ describe('the server', () => {
     ] as const) {
       const { status, body } = await twin.call(method, path)
       expect(status, `${method} ${path}`).toBe(404)
-      expect(body).toMatchObject({ code: 'NOT_FOUND' })
+      expect(body).toMatchObject({ code: 'OPERATION_UNKNOWN' })
     }
   })
 

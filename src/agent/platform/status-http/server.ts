@@ -195,7 +195,7 @@ async function answer(
 }
 
 function nothingHere(): CodedError {
-  return new CodedError('NOT_FOUND', 'No such path for this method.')
+  return new CodedError('OPERATION_UNKNOWN', 'No such path for this method.')
 }
 
 function json(status: number, body: unknown): Reply {

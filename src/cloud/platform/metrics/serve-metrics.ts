@@ -109,7 +109,7 @@ async function answer(
     const broken = brokenHead(request)
     if (broken !== null) throw broken
     if (method !== 'GET' || url.split('?', 1)[0] !== METRICS_PATH) {
-      throw new CodedError('NOT_FOUND', `Metrics are at GET ${METRICS_PATH}.`)
+      throw new CodedError('OPERATION_UNKNOWN', `Metrics are at GET ${METRICS_PATH}.`)
     }
     if (token !== null) requireToken(headers, token)
     return { status: 200, type: metrics.contentType, text: await metrics.text() }

@@ -239,7 +239,7 @@ describe('the socket', () => {
   it('has nothing at other addresses, and says so', async () => {
     const behind = new Behind()
     await behind.open()
-    const nothing = { status: 404, body: { code: 'NOT_FOUND' } }
+    const nothing = { status: 404, body: { code: 'OPERATION_UNKNOWN' } }
     for (const path of ['/', '/v1.0', '/v1.2/instances/x/access-request', '//livez']) {
       expect(await behind.post(accessBody(1), { path })).toMatchObject(nothing)
       expect(await behind.get(path)).toMatchObject(nothing)
@@ -414,7 +414,7 @@ describe('the socket', () => {
         'EXPECTATION_UNKNOWN',
         'tea',
       ],
-      ['a wish for a tunnel', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', 404, 'NOT_FOUND', 'CONNECT'],
+      ['a wish for a tunnel', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', 404, 'OPERATION_UNKNOWN', 'CONNECT'],
       ['a method that HTTP does not have', 'BREW / HTTP/1.1\r\nHost: x\r\n\r\n', 400, 'BAD_REQUEST', 'HTTP'],
       ['HTTP/2', 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n', 400, 'BAD_REQUEST', 'HTTP'],
       ['headers without end', `${live}X: ${'x'.repeat(20_000)}`, 431, 'HEADERS_TOO_LARGE', 'KiB'],
@@ -450,7 +450,7 @@ describe('the socket', () => {
         'HTTP/1.1 200',
         'granted',
         odd.startsWith('CONNECT') ? 'HTTP/1.1 404' : 'HTTP/1.1 400',
-        odd.startsWith('CONNECT') ? '"code":"NOT_FOUND"' : '"code":"BAD_REQUEST"',
+        odd.startsWith('CONNECT') ? '"code":"OPERATION_UNKNOWN"' : '"code":"BAD_REQUEST"',
       ])
     })
   })

@@ -147,8 +147,8 @@ describe('the status over HTTP', () => {
       const body = await answer.text()
       return [answer.status, body.startsWith('{') ? (JSON.parse(body) as { code?: string }).code : body]
     }
-    expect(await ask('/nowhere')).toEqual([404, 'NOT_FOUND'])
-    expect(await ask('/status', { method: 'POST', body: 'x' })).toEqual([404, 'NOT_FOUND'])
+    expect(await ask('/nowhere')).toEqual([404, 'OPERATION_UNKNOWN'])
+    expect(await ask('/status', { method: 'POST', body: 'x' })).toEqual([404, 'OPERATION_UNKNOWN'])
     expect(await ask('/status')).toEqual([401, 'TOKEN_MISSING'])
     expect(await ask('/status', { headers: { authorization: 'Bearer no' } })).toEqual([401, 'TOKEN_INVALID'])
     const head = await fetch(`${server.origin}/`, { method: 'HEAD', headers: { authorization: 'Bearer secret' } })
@@ -195,7 +195,7 @@ describe('a request that cannot be read', () => {
       ['501', 'TRANSFER_CODING_UNKNOWN'],
     ],
     ['an unknown expectation', `${whole}Expect: tea\r\n\r\n`, ['417', 'EXPECTATION_UNKNOWN']],
-    ['a tunnel', 'CONNECT x:1 HTTP/1.1\r\nHost: localhost\r\n\r\n', ['404', 'NOT_FOUND']],
+    ['a tunnel', 'CONNECT x:1 HTTP/1.1\r\nHost: localhost\r\n\r\n', ['404', 'OPERATION_UNKNOWN']],
     ['bytes after a request', `${whole}\r\nno HTTP\r\n\r\n`, ['200', '400', 'BAD_REQUEST']],
     ['five requests at once', `${whole}\r\n`.repeat(5), ['200', '200', '200', '200', '400', 'BAD_REQUEST']],
     ['a thousand requests at once', `${whole}\r\n`.repeat(1_000), ['400', 'BAD_REQUEST']],

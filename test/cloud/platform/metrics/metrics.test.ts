@@ -172,7 +172,7 @@ describe('the metrics of the twin', () => {
     const elsewhere = await fetch(new URL('/metrics', twin.cloud.address))
     expect(elsewhere.status).toBe(404)
     const other = await fetch(new URL('/', twin.cloud.metricsAddress))
-    expect([other.status, await other.json()]).toMatchObject([404, { code: 'NOT_FOUND' }])
+    expect([other.status, await other.json()]).toMatchObject([404, { code: 'OPERATION_UNKNOWN' }])
     const twoHosts = 'GET /metrics HTTP/1.1\r\nHost: x\r\nHost: y\r\nConnection: close\r\n\r\n'
     for (const bytes of [twoHosts, 'this is not HTTP\r\n\r\n', '\u0016\u0003\u0001']) {
       const socket = connect(Number(new URL(twin.cloud.metricsAddress).port), '127.0.0.1')
