@@ -383,18 +383,18 @@ const ITEMS_SHOWN = 10
 
 /** Only one table of a series is in effect, so a table with one new item ends the rates of all others. */
 function missingItems(body: Row, known: readonly Row[]): string | undefined {
-  const begin = ({ effectiveFrom }: Row): number => Number(textOf(effectiveFrom))
+  const begin = ({ effectiveFrom }: Row): number => Number(valueText(effectiveFrom))
   const namesOf = ({ items }: Row): readonly string[] =>
-    (items as readonly Row[]).map(({ name, version }) => `${textOf(name)} ${textOf(version)}`.trim())
+    (items as readonly Row[]).map(({ name, version }) => `${valueText(name)} ${valueText(version)}`.trim())
   const [replaced] = known
-    .filter((table) => textOf(table['series']) === textOf(body['series']) && begin(table) <= begin(body))
+    .filter((table) => valueText(table['series']) === valueText(body['series']) && begin(table) <= begin(body))
     .toSorted((one, other) => begin(other) - begin(one))
   if (replaced === undefined) return undefined
   const rated = new Set(namesOf(body))
   const missing = namesOf(replaced).filter((name) => !rated.has(name))
   if (missing.length === 0) return undefined
   const rest = missing.length > ITEMS_SHOWN ? ` and ${missing.length - ITEMS_SHOWN} more` : ''
-  return `version ${textOf(body['version'])} replaces version ${textOf(replaced['version'])}, but does not rate ${missing.slice(0, ITEMS_SHOWN).join(', ')}${rest}: when it takes effect, requests for these items are refused. To allow them, set another version with all items.`
+  return `version ${valueText(body['version'])} replaces version ${valueText(replaced['version'])}, but does not rate ${missing.slice(0, ITEMS_SHOWN).join(', ')}${rest}: when it takes effect, requests for these items are refused. To allow them, set another version with all items.`
 }
 
 function overdraftText({ overdraftType, overdraftLimit }: Row): string {
