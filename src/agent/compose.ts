@@ -75,6 +75,7 @@ export interface LongStart {
   readonly ledgerBytes: number
   readonly socketPath: string
   readonly mode: number
+  readonly connectionsMax: number
 }
 
 /** Notifications to the service manager. */
@@ -273,7 +274,12 @@ function reportIfLong(
   const ledgerBytes = orNull(() => statSync(ledger).size) ?? 0
   if (ledgerBytes < LARGE_LEDGER_BYTES || reportLongStart === undefined) return () => Promise.resolve()
   log.info({ ledger, bytes: ledgerBytes }, 'checking the ledger')
-  const end = reportLongStart({ ledgerBytes, socketPath: socket.path, mode: Number.parseInt(socket.mode, 8) })
+  const end = reportLongStart({
+    ledgerBytes,
+    socketPath: socket.path,
+    mode: Number.parseInt(socket.mode, 8),
+    connectionsMax: socket.connectionsMax,
+  })
   started.defer(end)
   return end
 }

@@ -1,4 +1,6 @@
-import { existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { once } from 'node:events'
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, it, onTestFinished } from 'vitest'
@@ -30,7 +32,7 @@ it('answers callers at the socket of the service manager, and leaves it listenin
   const { socketPath, notifyPath } = places()
   const fd = listeningSocket(socketPath)
   const end = reportLongStart(
-    { ledgerBytes: 2 * GIB, socketPath: '/nowhere', mode: 0o660 },
+    { ledgerBytes: 2 * GIB, socketPath: '/nowhere', mode: 0o660, connectionsMax: 2 },
     { notifyPath, passedSocket: { fd, path: socketPath } },
     0,
   )
@@ -46,7 +48,7 @@ it('answers callers at the socket of the service manager, and leaves it listenin
 it('answers callers at a path that exists until the agent opens its own socket', async () => {
   const { socketPath } = places()
   const end = reportLongStart(
-    { ledgerBytes: 2 * GIB, socketPath, mode: 0o660 },
+    { ledgerBytes: 2 * GIB, socketPath, mode: 0o660, connectionsMax: 2 },
     { notifyPath: null, passedSocket: null },
     0,
   )
@@ -56,25 +58,60 @@ it('answers callers at a path that exists until the agent opens its own socket',
   expect(existsSync(socketPath)).toBe(false)
 })
 
+/** The thread is blocked, as by the check, until a datagram arrives. */
+function firstAfter(work: () => void, received: () => readonly string[]): readonly string[] {
+  for (;;) {
+    work()
+    const sent = received()
+    if (sent.length > 0) return sent
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(Int32Array.BYTES_PER_ELEMENT)), 0, 0, 1)
+  }
+}
+
+const PROGRESS = /^STATUS=The agent starts: it is checking its ledger of 2\.0 GiB, \d+ % done\.$/
+
 it('asks the service manager for more time while the check reads', async () => {
   const { socketPath, notifyPath } = places()
   const received = datagramSocket(notifyPath)
-  const end = reportLongStart({ ledgerBytes: 2 * GIB, socketPath, mode: 0o660 }, { notifyPath, passedSocket: null }, 0)
-  let sent: readonly string[] = []
-  await expect.poll(() => (sent = [...sent, ...received()]).length, { timeout: 10_000 }).toBeGreaterThan(0)
-  await end()
-  expect([...sent, ...received()]).toEqual([
-    expect.stringMatching(
-      /^EXTEND_TIMEOUT_USEC=60000000\nSTATUS=The agent starts: it is checking its ledger of 2\.0 GiB/,
-    ),
-    'STATUS=The agent starts.',
+  const start = { ledgerBytes: 2 * GIB, socketPath, mode: 0o660, connectionsMax: 2 }
+  const end = reportLongStart(start, { notifyPath, passedSocket: null }, 100)
+  const sent = firstAfter(() => readFileSync(import.meta.filename), received)
+  expect(sent).toEqual([
+    expect.stringMatching(/^EXTEND_TIMEOUT_USEC=60000000\nSTATUS=The agent starts: it is checking/),
   ])
+  await end()
+  expect(received()).toEqual(['STATUS=The agent starts.'])
+})
+
+it('asks for no more time while the check reads nothing', async () => {
+  const { socketPath, notifyPath } = places()
+  const received = datagramSocket(notifyPath)
+  const start = { ledgerBytes: 2 * GIB, socketPath, mode: 0o660, connectionsMax: 2 }
+  const end = reportLongStart(start, { notifyPath, passedSocket: null }, 100)
+  expect(firstAfter(() => undefined, received)).toEqual([expect.stringMatching(PROGRESS)])
+  await end()
+})
+
+it('has the connections of the agent at most', async () => {
+  const { socketPath } = places()
+  const start = { ledgerBytes: 2 * GIB, socketPath, mode: 0o660, connectionsMax: 2 }
+  const end = reportLongStart(start, { notifyPath: null, passedSocket: null }, 0)
+  await expect.poll(() => existsSync(socketPath), { timeout: 10_000 }).toBe(true)
+  const idle = [connect(socketPath), connect(socketPath)]
+  await Promise.all(idle.map((socket) => once(socket, 'connect')))
+  expect(await ask(socketPath)).toMatchObject({ code: 'AGENT_UNREACHABLE' })
+  for (const socket of idle) socket.destroy()
+  await expect.poll(() => ask(socketPath)).toMatchObject(STARTING)
+  await end()
 })
 
 it('leaves a start that is soon over alone', async () => {
   const { socketPath, notifyPath } = places()
   const received = datagramSocket(notifyPath)
-  await reportLongStart({ ledgerBytes: 2 * GIB, socketPath, mode: 0o660 }, { notifyPath, passedSocket: null })()
+  await reportLongStart(
+    { ledgerBytes: 2 * GIB, socketPath, mode: 0o660, connectionsMax: 2 },
+    { notifyPath, passedSocket: null },
+  )()
   expect(received()).toEqual([])
   expect(existsSync(socketPath)).toBe(false)
 })

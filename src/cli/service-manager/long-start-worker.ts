@@ -10,7 +10,8 @@ import { CodedError } from '../../protocol/errors.ts'
 import { type LongStartData, REPORTING, WAITING } from './long-start.ts'
 import { duplicate, sendDatagram } from './unix-calls.ts'
 
-const { ledgerBytes, socketPath, mode, notifyPath, passedSocket, patienceMs, state } = workerData as LongStartData
+const { ledgerBytes, socketPath, mode, connectionsMax, notifyPath, passedSocket, patienceMs, state } =
+  workerData as LongStartData
 
 const REPORT_EVERY_MS = 5_000
 
@@ -20,9 +21,9 @@ const EXTENSION_US = 60_000_000
 /** Within this time, a client that has connected sends its request. */
 const LAST_REQUESTS_MS = 100
 
-/** Bytes that this process has read. */
+/** Bytes that the main thread has read: it checks the ledger. Those of the process include the reads of this function. */
 function bytesRead(): number {
-  return Number(/^rchar: (\d+)$/m.exec(readFileSync('/proc/self/io', 'utf8'))?.[1] ?? 0)
+  return Number(/^rchar: (\d+)$/m.exec(readFileSync(`/proc/self/task/${process.pid}/io`, 'utf8'))?.[1] ?? 0)
 }
 
 const before = bytesRead()
@@ -47,6 +48,7 @@ const server = createServer((_request, response) => {
   ])
   response.end(body)
 })
+server.maxConnections = connectionsMax
 
 let removePath = (): void => undefined
 
