@@ -79,12 +79,12 @@ export function newFormHref(view: View, { path }: Pick<Edit, 'path'>): string {
 }
 
 /** For a link without a key, such as one that a person types, the form has a new one. */
-export function keyOf({ query, newId }: Pick<View, 'query' | 'newId'>): string {
-  return query['key'] ?? newId()
+export function keyOf({ query: { key = '' }, newId }: Pick<View, 'query' | 'newId'>): string {
+  return key === '' ? newId() : key
 }
 
 /** @param thing such as `instance` @param request what the form says about it */
-export function createOnce(
+export async function createOnce(
   { store, editor, present }: Pick<EditDeps, 'store' | 'editor' | 'present'>,
   {
     thing,
@@ -93,6 +93,8 @@ export function createOnce(
   }: { readonly thing: string; readonly key: string | undefined; readonly request: readonly unknown[] },
   create: (store: Store) => Promise<unknown>,
 ): Promise<readonly Problem[]> {
+  // All forms without a key would be one form.
+  if (key === '') return [{ field: null, text: 'The form has no key, so it could create two. Open a new form.' }]
   const claim = claimOf(editor, { concerned: `console ${thing}`, key, request, created: present })
   return store.transaction(async (tx) => {
     if (await tx.idempotency.add({ ...claim, answer: '' })) {

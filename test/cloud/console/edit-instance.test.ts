@@ -63,6 +63,16 @@ it('is created once if a browser goes back to the form after the answer was lost
   expect(linkIn((await browser.open('')).page)).not.toBe(opened)
 })
 
+it('is created by a form with a key only, and an address with an empty key gives the form one', async () => {
+  const { key, ...form } = { ...(await browser.form(`${FORM}?key=`)), ...NEW } as Form
+  expect(key).toMatch(/^[\da-f-]{36}$/)
+  for (const without of [form, { ...form, key: '' }]) {
+    const { status, page } = await browser.send(FORM, without)
+    expect([status, page]).toEqual([400, expect.stringContaining('The form has no key')])
+  }
+  expect(await listed()).toHaveLength(0)
+})
+
 it('has Overview as the current entry of the menu', async () => {
   expect((await browser.open(FORM)).page).toMatch(/console" aria-current="page">Overview</)
 })
