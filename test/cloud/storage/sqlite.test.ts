@@ -21,9 +21,12 @@ import { flushOf, openSqliteStore } from '../../../src/cloud/storage/sqlite/stor
 import { orNull } from '../../../src/platform/or-null.ts'
 import type { CodedError } from '../../../src/protocol/errors.ts'
 import { fillDisk, readOnlyView, smallDisk } from '../../support/mounts.ts'
-import { deliveriesSuite } from './deliveries.suite.ts'
+import { readerOf } from '../../../src/cloud/storage/sql/transaction.ts'
+import { newEpoch } from '../../../src/cloud/devices/epochs.ts'
+import { DEVICE, deliveriesSuite, delivery } from './deliveries.suite.ts'
 import { fleetFiguresSuite } from './fleet-figures.suite.ts'
-import { storeSuite } from './suite.ts'
+import { sqlOver } from './sql-over.ts'
+import { device, storeSuite } from './suite.ts'
 import { syncReadsSuite } from './sync-reads.suite.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'tallygate-store-'))
@@ -67,6 +70,24 @@ describe('a database file', () => {
       expect(database.pragma('auto_vacuum', { simple: true })).toBe(2n)
       database.close()
     }
+  })
+
+  it('is searched for usage with few queries, however few records are missing on the page', async () => {
+    const store = open(path)
+    await store.transaction(async (tx) => {
+      await tx.edge.devices.insert(device(DEVICE))
+      await tx.edge.epochs.insert(newEpoch(DEVICE, 1, { now: 1, present: 1 }))
+      for (let entry = 1; entry <= 300; entry += 1) await tx.usage.deliver(delivery(entry, [{}]))
+    })
+    await store.close()
+    const database = new Sqlite(path).defaultSafeIntegers()
+    let queries = 0
+    const reader = readerOf(sqlOver(database, () => void (queries += 1)))
+    const search = { fits: () => false }
+    const newest = { instanceId: null, upTo: null, from: null, to: null, limit: 1, search }
+    expect(await reader.usage.newest(newest)).toEqual({ records: [], rest: null })
+    expect(queries).toBeLessThan(10)
+    database.close()
   })
 
   it('is not written by another process while a transaction rests on what it has read', async () => {

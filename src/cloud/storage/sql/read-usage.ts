@@ -111,8 +111,9 @@ export function usageReader(sql: Sql) {
   /** @returns `last`: the row that the step ends with; null: there are no others */
   const read = async (range: Within, order: Order, limit: number) => {
     const { search } = range
-    const { rows, isAll } = await listed(range, order, search === undefined ? limit : ROWS_SEARCHED)
-    const deliveryOf = deliveriesOf(rows, range, limit)
+    const rowsMax = search === undefined ? limit : ROWS_SEARCHED
+    const { rows, isAll } = await listed(range, order, rowsMax)
+    const deliveryOf = deliveriesOf(rows, range, rowsMax)
     const records: NumberedUsage[] = []
     let unpacked = 0n
     for (const { seq, records: packed, row } of rows) {
