@@ -202,7 +202,8 @@ func (c *connection) call(ctx context.Context, request call) (response, error) {
 		if errors.As(err, &refused) {
 			return response{}, refused
 		}
-		mayRepeat := err == nil && received.isTemporary() || err != nil && !errors.Is(err, os.ErrPermission)
+		// systemd creates a socket before it sets its group: after another failure, a missing permission may end soon.
+		mayRepeat := err == nil && received.isTemporary() || err != nil && !(isFirst && errors.Is(err, os.ErrPermission))
 		if !mayRepeat || time.Now().Add(pause).After(deadline) {
 			if err != nil {
 				return response{}, unreachable(c.socket, err)

@@ -384,6 +384,31 @@ it('in Node, reports a mistake of the application at once, and never uses TCP', 
   await expect(agent.offers()).rejects.toThrow(socket)
 })
 
+it('every client reports an agent that starts as unreachable: the agent before it may have charged the request', async () => {
+  const body = JSON.stringify({ code: 'AGENT_STARTING', message: 'The agent starts' })
+  const starting = http(body, { status: '503 Service Unavailable', headers: 'Retry-After: 1\r\n' })
+  script = (socket, number) => void (number === 1 ? socket.destroy() : socket.write(starting))
+  await all([REQUEST], ['error AgentUnreachable AGENT_STARTING later'])
+})
+
+it('every client waits for the permission to connect if the socket appears while it tries', async ({ skip }) => {
+  if (spawnSync('setpriv', ['--version']).status !== 0) skip('setpriv is not installed')
+  await Promise.all(
+    wires.map(async (wire) => {
+      using driver = wire.unprivileged()
+      chmodSync(wire.socket, 0o666)
+      script = (socket, number, _, client) => {
+        if (number > 1) return void socket.write(http(BODY))
+        const { socket: path } = wires.find(({ name }) => name === client) ?? wire
+        chmodSync(path, 0)
+        setTimeout(() => chmodSync(path, 0o666), 300)
+        socket.destroy()
+      }
+      expect([wire.name, await driver.do(REQUEST)]).toEqual([wire.name, [GRANTED]])
+    }),
+  )
+}, 30_000)
+
 it('every client fails at once if its user may not connect', async ({ skip }) => {
   if (spawnSync('setpriv', ['--version']).status !== 0) skip('setpriv is not installed')
   await Promise.all(

@@ -98,7 +98,7 @@ export class TallygateError extends Error {
   }
 }
 
-/** No response from the agent until the patience ended, or no permission to connect. The request may have been charged. */
+/** No response until the patience ended, an agent that still starts, or no permission to connect. The request may have been charged. */
 export class AgentUnreachable extends TallygateError {}
 
 /** The device must reach the cloud first: it has no usable rules, is not attached, or was locked by an administrator. */
@@ -377,7 +377,8 @@ class Connection {
     for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS)) {
       const response = await this.#send(call, text).catch((error: unknown) => error as NodeJS.ErrnoException)
       if (response instanceof TallygateError) throw response
-      const mayRepeat = response instanceof Error ? response.code !== NOT_PERMITTED : isTemporary(response)
+      // systemd creates a socket before it sets its group: after another failure, a missing permission may end soon.
+      const mayRepeat = response instanceof Error ? !isFirst || response.code !== NOT_PERMITTED : isTemporary(response)
       if (!mayRepeat || performance.now() + pauseMs > deadline) {
         if (response instanceof Error) throw this.#unreachable(response)
         if (!isDecision(response)) throw refusalOf(response)
@@ -515,6 +516,8 @@ function refusalOf(response: Omit<Response, 'isFirst'>): TallygateError {
   const { retryAfterS } = response
   if (code === 'CALLER_LIMITED') return new LimitReached(code, message, 1_000 * (retryAfterS ?? 1))
   if (NEED_CLOUD.includes(code)) return new NeedsCloud(code, message, 'online')
+  // The agent before it may have charged the request.
+  if (code === 'AGENT_STARTING') return new AgentUnreachable(code, message, 'later')
   return new TallygateError(code, message, retryAfterS === undefined ? 'no' : 'later')
 }
 

@@ -83,7 +83,7 @@ class TallygateError(Exception):
 
 
 class AgentUnreachable(TallygateError):
-    """No response from the agent until the patience ended, or no permission to connect. The request may have been charged."""
+    """No response until the patience ended, an agent that still starts, or no permission to connect. The request may have been charged."""
 
 
 class NeedsCloud(TallygateError):
@@ -262,16 +262,21 @@ class Attempts:
         """The response with the decision. None: send again after the pause. Raises TallygateError."""
         if isinstance(outcome, Response) and _is_decision(outcome):
             return outcome._replace(is_first=self._is_first)
-        self._is_first = False
+        is_first, self._is_first = self._is_first, False
         self.pause_s = min(2 * self.pause_s, LONGEST_PAUSE_S)
-        if isinstance(outcome, PermissionError):
-            message = f"This user may not connect to {self._socket_path}. Add this user to the group of the socket."
-            raise AgentUnreachable("SOCKET_NOT_PERMITTED", message, "no") from outcome
-        may_repeat = isinstance(outcome, Exception) or _is_temporary(outcome)
+        is_permitted = not isinstance(outcome, PermissionError)
+        if isinstance(outcome, Response):
+            may_repeat = _is_temporary(outcome)
+        else:
+            # systemd creates a socket before it sets its group: after another failure, this one may end soon.
+            may_repeat = is_permitted or not is_first
         if may_repeat and time.monotonic() + self.pause_s <= self._deadline:
             return None
         if isinstance(outcome, Response):
             raise refusal_of(outcome)
+        if not is_permitted:
+            message = f"This user may not connect to {self._socket_path}. Add this user to the group of the socket."
+            raise AgentUnreachable("SOCKET_NOT_PERMITTED", message, "no") from outcome
         advice = "Start the agent"
         if isinstance(outcome, (FileNotFoundError, ConnectionRefusedError)):
             advice += ", or set TALLYGATE_SOCKET to the path of its socket"
@@ -420,6 +425,9 @@ def refusal_of(response: Response) -> TallygateError:
         return LimitReached(code, message, 1 if retry_after_s is None else retry_after_s)
     if code in NEED_CLOUD:
         return NeedsCloud(code, message, "online")
+    if code == "AGENT_STARTING":
+        # The agent before it may have charged the request.
+        return AgentUnreachable(code, message, "later")
     return TallygateError(code, message, "no" if retry_after_s is None else "later")
 
 
