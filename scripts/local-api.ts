@@ -86,6 +86,7 @@ const EVERYWHERE: readonly ErrorCode[] = [
   'CALLER_NOT_ALLOWED',
   'CALLER_UNMAPPED',
   'OVERLOADED',
+  'AGENT_STARTING',
   'STOPPING',
   'INTERNAL',
 ]
@@ -330,7 +331,7 @@ export const localOperations: readonly DescribedOperation[] = [
     security: [],
     headers: {},
     answers: { 200: { description: 'It does.', body: z.strictObject({ live: z.literal(true) }) } },
-    codes: ['STOPPING'],
+    codes: ['AGENT_STARTING', 'STOPPING'],
   },
 ]
 
