@@ -77,13 +77,12 @@ function instantOf(field: string, text: string): number | null {
 export async function usageOfPage(view: View): Promise<NewestUsage> {
   const { query, instance } = view
   const range = rangeOf(query)
-  const search = await searchOf(view)
   return {
     ...range,
     instanceId: instance?.id ?? null,
     upTo: upToOf(query),
     limit: isBounded(range) ? RANGE_RECORDS_MAX : RECORDS_MAX,
-    ...(search === null ? {} : { search }),
+    ...(isSearch(view) ? { search: await searchOf(view) } : {}),
   }
 }
 
@@ -91,12 +90,13 @@ function upToOf({ upTo = '' }: View['query']): bigint | null {
   return /^\d{1,18}$/.test(upTo) ? BigInt(upTo) : null
 }
 
-/** Null: the page shows all records. */
-async function searchOf(view: View): Promise<UsageSearch | null> {
-  const { outcome = '' } = view.query
-  const [item, requester] = [typed(view, 'item'), typed(view, 'requester')]
+function isSearch(view: View): boolean {
+  return SEARCHED.some((name) => typed(view, name) !== '')
+}
+
+async function searchOf(view: View): Promise<UsageSearch> {
+  const [outcome, item, requester] = [typed(view, 'outcome'), typed(view, 'item'), typed(view, 'requester')]
   const deviceId = await deviceIdOf(view, typed(view, 'device'))
-  if ([outcome, item, requester, deviceId ?? ''].every((each) => each === '')) return null
   return {
     ...(deviceId === undefined ? {} : { deviceId }),
     ...(outcome === 'refused' ? { statuses: Object.keys(REFUSAL_REASONS) } : {}),
@@ -155,13 +155,12 @@ async function recordsPart(view: View, newest: NewestStep): Promise<Html> {
 /** Which records the page has found, and among which ones. */
 function readInWords(view: View, { records, rest }: NewestStep): string {
   const { query } = view
-  const isSearch = SEARCHED.some((name) => typed(view, name) !== '')
   const isRange = isBounded(rangeOf(query))
   const older = isRange && upToOf(query) !== null ? 'older ' : ''
   const found = `${records.length} ${older}${records.length === 1 ? 'record' : 'records'}${isRange ? ' of this time' : ''}`
-  const reach = rest?.writtenBy ?? (isRange || isSearch ? null : records.at(-1)?.record.writeTime) ?? null
+  const reach = rest?.writtenBy ?? (isRange || isSearch(view) ? null : records.at(-1)?.record.writeTime) ?? null
   const written = reach === null ? '' : ` written in the last ${roughly(view.now - reach)}`
-  return isSearch ? `${found} found${written === '' ? '' : ` among those${written}`}` : `${found}${written}`
+  return isSearch(view) ? `${found} found${written === '' ? '' : ` among those${written}`}` : `${found}${written}`
 }
 
 /** Null: there are no older records. */

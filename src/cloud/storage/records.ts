@@ -266,7 +266,10 @@ export interface NewestUsage extends Pick<UsageRange, 'instanceId' | 'from' | 't
   readonly search?: UsageSearch
 }
 
-/** Which records of a range are wanted. The database compares the device and the statuses. */
+/**
+ * Which records of a range are wanted. The database compares the device, and the statuses of records that have rows; those in
+ * deliveries of devices are unpacked.
+ */
 export interface UsageSearch {
   readonly deviceId?: string
   readonly statuses?: readonly string[]
