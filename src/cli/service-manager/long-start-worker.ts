@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import { parentPort, workerData } from 'node:worker_threads'
 import { claimPath } from '../../agent/platform/socket/claim-path.ts'
-import { refused } from '../../agent/platform/socket/reply.ts'
+import { refused, send } from '../../agent/platform/socket/reply.ts'
 import { sizeInWords } from '../../core/accounts/in-words.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type LongStartData, REPORTING, WAITING } from './long-start.ts'
@@ -35,18 +35,8 @@ function sentence(): string {
 }
 
 const server = createServer((_request, response) => {
-  const { status, headers, body } = refused(new CodedError('AGENT_STARTING', sentence()))
-  const length = String(Buffer.byteLength(body))
-  response.writeHead(status, [
-    'Content-Type',
-    'application/json',
-    'Content-Length',
-    length,
-    'Connection',
-    'close',
-    ...headers,
-  ])
-  response.end(body)
+  const { headers, ...reply } = refused(new CodedError('AGENT_STARTING', sentence()))
+  send(response, { ...reply, headers: ['Connection', 'close', ...headers] })
 })
 server.maxConnections = connectionsMax
 

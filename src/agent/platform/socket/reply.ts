@@ -1,5 +1,5 @@
-/** The responses of the socket: contents, and the text of those that bypass Node's server. */
-import { STATUS_CODES } from 'node:http'
+/** The responses of the socket: contents, how Node's server sends them, and the text of those that bypass it. */
+import { STATUS_CODES, type ServerResponse } from 'node:http'
 import { CodedError, ERRORS } from '../../../protocol/errors.ts'
 import { CORRELATION_HEADER } from '../../../protocol/local/decision.ts'
 import { LOCAL_HEADERS } from '../../../protocol/local/headers.ts'
@@ -45,6 +45,21 @@ function retryAfter({ details: { retryAfterMs } }: CodedError): number {
 
 function refusalBody({ code, message }: Pick<CodedError, 'code' | 'message'>): string {
   return JSON.stringify({ message, code })
+}
+
+const NO_CONTENT = 204
+
+export function send(response: ServerResponse, reply: Reply): void {
+  const { status, headers, body } = reply
+  if (status === NO_CONTENT) {
+    response.writeHead(status, [...headers])
+    response.end()
+    return
+  }
+  const length = String(Buffer.byteLength(body))
+  const type = reply.type ?? 'application/json'
+  response.writeHead(status, ['Content-Type', type, 'Content-Length', length, ...headers])
+  response.end(body)
 }
 
 export interface ReplyText {

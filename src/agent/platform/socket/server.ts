@@ -16,7 +16,7 @@ import {
 import { Responses } from '../responses.ts'
 import { claimPath } from './claim-path.ts'
 import { FastPath } from './fast-path.ts'
-import { type Reply, STOPPING, TOO_MANY, refused, replyText } from './reply.ts'
+import { type Reply, STOPPING, TOO_MANY, refused, replyText, send } from './reply.ts'
 import { type JsonBody, readJson, route } from './parse-request.ts'
 import { type Answer, RequestHandler, type RequestHandlerDeps } from './request-handler.ts'
 import { takesBody } from './session-requests.ts'
@@ -225,19 +225,4 @@ export class SocketServer {
       send(last, refused(cause === 'ERR_HTTP_REQUEST_TIMEOUT' ? brokenRequest(cause) : bodyIncomplete()))
     } else this.#responses.sendFinal(socket, replyText(refused(brokenRequest(cause)), null).text)
   }
-}
-
-const NO_CONTENT = 204
-
-function send(response: ServerResponse, reply: Reply): void {
-  const { status, headers, body } = reply
-  if (status === NO_CONTENT) {
-    response.writeHead(status, [...headers])
-    response.end()
-    return
-  }
-  const length = String(Buffer.byteLength(body))
-  const type = reply.type ?? 'application/json'
-  response.writeHead(status, ['Content-Type', type, 'Content-Length', length, ...headers])
-  response.end(body)
 }
