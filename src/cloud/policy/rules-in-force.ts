@@ -44,8 +44,8 @@ export async function openListedPools(
   return unopened.length === 0 ? pools : new Map([...pools, ...(await openPools(tx, rules, unopened))])
 }
 
-/** As {@link openListedPools}, but creates no pools. */
-export async function viewPools(
+/** As {@link openListedPools}, but creates no pools: it returns those that are missing as they would be created. */
+export async function lockListedPools(
   tx: Transaction,
   rules: RulesInForce,
   accounts: Iterable<AccountId>,

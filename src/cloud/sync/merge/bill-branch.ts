@@ -12,7 +12,7 @@ import { type AccountMove, movePools } from '../../accounts/move-pools.ts'
 import type { OpenedEntry } from '../open-segment.ts'
 import { type IsPlausible, plausibleBy } from './plausible.ts'
 import { type DeviceAccountRecord, type Epoch, newDeviceAccount, settled } from '../../storage/device-records.ts'
-import { type OverspendCapOf, openPools, overspendCapOf, viewPools } from '../../policy/rules-in-force.ts'
+import { type OverspendCapOf, lockListedPools, openPools, overspendCapOf } from '../../policy/rules-in-force.ts'
 import type { MergeUnderRules } from '../merge-context.ts'
 import type { BranchUnbilled } from './unbilled.ts'
 import { saveMoves } from '../grants/write-settlement.ts'
@@ -45,9 +45,9 @@ export async function billBranch(
     return { billed: entries.filter(({ body }) => tally.take(body.postings)), tally }
   }
   // Unbilled entries must create no accounts: pools are opened for the rest only, and checked again.
-  const viewed = await viewPools(tx, rules, accountsOf(fresh), epoch)
-  const ofRules = fresh.filter(({ body }) => body.postings.every(({ account }) => viewed.has(account)))
-  const likely = judge(ofRules, viewed)
+  const listed = await lockListedPools(tx, rules, accountsOf(fresh), epoch)
+  const ofRules = fresh.filter(({ body }) => body.postings.every(({ account }) => listed.has(account)))
+  const likely = judge(ofRules, listed)
   const before = await openPools(tx, rules, accountsOf(likely.billed))
   const { billed, tally } = judge(likely.billed, before)
   const moved = movePools(before, tally.moves())
