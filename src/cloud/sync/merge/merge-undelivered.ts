@@ -39,25 +39,26 @@ export async function mergeUndelivered(context: Context, also: readonly AccountI
   if (undeliveredRange.epoch >= epoch.number) {
     return unbilledIn(context, epoch, count, unbilledOf({ misplaced: count }))
   }
-  const known = await earlierEpoch(context, undeliveredRange.epoch)
-  if (!undeliveredRange.isChained) return unbilledIn(context, known, count, unbilledOf({ broken: count }))
+  let earlier = await earlierEpoch(context, undeliveredRange.epoch)
+  if (!undeliveredRange.isChained) return unbilledIn(context, earlier, count, unbilledOf({ broken: count }))
   const sound = soundStart(undeliveredRange, new Set(device.instanceIds))
   await tx.accounts.lock([...new Set([...accountsOf(undeliveredRange, sound, device.instanceIds), ...also])])
-  const base = await passLost(context, known, undeliveredRange)
-  if (base === null) return unbilledIn(context, known, 1, { entries: count, problem: LOST_DO_NOT_ADD_UP })
+  const passed = await passLost(context, earlier, undeliveredRange)
+  if (passed === null) return unbilledIn(context, earlier, 1, { entries: count, problem: LOST_DO_NOT_ADD_UP })
+  earlier = passed
   const range = rangeOf(undeliveredRange, sound)
-  const fit = await fitOf(tx, base, range)
-  if (fit.kind === 'LOST') return unbilledIn(context, base, count, unbilledOf({ lost: count }))
-  const old = sound.length === 0 ? base : await noteFork(context, base, fit)
+  const fit = await fitOf(tx, earlier, range)
+  if (fit.kind === 'LOST') return unbilledIn(context, earlier, count, unbilledOf({ lost: count }))
+  if (sound.length > 0) earlier = await noteFork(context, earlier, fit)
   const isMerged =
-    !old.forked &&
+    !earlier.forked &&
     fit.kind === 'CONTINUES' &&
-    (await continueChain(context, old, sound, withoutKnown(range, fit.known)))
+    (await continueChain(context, earlier, sound, withoutKnown(range, fit.known)))
   const others = isMerged ? entries.slice(sound.length) : entries
   const unreadable = count - entries.length
   if (others.length + unreadable === 0) return null
-  const branch = await billBranch(context, old, others)
-  return unbilledIn(context, old, others.length + unreadable, unbilledOf({ unreadable, branch }))
+  const branch = await billBranch(context, earlier, others)
+  return unbilledIn(context, earlier, others.length + unreadable, unbilledOf({ unreadable, branch }))
 }
 
 const LOST_DO_NOT_ADD_UP = 'What the device says of entries that the cloud has lost does not add up.'
@@ -93,41 +94,42 @@ function soundStart({ first, entries }: OpenedUndelivered, instances: ReadonlySe
 /** Bills entries that both sides have lost by counters; null: impossible ones. @throws CodedError GRANTS_FORGOTTEN */
 async function passLost(
   context: Context,
-  old: Epoch,
+  earlier: Epoch,
   { first, previousHash, counted }: OpenedUndelivered,
 ): Promise<Epoch | null> {
   const { tx, device, now, rules } = context
-  const isLost = old.grantsForgotten && !old.forked && old.status !== 'CLOSED' && first > old.lastEntry + 1
-  if (counted === null || !isLost) return old
+  const isLost =
+    earlier.grantsForgotten && !earlier.forked && earlier.status !== 'CLOSED' && first > earlier.lastEntry + 1
+  if (counted === null || !isLost) return earlier
   const accounts = counted.counters.map(({ account }) => account)
-  const records = await tx.edge.deviceAccounts.get(device.id, old.number, accounts)
+  const records = await tx.edge.deviceAccounts.get(device.id, earlier.number, accounts)
   const counters = counted.counters.map((counter) => ({
     ...counter,
     returned: records.get(counter.account)?.returned ?? 0n,
   }))
-  const changes = mergeReported(records, counters, termsOf(context, old, false))
+  const changes = mergeReported(records, counters, termsOf(context, earlier, false))
   if ('problem' in changes) return null
-  const moves = movesOf(old, records, changes, { all: [], ofBranch: [] })
-  const before = await openListedPools(tx, rules, accounts, old)
-  if (unknownAccount(old, moves, before) !== undefined) return null
+  const moves = movesOf(earlier, records, changes, { all: [], ofBranch: [] })
+  const before = await openListedPools(tx, rules, accounts, earlier)
+  if (unknownAccount(earlier, moves, before) !== undefined) return null
   const moved = movePools(before, moves)
   if (moved === undefined) return null
-  await requirePlausible(context, old, moved)
-  await writeCounted({ tx, epoch: old, now }, moved)
-  await saveMoves({ tx, epoch: old, now }, moved)
+  await requirePlausible(context, earlier, moved)
+  await writeCounted({ tx, epoch: earlier, now }, moved)
+  await saveMoves({ tx, epoch: earlier, now }, moved)
   const end = counted.isLast ? { lastEntry: first - 1, entryHead: previousHash } : {}
   const passed: Epoch = { ...old, ...end, carriedOn: true, quietSince: context.present }
   await tx.edge.epochs.save(passed)
   return passed
 }
 
-function termsOf({ device, rules }: Context, old: Epoch, closes: boolean): MergeTerms {
+function termsOf({ device, rules }: Context, earlier: Epoch, closes: boolean): MergeTerms {
   return {
     instances: new Set(device.instanceIds),
     returns: false,
     closes,
     grantTaken: false,
-    grantsForgotten: old.grantsForgotten,
+    grantsForgotten: earlier.grantsForgotten,
     overspendCapOf: overspendCapOf(rules),
   }
 }
@@ -144,49 +146,49 @@ function rangeOf({ first, previousHash }: OpenedUndelivered, sound: readonly Ope
 }
 
 /** Entries that contradict the chain, or follow a closed end, come from a second writer. */
-async function noteFork({ tx, device, now }: Context, old: Epoch, fit: ChainFit): Promise<Epoch> {
+async function noteFork({ tx, device, now }: Context, earlier: Epoch, fit: ChainFit): Promise<Epoch> {
   const isOld = fit.kind === 'CONTINUES' && fit.fresh === 0
-  if (old.forked || (fit.kind !== 'CONTRADICTS' && (old.status !== 'CLOSED' || isOld))) return old
+  if (earlier.forked || (fit.kind !== 'CONTRADICTS' && (earlier.status !== 'CLOSED' || isOld))) return earlier
   const forked = { ...old, forked: true }
   await tx.edge.epochs.save(forked)
-  await tx.events.append(forkEvent(device, old.number, now))
+  await tx.events.append(forkEvent(device, earlier.number, now))
   return forked
 }
 
 /** False when the entries are inconsistent with the accounts. @param range the entries missing from the chain */
 async function continueChain(
   context: Context,
-  old: Epoch,
+  earlier: Epoch,
   sound: readonly OpenedEntry[],
   range: ReceivedSegment,
 ): Promise<boolean> {
   const { tx, device, segment, rules } = context
   const isAll = segment.undeliveredRange?.final === true && sound.length === segment.undeliveredRange.count
-  const closes = isAll && old.status !== 'CLOSED' && lastOf(range) >= old.lastEntry
+  const closes = isAll && earlier.status !== 'CLOSED' && lastOf(range) >= earlier.lastEntry
   if (range.entries.length === 0 && !closes) return true
   const accounts = range.entries.flatMap(({ postings }) => postings.map(({ account }) => account))
   const records = closes
-    ? await tx.edge.deviceAccounts.ofEpoch(device.id, old.number)
-    : await tx.edge.deviceAccounts.get(device.id, old.number, accounts)
+    ? await tx.edge.deviceAccounts.ofEpoch(device.id, earlier.number)
+    : await tx.edge.deviceAccounts.get(device.id, earlier.number, accounts)
   const counted = { ...range, counters: countersAfter(range, records) }
-  const merge = mergeSegment(old, records, counted, termsOf(context, old, closes))
+  const merge = mergeSegment(earlier, records, counted, termsOf(context, earlier, closes))
   if (!merge.merged) return false
-  const split = await splitEntries(context, old, sound.slice(sound.length - range.entries.length))
-  const moves = movesOf(old, records, merge.changes, split)
+  const split = await splitEntries(context, earlier, sound.slice(sound.length - range.entries.length))
+  const moves = movesOf(earlier, records, merge.changes, split)
   const before = await openListedPools(
     tx,
     rules,
     moves.map(({ after }) => after.account),
-    old,
+    earlier,
   )
-  if (unknownAccount(old, moves, before) !== undefined) return false
+  if (unknownAccount(earlier, moves, before) !== undefined) return false
   const moved = movePools(before, moves)
   if (moved === undefined) return false
-  await requirePlausible(context, old, moved)
-  await writeMerge(context, old, split, moved)
+  await requirePlausible(context, earlier, moved)
+  await writeMerge(context, earlier, split, moved)
   await saveAccounts(tx, moved)
   const { lastEntry, entryHead } = merge
-  const status = closes ? 'CLOSED' : old.status
+  const status = closes ? 'CLOSED' : earlier.status
   await tx.edge.epochs.save({
     ...old,
     status,
