@@ -89,13 +89,15 @@ async function resendOrAbandon(context: StepContext, sent: SealedSegment, resend
   raise(context, new CodedError('CLOUD_BEHIND', `The cloud has lost segment ${resendFrom} and those after it.`))
 }
 
+type MergedAnswer = Extract<SyncAnswer, { outcome: 'MERGED' }>
+
 async function applyMerged(
   context: StepContext,
   sent: SealedSegment,
-  answer: Extract<SyncAnswer, { outcome: 'MERGED' }>,
+  answer: MergedAnswer,
   { document, now }: ReceivedAnswer,
 ): Promise<void> {
-  const { journal, ledger, activePolicies, clock, memory, log } = context
+  const { journal, ledger, activePolicies, memory, log } = context
   const news = newerGrant(answer.grant, memory.grantTerm)
   const grant = news === null ? null : await ledger.prepareGrant({ ...news, agedMs: 0 })
   const confirmation = { time: answer.time, policies: answer.policies }
@@ -110,30 +112,39 @@ async function applyMerged(
   }
   if (answer.sessions.length > 0) context.applyCommands(answer.sessions)
   activePolicies.confirm(confirmation)
-  const fresh = now - answer.time < FRESH_MS
   memory.proofs = proofsBeside(sent.document, memory.proofs).rest
   if (memory.proofs.length > 0) memory.syncsAgain = true
+  const fresh = now - answer.time < FRESH_MS
   takeRevisions(context, answer, fresh)
-  memory.nextSyncMs = answer.nextSyncMs
+  noteSynced(context, answer, fresh)
+  followDirectives(context, answer)
+  log.info({ seq: sent.seq, term: grant?.term, granted: grant?.accounts.length ?? 0 }, 'segment merged')
+}
+
+function noteSynced({ clock, memory }: StepContext, { nextSyncMs }: MergedAnswer, fresh: boolean): void {
+  memory.nextSyncMs = nextSyncMs
   memory.lastSyncAt = clock.reading().now
   // A stored answer to an earlier round's segment carries no news.
   if (fresh || memory.topUpsCarried) {
     memory.expectsNews = false
     memory.syncedAt = clock.sinceBoot()
   }
-  memory.keeps = new Map(answer.releases.map(({ account, keep }) => [account, keep]))
-  if (answer.directives.includes('release')) memory.returnsAll = true
-  if (answer.directives.includes('sync')) memory.syncsAgain = true
-  if (resendsEarlier) {
+  for (const sessionMemory of memory.sessions.values()) {
+    sessionMemory.session = nextCloudSession(sessionMemory.session, { kind: 'SYNCED' }, clock.sinceBoot()).session
+  }
+}
+
+/** For the next steps and rounds. */
+function followDirectives({ memory }: StepContext, { directives, releases, replaceKey }: MergedAnswer): void {
+  memory.keeps = new Map(releases.map(({ account, keep }) => [account, keep]))
+  if (directives.includes('release')) memory.returnsAll = true
+  if (directives.includes('sync')) memory.syncsAgain = true
+  if (directives.includes('resend')) {
     memory.earlier = { epoch: 0, seq: 0 }
     // The next segment follows them.
     memory.syncsAgain = true
   }
-  if (answer.replaceKey === identityOf(memory).keyId) memory.key.isRequested = true
-  for (const sessionMemory of memory.sessions.values()) {
-    sessionMemory.session = nextCloudSession(sessionMemory.session, { kind: 'SYNCED' }, clock.sinceBoot()).session
-  }
-  log.info({ seq: sent.seq, term: grant?.term, granted: grant?.accounts.length ?? 0 }, 'segment merged')
+  if (replaceKey === identityOf(memory).keyId) memory.key.isRequested = true
 }
 
 async function acknowledge(context: StepContext, sent: SealedSegment, received: ReceivedAnswer | null): Promise<void> {
@@ -198,11 +209,7 @@ async function stopSpending(
   }
 }
 
-function takeRevisions(
-  context: StepContext,
-  { policies }: Extract<SyncAnswer, { outcome: 'MERGED' }>,
-  fresh: boolean,
-): void {
+function takeRevisions(context: StepContext, { policies }: MergedAnswer, fresh: boolean): void {
   for (const { instanceId, revision } of policies) {
     const policyMemory = context.memory.policies.get(instanceId)
     if (policyMemory === undefined) continue
