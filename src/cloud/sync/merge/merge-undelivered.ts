@@ -118,7 +118,7 @@ async function passLost(
   await writeCounted({ tx, epoch: earlier, now }, moved)
   await saveMoves({ tx, epoch: earlier, now }, moved)
   const end = counted.isLast ? { lastEntry: first - 1, entryHead: previousHash } : {}
-  const passed: Epoch = { ...old, ...end, carriedOn: true, quietSince: context.present }
+  const passed: Epoch = { ...earlier, ...end, carriedOn: true, quietSince: context.present }
   await tx.edge.epochs.save(passed)
   return passed
 }
@@ -149,7 +149,7 @@ function rangeOf({ first, previousHash }: OpenedUndelivered, sound: readonly Ope
 async function noteFork({ tx, device, now }: Context, earlier: Epoch, fit: ChainFit): Promise<Epoch> {
   const isOld = fit.kind === 'CONTINUES' && fit.fresh === 0
   if (earlier.forked || (fit.kind !== 'CONTRADICTS' && (earlier.status !== 'CLOSED' || isOld))) return earlier
-  const forked = { ...old, forked: true }
+  const forked = { ...earlier, forked: true }
   await tx.edge.epochs.save(forked)
   await tx.events.append(forkEvent(device, earlier.number, now))
   return forked
@@ -190,7 +190,7 @@ async function continueChain(
   const { lastEntry, entryHead } = merge
   const status = closes ? 'CLOSED' : earlier.status
   await tx.edge.epochs.save({
-    ...old,
+    ...earlier,
     status,
     lastEntry,
     entryHead,
