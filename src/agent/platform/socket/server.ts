@@ -16,7 +16,7 @@ import {
 import { Responses } from '../responses.ts'
 import { claimPath } from './claim-path.ts'
 import { FastPath } from './fast-path.ts'
-import { type Reply, STOPPING, TOO_MANY, refused, replyText, send } from './reply.ts'
+import { STOPPING, TOO_MANY, refused, replyText, send } from './reply.ts'
 import { type JsonBody, readJson, route } from './parse-request.ts'
 import { type Answer, RequestHandler, type RequestHandlerDeps } from './request-handler.ts'
 import { takesBody } from './session-requests.ts'
