@@ -58,15 +58,16 @@ function report(): void {
   if (notifyPath !== null) sendDatagram(notifyPath, [...more, `STATUS=${sentence()}`].join('\n'))
 }
 
-setTimeout(() => {
+let timer = setTimeout(() => {
   if (Atomics.compareExchange(state, 0, WAITING, REPORTING) !== WAITING) return
   // The agent reports why its socket cannot be used.
   serve().catch(() => undefined)
   report()
-  setInterval(report, REPORT_EVERY_MS)
+  timer = setInterval(report, REPORT_EVERY_MS)
 }, patienceMs)
 
 parentPort?.once('message', () => {
+  clearInterval(timer)
   server.close()
   removePath()
   if (notifyPath !== null) sendDatagram(notifyPath, 'STATUS=The agent starts.')
