@@ -28,7 +28,7 @@
 
 typedef enum {
   TG_OK,          /* There is an answer; look whether it is granted. */
-  TG_UNREACHABLE, /* No response until the patience ended, an agent that still starts, or no permission to connect. The request may have been charged. */
+  TG_UNREACHABLE, /* No response to an attempt until the patience ended, or no permission to connect. The request may have been charged. */
   TG_NEEDS_CLOUD, /* The device must reach the cloud first: it has no usable rules, is not attached, or was locked. */
   TG_LIMIT,       /* The user of this process has used up its limit of requests or tokens. */
   TG_ENDED,       /* The session has ended: stop the work that it paid for. */
@@ -434,8 +434,6 @@ static tg_status tg__refusal(const tg_client *client, tg_error *error) {
     error->retry_after_s = client->retry_after_s < 0 ? 1 : client->retry_after_s;
     return TG_LIMIT;
   }
-  /* The agent before it may have charged the request. */
-  if (strcmp(code, "AGENT_STARTING") == 0) return tg__fail(error, TG_UNREACHABLE, code, TG_RETRY_LATER, message);
   for (size_t i = 0; i < sizeof need_cloud / sizeof *need_cloud; i++)
     if (strcmp(code, need_cloud[i]) == 0) return tg__fail(error, TG_NEEDS_CLOUD, code, TG_RETRY_ONLINE, message);
   return tg__fail(error, TG_ERROR, code, client->retry_after_s < 0 ? TG_RETRY_NO : TG_RETRY_LATER, message);
@@ -461,12 +459,14 @@ static tg_status tg__no_response(tg_client *client, tg_error *error) {
 static tg_status tg__repeat(tg_client *client, size_t length, tg_error *error) {
   int64_t deadline = tg__now_ms() + client->patience_ms;
   long pause_ms = 20;
+  bool is_lost = false;
   for (client->is_first = true;; client->is_first = false) {
     tg_status status = TG_OK;
-    bool is_permitted = true;
+    bool is_permitted = true, has_response = true;
     if (!tg__send(client, length)) {
       /* systemd creates a socket before it sets its group: after another failure, this one may end soon. */
       is_permitted = !client->is_first || errno != EACCES;
+      has_response = false;
       status = tg__no_response(client, error);
       tg_disconnect(client);
     } else {
@@ -476,7 +476,12 @@ static tg_status tg__repeat(tg_client *client, size_t length, tg_error *error) {
     }
     /* The agent says what can be repeated. Limits are left to the application. */
     bool may_repeat = (status == TG_UNREACHABLE && is_permitted) || (client->retry_after_s >= 0 && status != TG_LIMIT);
-    if (!may_repeat || tg__now_ms() + pause_ms > deadline) return status;
+    if (!may_repeat || tg__now_ms() + pause_ms > deadline) {
+      /* An agent that refuses for the moment does not look whether the lost attempt was charged. */
+      if (is_lost && error->retry == TG_RETRY_LATER) status = TG_UNREACHABLE;
+      return status;
+    }
+    is_lost = is_lost || !has_response;
     struct timespec pause = {.tv_sec = pause_ms / 1000, .tv_nsec = pause_ms % 1000 * 1000000};
     nanosleep(&pause, NULL);
     if ((pause_ms *= 2) > 1000) pause_ms = 1000;

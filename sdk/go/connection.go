@@ -189,6 +189,7 @@ func (c *connection) call(ctx context.Context, request call) (response, error) {
 		return response{}, err
 	}
 	deadline := time.Now().Add(c.patience)
+	isLost := false
 	for pause, isFirst := firstPause, true; ; pause, isFirst = min(2*pause, longestPause), false {
 		received, err := c.send(sent)
 		if err == nil && received.isDecision() {
@@ -208,8 +209,14 @@ func (c *connection) call(ctx context.Context, request call) (response, error) {
 			if err != nil {
 				return response{}, unreachable(c.socket, err)
 			}
-			return response{}, refusalOf(received)
+			refusal := refusalOf(received)
+			if isLost && refusal.Retry == RetryLater {
+				// An agent that refuses for the moment does not look whether the lost attempt was charged.
+				refusal.kind = ErrUnreachable
+			}
+			return response{}, refusal
 		}
+		isLost = isLost || err != nil
 		select {
 		case <-ctx.Done():
 			return response{}, ctx.Err()

@@ -260,9 +260,6 @@ func refusalOf(r response) *Error {
 		return &Error{Code: code, Message: message, Retry: RetryLater, RetryAfter: retryAfter, kind: ErrLimit}
 	case needCloud[code]:
 		return &Error{Code: code, Message: message, Retry: RetryOnline, kind: ErrNeedsCloud}
-	case code == "AGENT_STARTING":
-		// The agent before it may have charged the request.
-		return &Error{Code: code, Message: message, Retry: RetryLater, kind: ErrUnreachable}
 	case isTemporary:
 		return &Error{Code: code, Message: message, Retry: RetryLater}
 	}

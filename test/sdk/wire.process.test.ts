@@ -384,11 +384,13 @@ it('in Node, reports a mistake of the application at once, and never uses TCP', 
   await expect(agent.offers()).rejects.toThrow(socket)
 })
 
-it('every client reports an agent that starts as unreachable: the agent before it may have charged the request', async () => {
-  const body = JSON.stringify({ code: 'AGENT_STARTING', message: 'The agent starts' })
-  const starting = http(body, { status: '503 Service Unavailable', headers: 'Retry-After: 1\r\n' })
-  script = (socket, number) => void (number === 1 ? socket.destroy() : socket.write(starting))
-  await all([REQUEST], ['error AgentUnreachable AGENT_STARTING later'])
+describe('after an attempt without a response, which may have been charged, every client takes for unreachable', () => {
+  it.each(['AGENT_STARTING', 'OVERLOADED', 'STOPPING', 'CALLER_LIMITED'])('an agent that answers %s', async (code) => {
+    const body = JSON.stringify({ code, message: 'not now' })
+    const refusal = http(body, { status: '503 Service Unavailable', headers: 'Retry-After: 1\r\n' })
+    script = (socket, number) => void (number === 1 ? socket.destroy() : socket.write(refusal))
+    await all([REQUEST], [`error AgentUnreachable ${code} later`])
+  })
 })
 
 it('every client waits for the permission to connect if the socket appears while it tries', async ({ skip }) => {

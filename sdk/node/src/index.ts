@@ -98,7 +98,7 @@ export class TallygateError extends Error {
   }
 }
 
-/** No response until the patience ended, an agent that still starts, or no permission to connect. The request may have been charged. */
+/** No response to an attempt until the patience ended, or no permission to connect. The request may have been charged. */
 export class AgentUnreachable extends TallygateError {}
 
 /** The device must reach the cloud first: it has no usable rules, is not attached, or was locked by an administrator. */
@@ -374,6 +374,7 @@ class Connection {
     const text = encode(call)
     const deadline = performance.now() + this.patienceMs
     let isFirst = true
+    let isLost = false
     for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS)) {
       const response = await this.#send(call, text).catch((error: unknown) => error as NodeJS.ErrnoException)
       if (response instanceof TallygateError) throw response
@@ -381,10 +382,11 @@ class Connection {
       const mayRepeat = response instanceof Error ? !isFirst || response.code !== NOT_PERMITTED : isTemporary(response)
       if (!mayRepeat || performance.now() + pauseMs > deadline) {
         if (response instanceof Error) throw this.#unreachable(response)
-        if (!isDecision(response)) throw refusalOf(response)
+        if (!isDecision(response)) throw isLost ? mayBeCharged(refusalOf(response)) : refusalOf(response)
         return { ...response, isFirst }
       }
       isFirst = false
+      isLost ||= response instanceof Error
       await pause(pauseMs)
     }
   }
@@ -516,9 +518,12 @@ function refusalOf(response: Omit<Response, 'isFirst'>): TallygateError {
   const { retryAfterS } = response
   if (code === 'CALLER_LIMITED') return new LimitReached(code, message, 1_000 * (retryAfterS ?? 1))
   if (NEED_CLOUD.includes(code)) return new NeedsCloud(code, message, 'online')
-  // The agent before it may have charged the request.
-  if (code === 'AGENT_STARTING') return new AgentUnreachable(code, message, 'later')
   return new TallygateError(code, message, retryAfterS === undefined ? 'no' : 'later')
+}
+
+/** After an attempt without a response: an agent that refuses for the moment does not look whether that one was charged. */
+function mayBeCharged(refused: TallygateError): TallygateError {
+  return refused.retry === 'later' ? new AgentUnreachable(refused.code, refused.message, 'later') : refused
 }
 
 /** Undefined: the error does not mean that the session has ended. */

@@ -83,7 +83,7 @@ class TallygateError(Exception):
 
 
 class AgentUnreachable(TallygateError):
-    """No response until the patience ended, an agent that still starts, or no permission to connect. The request may have been charged."""
+    """No response to an attempt until the patience ended, or no permission to connect. The request may have been charged."""
 
 
 class NeedsCloud(TallygateError):
@@ -255,6 +255,7 @@ class Attempts:
         self._deadline = time.monotonic() + patience_s
         self._socket_path = socket_path
         self._is_first = True
+        self._is_lost = False
         # Before the next attempt.
         self.pause_s = FIRST_PAUSE_S / 2
 
@@ -271,9 +272,14 @@ class Attempts:
             # systemd creates a socket before it sets its group: after another failure, this one may end soon.
             may_repeat = is_permitted or not is_first
         if may_repeat and time.monotonic() + self.pause_s <= self._deadline:
+            self._is_lost = self._is_lost or not isinstance(outcome, Response)
             return None
         if isinstance(outcome, Response):
-            raise refusal_of(outcome)
+            refused = refusal_of(outcome)
+            if self._is_lost and refused.retry == "later":
+                # An agent that refuses for the moment does not look whether the lost attempt was charged.
+                raise AgentUnreachable(refused.code, str(refused), "later")
+            raise refused
         if not is_permitted:
             message = f"This user may not connect to {self._socket_path}. Add this user to the group of the socket."
             raise AgentUnreachable("SOCKET_NOT_PERMITTED", message, "no") from outcome
@@ -425,9 +431,6 @@ def refusal_of(response: Response) -> TallygateError:
         return LimitReached(code, message, 1 if retry_after_s is None else retry_after_s)
     if code in NEED_CLOUD:
         return NeedsCloud(code, message, "online")
-    if code == "AGENT_STARTING":
-        # The agent before it may have charged the request.
-        return AgentUnreachable(code, message, "later")
     return TallygateError(code, message, "no" if retry_after_s is None else "later")
 
 
