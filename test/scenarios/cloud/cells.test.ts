@@ -305,7 +305,7 @@ describe('a cloud with two cells', { timeout: 300_000 }, () => {
       ['', 303],
     ] as const) {
       const address = `${nodes[0]!.address}${place}/console/instances/edit`
-      const body = new URLSearchParams({ ...form, key: place })
+      const body = new URLSearchParams({ ...form, key: `form${place}` })
       const sent = await fetch(address, { method: 'POST', body, headers, redirect: 'manual' })
       expect([place, sent.status]).toEqual([place, status])
       if (status === 400) expect(await sent.text()).toContain('Customer account: belongs to the cell north.')
