@@ -15,7 +15,7 @@ import { keyFilesOf, openKeyFiles, ownKeyFile } from './platform/key-file/key-fi
 import { MQTT_DEFAULTS, createMqttPush } from './platform/mqtt/mqtt-push.ts'
 import { openTokenFile, tokenFileProblem } from './platform/enrollment-token-file.ts'
 import { probeSocket } from './platform/socket/probe.ts'
-import { openSocket } from './platform/socket/server.ts'
+import { type SocketServer, openSocket } from './platform/socket/server.ts'
 import { openJournal } from './platform/sqlite/journal.ts'
 import { PAGE_BYTES } from './platform/sqlite/open-database.ts'
 import { systemNames } from './platform/system/names.ts'
@@ -130,7 +130,16 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   const version = softwareVersion()
   const agent = await assembleAgent({
     ...SYSTEM,
-    ...{ settings, journal, keys, time, timers, volatileLog, version, log, onFatal, engine },
+    settings,
+    journal,
+    keys,
+    time,
+    timers,
+    volatileLog,
+    version,
+    log,
+    onFatal,
+    engine,
     reloadNotice: () => live.notice,
     cloud: (tokens) => createCloudHttp({ exchange, tokens, pause, fraction }),
     lastBackup: () => readLastBackup(settings.state.directory),
@@ -140,14 +149,12 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   Object.assign(late, { clock, callers })
   started.defer(() => link.stop())
 
-  if (settings.status.port !== null) agent.use.recall(await journal.recent(RECALLED_MAX))
-  const status = await openStatusPage(settings, agent, journal, log)
-  if (status !== null) late.statusPage = status
+  const status = await openStatusPage(settings, agent, { journal, log, late, started })
   examine(settings, log, time)
-  started.defer(() => status?.stop())
   await link.start()
   const socketPath = passedSocket?.path ?? settings.socket.path
-  const socket = await openRequests(settings, passedSocket, agent, { log, logBuffer, endReport })
+  await endReport()
+  const socket = await openRequests(settings, passedSocket, agent, { log, logBuffer })
   started.defer(() => agent.stop())
   started.defer(agent.keepClock())
   started.defer(releaseIdleMemory(timers, openUnusedMemory()))
@@ -155,15 +162,8 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   agent.wear.start()
   agent.sessions.start()
 
-  const parts = started.move()
-  shutdown.begin(async (hasFailed) => {
-    parts.defer(async () => {
-      await socket.stop(hasFailed ? 0 : settings.socket.drainTimeout)
-      if (!hasFailed) await agent.drain()
-    })
-    parts.defer(() => (hasFailed ? undefined : supervisor?.stopping()))
-    await parts.disposeAsync()
-  })
+  const open = started.move()
+  shutdown.begin((hasFailed) => stop(open, hasFailed, { socket, agent, settings, supervisor }))
   const statusAddress = status?.origin ?? null
   log.info({ socket: socketPath, status: statusAddress, state: settings.state.directory, version }, 'listening')
   supervisor?.ready()
@@ -178,6 +178,27 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     },
     stop: () => shutdown.stop(),
   }
+}
+
+interface StopDeps {
+  readonly socket: SocketServer
+  readonly agent: AssembledAgent
+  readonly settings: AgentSettings
+  readonly supervisor: Supervisor | undefined
+}
+
+/** @param open all other parts of the agent, which close last */
+async function stop(
+  open: AsyncDisposableStack,
+  hasFailed: boolean,
+  { socket, agent, settings, supervisor }: StopDeps,
+): Promise<void> {
+  open.defer(async () => {
+    await socket.stop(hasFailed ? 0 : settings.socket.drainTimeout)
+    if (!hasFailed) await agent.drain()
+  })
+  open.defer(() => (hasFailed ? undefined : supervisor?.stopping()))
+  await open.disposeAsync()
 }
 
 /** What the agent uses of this machine. */
@@ -322,14 +343,12 @@ function openJournalFile({ settings, volatileLog, time, late, log, onFatal }: Jo
   })
 }
 
-async function openRequests(
+function openRequests(
   { socket }: AgentSettings,
   passed: Overrides['passedSocket'],
   { access, offers, sessions, callers, status, link, decision, refusals }: AssembledAgent,
-  parts: { readonly log: Logger; readonly logBuffer: LogBuffer; readonly endReport: () => Promise<void> },
-): ReturnType<typeof openSocket> {
-  const { log, logBuffer, endReport } = parts
-  await endReport()
+  { log, logBuffer }: { readonly log: Logger; readonly logBuffer: LogBuffer },
+): Promise<SocketServer> {
   return openSocket({
     path: passed?.path ?? socket.path,
     ...(passed === undefined ? {} : { passed: passed.fd }),
@@ -393,21 +412,31 @@ function pushOf(settings: AgentSettings, overrides: Overrides, outgoing: Outgoin
   return createMqttPush({ ...MQTT_DEFAULTS, ...user, ...outgoing, pause, fraction, now })
 }
 
+interface StatusPageDeps {
+  readonly journal: Journal
+  readonly log: Logger
+  readonly late: Late
+  readonly started: AsyncDisposableStack
+}
+
 async function openStatusPage(
   { status: page, state }: AgentSettings,
   { status, refusals, use, readiness }: AssembledAgent,
-  journal: Journal,
-  log: Logger,
+  { journal, log, late, started }: StatusPageDeps,
 ): Promise<StatusServer | null> {
   if (page.port === null) return null
+  use.recall(await journal.recent(RECALLED_MAX))
   const machine = () => lookAtMachine(state.directory)
-  return openStatus({
+  const opened = await openStatus({
     port: page.port,
     auth: readStatusAuth(page),
     report: () => reportOf({ status, journal, machine, refusals, use }),
     readiness: () => readiness.check(),
     onFault: (error) => log.error({ err: error }, 'a request to the status page failed unexpectedly'),
   })
+  late.statusPage = opened
+  started.defer(() => opened.stop())
+  return opened
 }
 
 function statusFiles({ tls }: ReturnType<typeof readStatusAuth>): Record<string, string> {
