@@ -76,6 +76,26 @@ it('creates everything that the file names, in one run, and nothing in the next'
   ])
 })
 
+it('warns of items that a new rate table does not rate', async () => {
+  expect((await apply()).err).toBe('')
+  site = `rateTables:
+  - version: '2'
+    effectiveFrom: 2026-02-01
+    items: [{ name: Print, rate: 1 }, { name: Scan, rate: 1 }]
+  - version: '3'
+    effectiveFrom: 2026-03-01
+    items: [{ name: Print, rate: 1 }]
+`
+  const warnings = [
+    'warning: version 2 replaces version 1, but does not rate LaserCut 1.0: ',
+    'warning: version 3 replaces version 2, but does not rate Scan: ',
+  ]
+  for (const flags of [['--dry-run'], []]) {
+    const { err } = await apply(...flags)
+    for (const warning of warnings) expect(err).toContain(warning)
+  }
+})
+
 it('creates each condition with one change of the rules', async () => {
   await apply()
   const set = ['conditions', 'set', 'sales', '--property', 'department', '--values', 'sales']

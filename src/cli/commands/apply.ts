@@ -76,8 +76,10 @@ export async function applySite(flags: ApplyFlags, io: Io): Promise<void> {
           await planAgain(index)
         },
       )
-      if (step !== undefined && isChange(step) && flags.quiet !== true)
-        writeLines(io.stdout, flags.json === true ? [jsonLine(documentOf(step))] : linesOf(step))
+      if (step === undefined || !isChange(step) || flags.quiet === true) continue
+      writeLines(io.stdout, flags.json === true ? [jsonLine(documentOf(step))] : linesOf(step))
+      const warning = await target.warningOf(step, steps.slice(0, index))
+      if (warning !== undefined) io.stderr.write(`warning: ${warning}\n`)
     } catch (error) {
       io.stderr.write(stoppedText(steps, index))
       throw error
@@ -149,16 +151,29 @@ class Target {
   }
 
   async find({ noun, given, instance, where }: SiteObject): Promise<Row | undefined> {
-    const instanceId = await this.#instanceId(instance)
-    if (instanceId === undefined) return undefined
-    const key = `${noun.name} ${instanceId}`
-    const rows = this.#lists.get(key) ?? noun.list(this.#service, { instanceId })
-    this.#lists.set(key, rows)
     const name = noun.nameOf(noun.set.complete(given, {}, 0))
-    const [found, ...others] = (await rows).filter((row) => noun.nameOf(row) === name)
+    const rows = await this.#rows({ noun, instance })
+    const [found, ...others] = rows.filter((row) => noun.nameOf(row) === name)
     if (others.length === 0) return found
     const ids = [found, ...others].map((row) => valueText(row?.['id'])).join(', ')
     throw new CodedError('CONFLICT', `${where()}: The cloud has several ${noun.name} with the name ${name} (${ids}).`)
+  }
+
+  async warningOf({ object, existing, body }: Step, earlier: readonly Step[]): Promise<string | undefined> {
+    const { noun, instance } = object
+    if (existing !== undefined || noun.set.warning === undefined) return undefined
+    const created = earlier.filter((step) => step.object.noun.name === noun.name && step.object.instance === instance)
+    return noun.set.warning(body, [...(await this.#rows(object)), ...created.map((step) => step.body)])
+  }
+
+  /** Objects in the cloud before the changes. None: the instance does not exist yet. */
+  async #rows({ noun, instance }: Pick<SiteObject, 'noun' | 'instance'>): Promise<readonly Row[]> {
+    const instanceId = await this.#instanceId(instance)
+    if (instanceId === undefined) return []
+    const key = `${noun.name} ${instanceId}`
+    const rows = this.#lists.get(key) ?? noun.list(this.#service, { instanceId })
+    this.#lists.set(key, rows)
+    return rows
   }
 
   async conditions(instance: string | null): Promise<readonly Row[]> {
