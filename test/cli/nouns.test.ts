@@ -70,6 +70,18 @@ describe('set', () => {
     expect(await run('rate-tables', 'set', '1', '--series', 'other', '--rate', 'Scan=1')).toMatchObject({ err: '' })
   })
 
+  it('warns of items that a rate table does not rate and an earlier one of the file does', async () => {
+    const tables = [['Print', 'Scan'], ['Print']].map((names, at) => ({
+      version: `${at + 1}`,
+      effectiveFrom: START + at,
+      items: names.map((name) => ({ name, rate: 1 })),
+    }))
+    files['/tables.json'] = JSON.stringify(tables)
+    const { code, err } = await run('rate-tables', 'set', '-f', '/tables.json')
+    expect(code).toBe(0)
+    expect(err).toMatch(/^warning: version 2 replaces version 1, but does not rate Scan: /)
+  })
+
   it('reads rules from YAML with conditions by name, and keeps the use of actions that stay', async () => {
     await twin.shop({ quantity: 1_000 })
     const set = ['conditions', 'set', 'design', '--property', 'department', '--values', 'cad, design']

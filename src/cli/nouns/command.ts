@@ -89,6 +89,7 @@ function addSet(group: Command, noun: Settable, io: Io): void {
     const service = new Service(client)
     const scope = await scopeOf(noun, service, flags, io)
     let known = await noun.list(service, scope)
+    const created: Row[] = []
     const save = async (object: Row): Promise<{ readonly outcome: string; readonly body: Row }> => {
       const existing = known.find((row) => isSame(noun, row, object))
       const isFromFlags = flags.file === undefined && existing !== undefined
@@ -102,9 +103,11 @@ function addSet(group: Command, noun: Settable, io: Io): void {
       const { body, differences } = planned
       if (differences.length === 0) return { outcome: 'unchanged', body }
       await service.send(await noun.set.call({ service, scope, ...planned }))
-      const warning = existing === undefined ? noun.set.warning?.(body, known) : undefined
+      if (existing !== undefined) return { outcome: 'changed', body }
+      const warning = noun.set.warning?.(body, [...known, ...created])
       if (warning !== undefined) io.stderr.write(`warning: ${warning}\n`)
-      return { outcome: existing === undefined ? 'created' : 'changed', body }
+      created.push(body)
+      return { outcome: 'created', body }
     }
     for (const object of given) {
       const { outcome, body } = await service.ofReadRules(
