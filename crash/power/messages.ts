@@ -34,7 +34,7 @@ export class SentMessages {
     const at = this.#begun.get(call) ?? number
     this.#begun.delete(call)
     if (moment.result === null || moment.result <= 0) return
-    const bytes = textOf(call).subarray(0, moment.result)
+    const bytes = sentBytes(call).subarray(0, moment.result)
     const stream = this.#streams.get(target) ?? { bytes: Buffer.alloc(0), at }
     if (stream.bytes.length === 0) stream.at = at
     stream.bytes = Buffer.concat([stream.bytes, bytes])
@@ -59,7 +59,7 @@ export class SentMessages {
   }
 }
 
-function textOf({ name, args }: SystemCall): Buffer {
+function sentBytes({ name, args }: SystemCall): Buffer {
   if (name === 'write' || name === 'sendto') return quotedBytes(args, args.indexOf('>, "') + '>, '.length).bytes
   const pieces: Buffer[] = []
   for (let from = args.indexOf('iov_base="'); from >= 0;) {

@@ -5,7 +5,7 @@ import type { Action } from '../../core/rules/policy.ts'
 import { replacedActionsBody } from '../../protocol/service/actions.ts'
 import { replaceActions } from '../service-api/change-actions.ts'
 import { requireLineItem } from '../storage/require-record.ts'
-import { type Edit, EMPTY_ROWS, formPart, numberOf, refusalOf, rowsIn, textOf } from './edit.ts'
+import { EMPTY_ROWS, fieldText, formPart, numberOf, refusalOf, rowsIn, type Edit } from './edit.ts'
 import { type Fields, type Problem, Inputs } from './inputs.ts'
 import { type Page, type View, ROWS_SHOWN, ofInstance, tableOf } from './page.ts'
 
@@ -62,7 +62,7 @@ function fieldsOf(lineItem: string, actions: readonly Action[]): Fields {
 /** In the order in which they decide. Rows without an effect are removed, or were not used. */
 function actionRows(fields: Fields): readonly number[] {
   return rowsIn(fields, 'effect', ROWS_SHOWN)
-    .filter((row) => textOf(fields, `effect.${row}`) !== undefined)
+    .filter((row) => fieldText(fields, `effect.${row}`) !== undefined)
     .sort((one, other) => positionOf(fields, one) - positionOf(fields, other))
 }
 
@@ -73,10 +73,10 @@ function positionOf(fields: Fields, row: number): number {
 /** As in the body of the service's operation. */
 function actionOf(fields: Fields, row: number): Readonly<Record<string, unknown>> {
   return {
-    id: textOf(fields, `id.${row}`),
-    name: textOf(fields, `name.${row}`),
-    conditionId: textOf(fields, `condition.${row}`),
-    action: textOf(fields, `effect.${row}`),
+    id: fieldText(fields, `id.${row}`),
+    name: fieldText(fields, `name.${row}`),
+    conditionId: fieldText(fields, `condition.${row}`),
+    action: fieldText(fields, `effect.${row}`),
     allocation: numberOf(fields, `allocation.${row}`),
   }
 }
@@ -97,8 +97,8 @@ function inputOf(row: number | undefined, key: PropertyKey | undefined): string 
 function unusedRow(fields: Fields): number | undefined {
   const filled = ['name', 'condition', 'allocation']
   return rowsIn(fields, 'effect', ROWS_SHOWN).find((row) => {
-    const isNew = ['id', 'effect'].every((name) => textOf(fields, `${name}.${row}`) === undefined)
-    return isNew && filled.some((name) => textOf(fields, `${name}.${row}`) !== undefined)
+    const isNew = ['id', 'effect'].every((name) => fieldText(fields, `${name}.${row}`) === undefined)
+    return isNew && filled.some((name) => fieldText(fields, `${name}.${row}`) !== undefined)
   })
 }
 

@@ -7,7 +7,7 @@ import { conditionsBody } from '../../protocol/service/conditions.ts'
 import { patchConditions } from '../service-api/change-conditions.ts'
 import type { ConditionNode } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
-import { type Edit, createOnce, formPart, keyOf, refusalOf, textOf } from './edit.ts'
+import { createOnce, fieldText, formPart, keyOf, refusalOf, type Edit } from './edit.ts'
 import { type Fields, type Problem, Inputs } from './inputs.ts'
 import { type Page, type View, hrefOf, ofInstance } from './page.ts'
 
@@ -24,7 +24,7 @@ export const CONDITION_EDIT: Edit = {
     if (!parsed.success) return [problemIn(parsed.error, fields)]
     const { data } = parsed
     const save = (store: Store) => patchConditions({ store, newId }, instanceId, data, now)
-    if (textOf(fields, 'id') === undefined) {
+    if (fieldText(fields, 'id') === undefined) {
       return createOnce(deps, { thing: 'condition', key: fields['key'], request: [instanceId, data] }, save)
     }
     await save(deps.store)
@@ -68,7 +68,7 @@ function isLine(value: string): boolean {
 }
 
 function conditionOf(fields: Fields): unknown {
-  const labeled = { id: textOf(fields, 'id'), name: textOf(fields, 'name') }
+  const labeled = { id: fieldText(fields, 'id'), name: fieldText(fields, 'name') }
   const { json } = fields
   if (json !== undefined) {
     const given = parseJson(json)
@@ -78,7 +78,7 @@ function conditionOf(fields: Fields): unknown {
     .split('\n')
     .map((value) => value.trim())
     .filter((value) => value !== '')
-  return { ...labeled, operator: 'IN', property: textOf(fields, 'property'), values }
+  return { ...labeled, operator: 'IN', property: fieldText(fields, 'property'), values }
 }
 
 /** A problem in the JSON keeps its path, which leads to the place in the text. */

@@ -1,7 +1,7 @@
 import { type Html, html } from '../../html/html.ts'
 import { instanceBody } from '../../protocol/service/instances.ts'
 import { createInstance } from '../service-api/create-instance.ts'
-import { type Edit, createOnce, formPart, keyOf, refusalOf, textOf } from './edit.ts'
+import { createOnce, fieldText, formPart, keyOf, refusalOf, type Edit } from './edit.ts'
 import { type Fields, type Problem, Inputs } from './inputs.ts'
 import type { Page, View } from './page.ts'
 
@@ -13,8 +13,8 @@ export const INSTANCE_EDIT: Edit = {
   save: async (deps, fields) => {
     const { otherCellOf, newId, now } = deps
     const parsed = instanceBody.safeParse({
-      shortName: textOf(fields, 'shortName'),
-      accountId: textOf(fields, 'accountId'),
+      shortName: fieldText(fields, 'shortName'),
+      accountId: fieldText(fields, 'accountId'),
     })
     if (!parsed.success) return [refusalOf(parsed.error, ([field]) => String(field))]
     const { shortName, accountId } = parsed.data

@@ -10,7 +10,7 @@ import { INSTANT_MAX } from '../../protocol/wire.ts'
 import { mapLineItem } from '../service-api/map-line-item.ts'
 import { requireLineItem } from '../storage/require-record.ts'
 import type { LineItemRecord } from '../storage/records.ts'
-import { type Edit, formPart, instantOf, instantText, numberOf, textOf } from './edit.ts'
+import { fieldText, formPart, instantOf, instantText, numberOf, type Edit } from './edit.ts'
 import { type Fields, type Problem, Inputs } from './inputs.ts'
 import { type Page, type View, ofInstance } from './page.ts'
 
@@ -67,14 +67,14 @@ function fieldsOf(record: LineItemRecord): Fields {
 function lineItemOf(fields: Fields): unknown {
   const attributes = {
     elastic: fields['elastic'] === 'yes',
-    rateTableSeries: textOf(fields, 'rateTableSeries'),
-    overdraftType: textOf(fields, 'overdraftType'),
+    rateTableSeries: fieldText(fields, 'rateTableSeries'),
+    overdraftType: fieldText(fields, 'overdraftType'),
     overdraftLimit: numberOf(fields, 'overdraftLimit'),
-    resetFrequency: textOf(fields, 'resetFrequency'),
+    resetFrequency: fieldText(fields, 'resetFrequency'),
   }
   return {
-    activationId: textOf(fields, 'activationId'),
-    state: textOf(fields, 'state'),
+    activationId: fieldText(fields, 'activationId'),
+    state: fieldText(fields, 'state'),
     quantity: numberOf(fields, 'quantity'),
     start: instantOf(fields, 'start') ?? 0,
     end: instantOf(fields, 'end') ?? INSTANT_MAX,

@@ -5,7 +5,7 @@ import type { RatedItem } from '../../core/rules/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { rateTableBody } from '../../protocol/service/rate-tables.ts'
 import { createRateTable } from '../service-api/change-rate-tables.ts'
-import { type Edit, EMPTY_ROWS, formPart, instantOf, numberOf, refusalOf, rowsIn, textOf } from './edit.ts'
+import { EMPTY_ROWS, fieldText, formPart, instantOf, numberOf, refusalOf, rowsIn, type Edit } from './edit.ts'
 import { type Fields, type Problem, Inputs } from './inputs.ts'
 import { type Page, type View, tableOf } from './page.ts'
 
@@ -58,21 +58,21 @@ function fieldsOf(series: string, items: readonly RatedItem[]): Fields {
 /** Rows without a name, a rate and a formula are not used. */
 function rateRows(fields: Fields): readonly number[] {
   return rowsIn(fields, 'item', ITEMS_MAX).filter((row) =>
-    ['item', 'rate', 'formula'].some((name) => textOf(fields, `${name}.${row}`) !== undefined),
+    ['item', 'rate', 'formula'].some((name) => fieldText(fields, `${name}.${row}`) !== undefined),
   )
 }
 
 /** The body of the service's operation. */
 function rateTableOf(fields: Fields, rows: readonly number[]): unknown {
   return {
-    series: textOf(fields, 'series'),
-    version: textOf(fields, 'version'),
+    series: fieldText(fields, 'series'),
+    version: fieldText(fields, 'version'),
     effectiveFrom: instantOf(fields, 'effectiveFrom'),
     items: rows.map((row) => ({
-      name: textOf(fields, `item.${row}`),
-      version: textOf(fields, `itemVersion.${row}`),
+      name: fieldText(fields, `item.${row}`),
+      version: fieldText(fields, `itemVersion.${row}`),
       rate: numberOf(fields, `rate.${row}`),
-      formula: textOf(fields, `formula.${row}`),
+      formula: fieldText(fields, `formula.${row}`),
     })),
   }
 }

@@ -71,19 +71,19 @@ export function formPart(
 }
 
 /**
- * The form for something new, of which the cloud chooses the id. The address has a key: a browser that goes back to the
- * form, or loads it again, sends the same key, and {@link createOnce} creates one thing.
+ * Address of the form for something new whose id the cloud chooses. It has a key: a browser that goes back to the form, or
+ * loads it again, sends the same key, and {@link createOnce} creates one thing.
  */
 export function newFormHref(view: View, { path }: Pick<Edit, 'path'>): string {
   return hrefOf(view, path, { key: view.newId() })
 }
 
-/** For a link without a key, such as one that a person types, the form has a new one. */
+/** Of the form. An address without a key, such as a typed one, gets a new key. */
 export function keyOf({ query: { key = '' }, newId }: Pick<View, 'query' | 'newId'>): string {
   return key === '' ? newId() : key
 }
 
-/** @param thing such as `instance` @param request what the form says about it */
+/** @param thing such as `instance` @param request its values in the form */
 export async function createOnce(
   { store, editor, present }: Pick<EditDeps, 'store' | 'editor' | 'present'>,
   {
@@ -137,21 +137,21 @@ export function ofForm(store: Store, instanceId: string, shown: string): Store {
   })
 }
 
-export function textOf(fields: Fields, name: string): string | undefined {
+export function fieldText(fields: Fields, name: string): string | undefined {
   const value = fields[name]?.trim() ?? ''
   return value === '' ? undefined : value
 }
 
 /** NaN if it is not a number, which the schemas refuse. */
 export function numberOf(fields: Fields, name: string): number | undefined {
-  const text = textOf(fields, name)
+  const text = fieldText(fields, name)
   if (text === undefined) return undefined
   return parseDecimal(text) === undefined ? Number.NaN : Number(text)
 }
 
 /** Of an input of the type datetime-local, in UTC; NaN if it is no time. */
 export function instantOf(fields: Fields, name: string): number | undefined {
-  const text = textOf(fields, name)
+  const text = fieldText(fields, name)
   return text === undefined ? undefined : Date.parse(`${text}Z`)
 }
 

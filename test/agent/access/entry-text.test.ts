@@ -51,7 +51,7 @@ const account = fc.oneof(
 const version = fc.integer({ min: 1, max: 1_000_000 })
 const instant = fc.nat(253_402_300_799_999)
 
-function textOf(variables: Variables): Record<string, string> {
+function variableTexts(variables: Variables): Record<string, string> {
   const texts: Record<string, string> = {}
   for (const [name, value] of variables) texts[name] = formatDecimal(value)
   return texts
@@ -77,7 +77,7 @@ function asObject({ n, reading, request, decision, metaData, ...entry }: AccessE
         item: asked.name,
         version: asked.version,
         count: formatDecimal(asked.count),
-        ...(asked.variables === undefined ? {} : { variables: textOf(asked.variables) }),
+        ...(asked.variables === undefined ? {} : { variables: variableTexts(asked.variables) }),
         outcome: decided.outcome === 'REFUSED' ? decided.reason : decided.outcome,
         total: granted ? String(decided.total) : '0',
         parts: granted

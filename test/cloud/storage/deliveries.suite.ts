@@ -21,7 +21,7 @@ interface Draft {
   readonly tokens?: bigint
 }
 
-function textOf(n: number, { instanceId = A, at = n, tokens = 1n }: Draft): string {
+function entryText(n: number, { instanceId = A, at = n, tokens = 1n }: Draft): string {
   const body: EntryBodyWire = {
     n,
     kind: 'access',
@@ -55,7 +55,7 @@ export function delivery(first: number, drafts: readonly Draft[], change: Partia
   let hash = previousHash
   const entries = drafts.map((draft, index) => {
     const n = first + index
-    const text = textOf(n, draft)
+    const text = entryText(n, draft)
     hash = entryHash(hash, text)
     return { n, hash, text, body: entryBody.parse(JSON.parse(text)) }
   })
