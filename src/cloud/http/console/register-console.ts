@@ -243,7 +243,10 @@ class Console {
     const acting = actingAs(store, editor)
     const isOfRevision = edit.concerns === 'INSTANCE' && revision !== undefined
     const deps = {
-      ...{ newId: sessions.newId, editor, otherCellOf, instanceId },
+      newId: sessions.newId,
+      editor,
+      otherCellOf,
+      instanceId,
       store: isOfRevision ? ofForm(acting, instanceId, revision) : acting,
       now: now(),
       present: devices.present(),
@@ -340,7 +343,14 @@ class Console {
     const instance = await chosenInstance(reader, administrator, instances, query['instance'] ?? '')
     const revision = instance === null ? undefined : await reader.policyRevisions.get(instance.id)
     return {
-      ...{ reader, policies, presence, terms, administrator, instances, instance, query },
+      reader,
+      policies,
+      presence,
+      terms,
+      administrator,
+      instances,
+      instance,
+      query,
       revision: revision?.revision ?? null,
       root: this.#root,
       path: this.#pathOf(request),
@@ -361,7 +371,8 @@ const OTHER_SIGN_IN = { field: null, text: 'The form belongs to an earlier sign-
 
 const PAGE = {
   description: 'A page, or an export.',
-  ...{ body: z.unknown(), mediaType: 'text/html' },
+  body: z.unknown(),
+  mediaType: 'text/html',
   streams: [USAGE_MEDIA_TYPES.csv, ...Object.values(DEVICE_MEDIA_TYPES), 'text/html'],
 }
 const MOVED = { description: 'The next page.' }
