@@ -168,7 +168,7 @@ export const NOUNS: readonly Noun[] = [
         body: { ...body, ...(series === '' ? {} : { series }) },
       }),
       fixed: true,
-      warning: missingItems,
+      warning: missingItemsWarning,
     },
     remove: ({ series, version }) => {
       const query = queryText({ series: series === '' ? null : valueText(series), version: valueText(version) })
@@ -382,7 +382,7 @@ export function settableNoun(name: string): Settable {
 const ITEMS_SHOWN = 10
 
 /** Only one table of a series is in effect, so a table with one new item ends the rates of all others. */
-function missingItems(body: Row, known: readonly Row[]): string | undefined {
+function missingItemsWarning(body: Row, known: readonly Row[]): string | undefined {
   const begin = ({ effectiveFrom }: Row): number => Number(valueText(effectiveFrom))
   const namesOf = ({ items }: Row): readonly string[] =>
     (items as readonly Row[]).map(({ name, version }) => `${valueText(name)} ${valueText(version)}`.trim())
