@@ -6,12 +6,12 @@ import type { Io } from './io.ts'
 const LOCK_EVERY_MS = 100
 const LOCK_WAIT_MS = 60_000
 
-/** After this wait, a person learns of it. */
+/** After this wait, `stderr` gets a notice. */
 const NOTICE_AFTER_MS = 2_000
 
 /**
  * One process at a time.
- * @param io for a person who waits
+ * @param io gets a notice of a long wait
  * @param takeRights for the lock and the work: they may not permit to read this installation
  * @throws CodedError OUTPUT_UNWRITABLE, and errors of `work`
  */

@@ -33,8 +33,9 @@ export function agentClient(flags: SocketFlags, io: Io): HttpClient {
 const PATIENCE_MS = 2 * 60_000 + AGENT_TIMEOUT_MS
 
 /**
- * The call with a longer time limit. For calls that wait for a top-up, for another call of the session, for the end of a sync
- * round, or for a search of the whole ledger. Does not wait for an agent that does not respond.
+ * Returns the call with a longer time limit, once the agent has responded to a request for its status: an agent that does not
+ * respond is reported at once. For calls that wait for a top-up, for another call of the session, for the end of a sync round,
+ * or for a search of the whole ledger.
  */
 export async function patient(client: HttpClient, call: Call): Promise<Call> {
   await client.call({ method: 'GET', path: AGENT_STATUS_PATH })

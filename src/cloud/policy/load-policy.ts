@@ -59,7 +59,10 @@ export class Policies {
     this.#options = options
   }
 
-  /** Locks the rules of the instance against a change. Undefined: unknown instance. */
+  /**
+   * Locks the rules of the instance against a change. If a new revision is due, the lock is exclusive and the revision is
+   * bumped first. Undefined: unknown instance.
+   */
   async lockShared(tx: Transaction, instanceId: string, now: number): Promise<LoadedPolicy | undefined> {
     return (await this.lockSomeShared(tx, [instanceId], now)).get(instanceId)
   }

@@ -6,7 +6,8 @@
  *
  *   1 devices, by id, each with its epochs, entries and accounts
  *   2 sessions, by id
- *   3 rules: of all instances, then of each, by id; a shared lock is never upgraded
+ *   3 rules: of all instances, then of each, by id. `upgrade` never waits with a shared lock: the transaction restarts
+ *     unless it runs alone
  *   4 accounts: line items first, then by id. An earlier one needed later must be free, else the transaction restarts. An
  *     account's lock covers its shortages
  *   5 inserts: outbox, documents, and last the usage records and events, whose tables an export locks
