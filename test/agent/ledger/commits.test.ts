@@ -242,7 +242,7 @@ it('a denial waits after a commit that failed, until one succeeds', async () => 
   expect(bench.answers[2]).toBe('later')
 })
 
-it('an entry is held until it is in the journal', async () => {
+it('an entry is pending until it is in the journal', async () => {
   const bench = await warm(A)
   bench.charge({ [A]: 1n })
   await nextTurn()

@@ -547,7 +547,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
     })
 
     describe('policy revisions', () => {
-      it('are held, locked and saved', async () => {
+      it('are locked and saved', async () => {
         const bumped = { instanceId: INSTANCE, revision: 2, bumpedAt: 8, listedAt: 9, calendarDue: 100, engine: 4 }
         await store.transaction(async (tx) => {
           expect(await tx.policyRevisions.lockShared(INSTANCE)).toMatchObject({ revision: 1 })
@@ -567,7 +567,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         })
       })
 
-      it('of several instances are held together, and unknown ones are left out', async () => {
+      it('of several instances are locked together, and unknown ones are left out', async () => {
         const other = '7'.repeat(8) + INSTANCE.slice(8)
         const revision = { instanceId: other, revision: 3, bumpedAt: 5, listedAt: 5, calendarDue: null, engine: 2 }
         await store.transaction(async (tx) => {
@@ -576,13 +576,13 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         })
         await store.transaction(async (tx) => {
           const ids = [INSTANCE, other, 'nowhere'].sort()
-          const held = await tx.policyRevisions.lockSomeShared(ids)
-          expect(held).toEqual(await Promise.all([INSTANCE, other].sort().map((id) => tx.policyRevisions.get(id))))
+          const locked = await tx.policyRevisions.lockSomeShared(ids)
+          expect(locked).toEqual(await Promise.all([INSTANCE, other].sort().map((id) => tx.policyRevisions.get(id))))
           expect(await tx.policyRevisions.lockSomeShared([])).toEqual([])
         })
       })
 
-      it('are held together with accounts that are locked next, which are as they are without that', async () => {
+      it('are locked together with the accounts that are locked next, which are as they are without that', async () => {
         const [a, b, c] = ['A', 'B', 'C'].map((id) => lineAccount(INSTANCE, id, 0)) as [string, string, string]
         await store.transaction(async (tx) => {
           await tx.accounts.open([a, b].map((account) => ({ account, cap: 50n })))
