@@ -123,7 +123,7 @@ export function createCloudHttp(deps: CloudHttpDeps): Cloud {
       const headers = ofInstance(instanceId)
       const answer = await callAs(device, { method: 'DELETE', url, headers, repeatable: true, signal })
       // Already gone or ended, as intended.
-      if (answer.status !== 404 && answer.status !== 409) accepted(answer)
+      if (refusalOf(answer) !== 'NOT_FOUND' && answer.status !== 409) accepted(answer)
     },
   }
 }
@@ -163,22 +163,26 @@ async function send(
 function accepted(answer: HttpAnswer): HttpAnswer {
   const { status } = answer
   if (status >= 200 && status < 300) return answer
-  const named = codeOf(answer)
-  if ((status === 429 && named === 'ATTACH_TOO_OFTEN') || named === 'GRANTS_FORGOTTEN') {
-    throw new CodedError(named, messageOf(answer), { details: { retryAfterMs: retryAfter(answer) } })
+  const code = refusalOf(answer)
+  if ((status === 429 && code === 'ATTACH_TOO_OFTEN') || code === 'GRANTS_FORGOTTEN') {
+    throw new CodedError(code, messageOf(answer), { details: { retryAfterMs: retryAfter(answer) } })
   }
   if (status >= 500 || status === 429 || status === 408) {
     throw new CodedError('CLOUD_UNREACHABLE', `The cloud responded with HTTP status ${status}.`, {
       details: { status, retryAfterMs: retryAfter(answer) },
     })
   }
-  const code = named ?? (messageIn(answer) === undefined ? undefined : BY_STATUS[status])
   if (code === undefined) throw unexpected(answer, `HTTP status ${status}`)
   throw new CodedError(code, messageOf(answer), { details: { status } })
 }
 
+/** Undefined: not a refusal, or not from the cloud. */
+function refusalOf(answer: HttpAnswer): ErrorCode | undefined {
+  return codeOf(answer) ?? (messageIn(answer) === undefined ? undefined : BY_STATUS[answer.status])
+}
+
 function heartbeatOf(answer: HttpAnswer): Heartbeat {
-  if (answer.status === 404) return { kind: 'ENDED', state: 'UNKNOWN' }
+  if (refusalOf(answer) === 'NOT_FOUND') return { kind: 'ENDED', state: 'UNKNOWN' }
   if (answer.status !== 409) {
     accepted(answer)
     return { kind: 'ALIVE' }

@@ -121,6 +121,15 @@ test('closing a session that is gone already is no failure', async () => {
   }
 })
 
+test.each([
+  ['OPERATION_UNKNOWN', json(404, { code: 'OPERATION_UNKNOWN', message: 'No operation GET at this path.' })],
+  ['ANSWER_UNEXPECTED', { status: 404, headers: {}, body: '<html>Not found</html>' }],
+])('a wrong address (%s) does not end or close a session', async (code, answer) => {
+  const { cloud } = answering(answer)
+  expect((await failed(cloud.heartbeat(device, INSTANCE, 's', signal))).code).toBe(code)
+  expect((await failed(cloud.closeSession(device, INSTANCE, 's', signal))).code).toBe(code)
+})
+
 test.each([429, 408, 500, 502, 503, 504])('%i means later, when the cloud says so', async (status) => {
   const seconds = { ...json(status, { message: 'busy' }), headers: { 'retry-after': '17' } }
   const later = { ...seconds, headers: { 'retry-after': new Date(NOW + 30_000).toUTCString(), date } }
