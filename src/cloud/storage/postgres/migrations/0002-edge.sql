@@ -1,4 +1,4 @@
--- What the twin keeps of devices. Instants are POSIX milliseconds, amounts micro-tokens, flags 0 or 1.
+-- Devices, and what the cloud knows of them. Instants are POSIX milliseconds, amounts micro-tokens, flags 0 or 1.
 -- Equal in effect to the migration of the same number for SQLite.
 
 CREATE TABLE devices (
@@ -9,7 +9,7 @@ CREATE TABLE devices (
   public_key TEXT NOT NULL,
   thumbprint TEXT COLLATE "C" NOT NULL UNIQUE,
   key_since BIGINT NOT NULL,
-  -- Announced by the device: taken as well, and in the place of the other one with its first use.
+  -- Announced by the device and accepted, too. It replaces public_key with its first use.
   next_public_key TEXT,
   next_thumbprint TEXT,
   -- Thumbprint of the key that an administrator wants replaced.
@@ -28,7 +28,7 @@ CREATE TABLE devices (
   -- `[{ instanceId, revision }]` as JSON.
   applied_policies TEXT NOT NULL,
   release_requested BIGINT NOT NULL,
-  -- What it knew of the time at its last segment, as JSON.
+  -- Reading of its clock at its last segment, as JSON.
   clock TEXT,
   -- As JSON: those that device_instances contains.
   instance_ids TEXT NOT NULL,
@@ -41,7 +41,7 @@ CREATE INDEX devices_by_contact ON devices (last_sync_at) WHERE revoked_at IS NU
 CREATE INDEX devices_suspended ON devices (seq) WHERE suspension_state IS NOT NULL AND revoked_at IS NULL;
 CREATE INDEX devices_revoked ON devices (seq) WHERE revoked_at IS NOT NULL;
 
--- Every key that a device has, had or announced, for ever: a key is of one device, once.
+-- Every key that a device has, had or announced, kept permanently: no two devices may have one key.
 CREATE TABLE device_keys (
   thumbprint TEXT COLLATE "C" NOT NULL PRIMARY KEY,
   device_id TEXT COLLATE "C" NOT NULL REFERENCES devices (id),
@@ -77,7 +77,7 @@ CREATE TABLE enrollments (
   at BIGINT NOT NULL
 );
 
--- One row per life of a device's ledger, kept for ever: forgetting one would bill or refuse what is known.
+-- Epochs of the ledgers of devices, kept permanently: without its row, a known segment would be billed again or refused.
 CREATE TABLE epochs (
   device_id TEXT COLLATE "C" NOT NULL REFERENCES devices (id),
   number BIGINT NOT NULL,
@@ -85,7 +85,7 @@ CREATE TABLE epochs (
   created_at BIGINT NOT NULL,
   fenced_at BIGINT,
   fence_reason TEXT,
-  -- When it was last heard of, or fenced.
+  -- When it last reported, or was fenced.
   quiet_since BIGINT NOT NULL,
   settlement TEXT CHECK (settlement IN ('CHARGED', 'RELEASED')),
   settled_at BIGINT,
@@ -131,7 +131,7 @@ CREATE TABLE last_segments (
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
 );
 
--- Segments that were not merged: of a second writer, or not adding up.
+-- Segments that were not merged: they are from a second writer, or do not add up.
 CREATE TABLE evidence (
   device_id TEXT COLLATE "C" NOT NULL,
   epoch BIGINT NOT NULL,
@@ -147,16 +147,16 @@ CREATE TABLE evidence (
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
 );
 
--- Ledger entries of devices, each billed once: those that a segment brought, with what makes their usage records. In partitions,
+-- Ledger entries of devices, each billed once. A row has the entries of a segment, and the data for their usage records. In partitions,
 -- as the usage, without a reference to "epochs": a partition that is made or dropped would lock that table.
 CREATE TABLE deliveries (
-  -- Where its records stand among those of the table usage, whose numbers it shares.
+  -- Position among the usage records: the table usage has other numbers of the same sequence.
   seq BIGINT NOT NULL PRIMARY KEY,
   device_id TEXT COLLATE "C" NOT NULL,
   epoch BIGINT NOT NULL,
   -- Number of the segment.
   segment BIGINT NOT NULL,
-  -- 1: of another writer than the merged chain's.
+  -- 1: from another writer than that of the merged chain.
   branch BIGINT NOT NULL CHECK (branch IN (0, 1)),
   first_entry BIGINT NOT NULL,
   last_entry BIGINT NOT NULL,
@@ -182,9 +182,9 @@ CREATE TABLE deliveries_rest PARTITION OF deliveries DEFAULT;
 CREATE UNIQUE INDEX deliveries_rest_by_entry ON deliveries_rest (device_id, epoch, first_entry, (branch * seq));
 CREATE INDEX deliveries_by_instance ON deliveries (instance_id, seq);
 
--- What tells whether an entry was billed, of deliveries that were archived.
+-- Shows which entries of archived deliveries were billed.
 CREATE TABLE archived_entries (
-  -- Of the first of these deliveries.
+  -- That of the first of these deliveries.
   seq BIGINT NOT NULL PRIMARY KEY,
   device_id TEXT COLLATE "C" NOT NULL,
   epoch BIGINT NOT NULL,
@@ -211,13 +211,13 @@ CREATE TABLE device_accounts (
   returned BIGINT NOT NULL CHECK (returned >= 0),
   branch_used BIGINT NOT NULL CHECK (branch_used >= 0),
   overspend BIGINT NOT NULL CHECK (overspend >= 0),
-  -- Of what other writers charged, spent above the grants by the offline policy.
+  -- The part of branch_used that was spent above the grants, under the offline policy.
   branch_overspend BIGINT NOT NULL CHECK (branch_overspend >= 0 AND branch_overspend <= branch_used),
   presumed BIGINT NOT NULL CHECK (presumed >= 0),
   released BIGINT NOT NULL CHECK (released >= 0),
-  -- Granted without limit when it was last granted.
+  -- The last grant was without a limit.
   unlimited BIGINT NOT NULL CHECK (unlimited IN (0, 1)),
-  -- Is unlimited, or has been: the device may report what it used before it heard of the limit.
+  -- Unlimited, or unlimited at an earlier time: the device may report usage from before it received the limit.
   metered BIGINT NOT NULL CHECK (metered = unlimited OR metered = 1),
   PRIMARY KEY (device_id, epoch, account),
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number),
@@ -229,23 +229,24 @@ CREATE INDEX device_accounts_by_account ON device_accounts (account);
 
 CREATE INDEX device_accounts_metered ON device_accounts (device_id, epoch) WHERE metered = 1;
 
--- Who got less of an account than it needed, or than it wanted to hold in advance. Written under the lock of the account.
+-- Devices and parts of the cloud that got less of an account than they need, or want in advance. Written under the lock of
+-- the account.
 CREATE TABLE shortages (
   account TEXT COLLATE "C" NOT NULL REFERENCES accounts (id),
-  -- Id of a device, or what of the cloud itself is short: 'cloud/...'.
+  -- Id of a device, or 'cloud/...' for a part of the cloud.
   who TEXT COLLATE "C" NOT NULL,
-  -- So many tokens are needed; 0: they were only wanted in advance, or are there by now.
+  -- Number of tokens that are needed; 0: they are only wanted in advance, or are available again.
   lacking BIGINT NOT NULL CHECK (lacking >= 0),
-  -- From so many free tokens of the pool on it can be served.
+  -- It can be served once the pool has this many free tokens.
   enough BIGINT NOT NULL,
   -- What other devices may keep; NULL: nothing is recalled from them.
   keep BIGINT CHECK (keep >= 0),
-  -- When it began to lack what it needs, and when that was last noted.
+  -- When the need began, and when it was last recorded.
   since BIGINT NOT NULL,
   at BIGINT NOT NULL,
   -- When others were last notified that tokens are recalled.
   recalled_at BIGINT,
-  -- When it was last notified that there are tokens again.
+  -- When it was last notified that tokens are available again.
   notified_at BIGINT,
   PRIMARY KEY (account, who)
 );
@@ -255,7 +256,7 @@ CREATE INDEX shortages_by_time ON shortages (at);
 CREATE INDEX shortages_recalled ON shortages (account, keep, at, who, lacking, enough, recalled_at)
   WHERE recalled_at IS NOT NULL;
 
--- What an administrator wants of sessions that their device has not told of; a row goes when it has.
+-- Commands of administrators for sessions that the device has not reported. Its report deletes the row.
 CREATE TABLE session_commands (
   device_id TEXT COLLATE "C" NOT NULL REFERENCES devices (id),
   session_id TEXT COLLATE "C" NOT NULL,
@@ -264,7 +265,7 @@ CREATE TABLE session_commands (
   PRIMARY KEY (device_id, session_id)
 );
 
--- What devices may spend of a line item above their grants when they cannot ask; no row, or 0: nothing.
+-- Tokens of a line item that devices may spend above their grants while they are offline; no row, or 0: none.
 CREATE TABLE offline_policies (
   instance_id TEXT COLLATE "C" NOT NULL REFERENCES instances (id),
   line_item_id TEXT COLLATE "C" NOT NULL,
@@ -307,7 +308,8 @@ CREATE TABLE sales_marks (
   accepted BIGINT NOT NULL
 );
 
--- When the twin heard last that it was restored from a backup; one row at most. Of what happened before it knows a part only.
+-- When the cloud last learned that it was restored from a backup; one row at most. It knows only a part of what happened
+-- before.
 CREATE TABLE last_restore (
   slot BIGINT NOT NULL PRIMARY KEY CHECK (slot = 1),
   at BIGINT NOT NULL,

@@ -1,4 +1,4 @@
--- What the twin keeps of devices. Instants are POSIX milliseconds, amounts micro-tokens, flags 0 or 1.
+-- Devices, and what the cloud knows of them. Instants are POSIX milliseconds, amounts micro-tokens, flags 0 or 1.
 
 CREATE TABLE devices (
   seq INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -8,7 +8,7 @@ CREATE TABLE devices (
   public_key TEXT NOT NULL,
   thumbprint TEXT NOT NULL UNIQUE,
   key_since INTEGER NOT NULL,
-  -- Announced by the device: taken as well, and in the place of the other one with its first use.
+  -- Announced by the device and accepted, too. It replaces public_key with its first use.
   next_public_key TEXT,
   next_thumbprint TEXT,
   -- Thumbprint of the key that an administrator wants replaced.
@@ -27,7 +27,7 @@ CREATE TABLE devices (
   -- `[{ instanceId, revision }]` as JSON.
   applied_policies TEXT NOT NULL,
   release_requested INTEGER NOT NULL,
-  -- What it knew of the time at its last segment, as JSON.
+  -- Reading of its clock at its last segment, as JSON.
   clock TEXT,
   -- As JSON: those that device_instances contains.
   instance_ids TEXT NOT NULL,
@@ -40,7 +40,7 @@ CREATE INDEX devices_by_contact ON devices (last_sync_at) WHERE revoked_at IS NU
 CREATE INDEX devices_suspended ON devices (seq) WHERE suspension_state IS NOT NULL AND revoked_at IS NULL;
 CREATE INDEX devices_revoked ON devices (seq) WHERE revoked_at IS NOT NULL;
 
--- Every key that a device has, had or announced, for ever: a key is of one device, once.
+-- Every key that a device has, had or announced, kept permanently: no two devices may have one key.
 CREATE TABLE device_keys (
   thumbprint TEXT NOT NULL PRIMARY KEY,
   device_id TEXT NOT NULL REFERENCES devices (id),
@@ -76,7 +76,7 @@ CREATE TABLE enrollments (
   at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- One row per life of a device's ledger, kept for ever: forgetting one would bill or refuse what is known.
+-- Epochs of the ledgers of devices, kept permanently: without its row, a known segment would be billed again or refused.
 CREATE TABLE epochs (
   device_id TEXT NOT NULL REFERENCES devices (id),
   number INTEGER NOT NULL,
@@ -84,7 +84,7 @@ CREATE TABLE epochs (
   created_at INTEGER NOT NULL,
   fenced_at INTEGER,
   fence_reason TEXT,
-  -- When it was last heard of, or fenced.
+  -- When it last reported, or was fenced.
   quiet_since INTEGER NOT NULL,
   settlement TEXT CHECK (settlement IN ('CHARGED', 'RELEASED')),
   settled_at INTEGER,
@@ -130,7 +130,7 @@ CREATE TABLE last_segments (
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
 ) STRICT;
 
--- Segments that were not merged: of a second writer, or not adding up.
+-- Segments that were not merged: they are from a second writer, or do not add up.
 CREATE TABLE evidence (
   device_id TEXT NOT NULL,
   epoch INTEGER NOT NULL,
@@ -146,15 +146,15 @@ CREATE TABLE evidence (
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
 ) STRICT;
 
--- Ledger entries of devices, each billed once: those that a segment brought, with what makes their usage records.
+-- Ledger entries of devices, each billed once. A row has the entries of a segment, and the data for their usage records.
 CREATE TABLE deliveries (
-  -- Where its records stand among those of the table usage, whose numbers it shares.
+  -- Position among the usage records: the table usage has other numbers of the same sequence.
   seq INTEGER PRIMARY KEY,
   device_id TEXT NOT NULL,
   epoch INTEGER NOT NULL,
   -- Number of the segment.
   segment INTEGER NOT NULL,
-  -- 1: of another writer than the merged chain's.
+  -- 1: from another writer than that of the merged chain.
   branch INTEGER NOT NULL CHECK (branch IN (0, 1)),
   first_entry INTEGER NOT NULL,
   last_entry INTEGER NOT NULL,
@@ -174,9 +174,9 @@ CREATE TABLE deliveries (
 CREATE UNIQUE INDEX deliveries_by_entry ON deliveries (device_id, epoch, first_entry, (branch * seq));
 CREATE INDEX deliveries_by_instance ON deliveries (instance_id, seq);
 
--- What tells whether an entry was billed, of deliveries that were archived.
+-- Shows which entries of archived deliveries were billed.
 CREATE TABLE archived_entries (
-  -- Of the first of these deliveries.
+  -- That of the first of these deliveries.
   seq INTEGER PRIMARY KEY,
   device_id TEXT NOT NULL,
   epoch INTEGER NOT NULL,
@@ -200,13 +200,13 @@ CREATE TABLE device_accounts (
   returned INTEGER NOT NULL CHECK (returned >= 0),
   branch_used INTEGER NOT NULL CHECK (branch_used >= 0),
   overspend INTEGER NOT NULL CHECK (overspend >= 0),
-  -- Of what other writers charged, spent above the grants by the offline policy.
+  -- The part of branch_used that was spent above the grants, under the offline policy.
   branch_overspend INTEGER NOT NULL CHECK (branch_overspend >= 0 AND branch_overspend <= branch_used),
   presumed INTEGER NOT NULL CHECK (presumed >= 0),
   released INTEGER NOT NULL CHECK (released >= 0),
-  -- Granted without limit when it was last granted.
+  -- The last grant was without a limit.
   unlimited INTEGER NOT NULL CHECK (unlimited IN (0, 1)),
-  -- Is unlimited, or has been: the device may report what it used before it heard of the limit.
+  -- Unlimited, or unlimited at an earlier time: the device may report usage from before it received the limit.
   metered INTEGER NOT NULL CHECK (metered = unlimited OR metered = 1),
   PRIMARY KEY (device_id, epoch, account),
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number),
@@ -218,23 +218,24 @@ CREATE INDEX device_accounts_by_account ON device_accounts (account);
 
 CREATE INDEX device_accounts_metered ON device_accounts (device_id, epoch) WHERE metered = 1;
 
--- Who got less of an account than it needed, or than it wanted to hold in advance. Written under the lock of the account.
+-- Devices and parts of the cloud that got less of an account than they need, or want in advance. Written under the lock of
+-- the account.
 CREATE TABLE shortages (
   account TEXT NOT NULL REFERENCES accounts (id),
-  -- Id of a device, or what of the cloud itself is short: 'cloud/...'.
+  -- Id of a device, or 'cloud/...' for a part of the cloud.
   who TEXT NOT NULL,
-  -- So many tokens are needed; 0: they were only wanted in advance, or are there by now.
+  -- Number of tokens that are needed; 0: they are only wanted in advance, or are available again.
   lacking INTEGER NOT NULL CHECK (lacking >= 0),
-  -- From so many free tokens of the pool on it can be served.
+  -- It can be served once the pool has this many free tokens.
   enough INTEGER NOT NULL,
   -- What other devices may keep; NULL: nothing is recalled from them.
   keep INTEGER CHECK (keep >= 0),
-  -- When it began to lack what it needs, and when that was last noted.
+  -- When the need began, and when it was last recorded.
   since INTEGER NOT NULL,
   at INTEGER NOT NULL,
   -- When others were last notified that tokens are recalled.
   recalled_at INTEGER,
-  -- When it was last notified that there are tokens again.
+  -- When it was last notified that tokens are available again.
   notified_at INTEGER,
   PRIMARY KEY (account, who)
 ) STRICT, WITHOUT ROWID;
@@ -244,7 +245,7 @@ CREATE INDEX shortages_by_time ON shortages (at);
 CREATE INDEX shortages_recalled ON shortages (account, keep, at, who, lacking, enough, recalled_at)
   WHERE recalled_at IS NOT NULL;
 
--- What an administrator wants of sessions that their device has not told of; a row goes when it has.
+-- Commands of administrators for sessions that the device has not reported. Its report deletes the row.
 CREATE TABLE session_commands (
   device_id TEXT NOT NULL REFERENCES devices (id),
   session_id TEXT NOT NULL,
@@ -253,7 +254,7 @@ CREATE TABLE session_commands (
   PRIMARY KEY (device_id, session_id)
 ) STRICT, WITHOUT ROWID;
 
--- What devices may spend of a line item above their grants when they cannot ask; no row, or 0: nothing.
+-- Tokens of a line item that devices may spend above their grants while they are offline; no row, or 0: none.
 CREATE TABLE offline_policies (
   instance_id TEXT NOT NULL REFERENCES instances (id),
   line_item_id TEXT NOT NULL,
@@ -296,7 +297,8 @@ CREATE TABLE sales_marks (
   accepted INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- When the twin heard last that it was restored from a backup; one row at most. Of what happened before it knows a part only.
+-- When the cloud last learned that it was restored from a backup; one row at most. It knows only a part of what happened
+-- before.
 CREATE TABLE last_restore (
   slot INTEGER PRIMARY KEY CHECK (slot = 1),
   at INTEGER NOT NULL,
