@@ -184,7 +184,8 @@ function byOf({ by = '' }: View['query']): By {
 }
 
 /** The totals of the page are those of the records that it has read. */
-function restPart({ query, instance }: View): Html {
+function restPart(view: View): Html {
+  const { query, instance } = view
   const { from, to } = rangeOf(query)
   const option = (name: string, value: string): string => ` --${name} ${value}`
   const options = [
@@ -193,7 +194,8 @@ function restPart({ query, instance }: View): Html {
     to === null ? '' : option('until', new Date(to).toISOString()),
   ]
   return html`<p class="problem">
-    This time has more records. Totals of all: <code>tallygate usage totals${options.join('')}</code>
+    This time has more records. Totals of all${isSearch(view) ? ' records, without the search' : ''}:
+    <code>tallygate usage totals${options.join('')}</code>
   </p>`
 }
 

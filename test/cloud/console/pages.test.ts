@@ -441,7 +441,9 @@ describe('usage in a time', () => {
     const href = /href="[^"]*console(\/usage\?[^"]*upTo=[^"]*)"/.exec(page)?.[1]?.replaceAll('&amp;', '&') ?? ''
     const older = await browser.open(href)
     expect(older.page).toMatch(/older records of this time[^:]*:/)
-    expect(older.page).toContain('tallygate usage totals')
+    expect(older.page).toMatch(/Totals of all:\s+<code>tallygate usage totals/)
+    const search = await browser.open(`${href}&item=Print`)
+    expect(search.page).toMatch(/Totals of all records, without the search:\s+<code>tallygate usage totals/)
   })
 
   it('must be a time', async () => {
