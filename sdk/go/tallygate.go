@@ -30,7 +30,8 @@ const (
 
 // Kinds of errors, for errors.Is.
 var (
-	ErrUnreachable = errors.New("the agent does not respond") // the request may have been charged
+	// No response to an attempt until the patience ended, or no permission to connect. The request may have been charged.
+	ErrUnreachable = errors.New("the agent does not respond")
 	ErrNeedsCloud  = errors.New("the device must reach the cloud first")
 	ErrLimit       = errors.New("this user has used up its limit")
 	ErrEnded       = errors.New("the session has ended") // stop the work that it paid for
