@@ -25,7 +25,7 @@ function needs(context: TestContext, name: string): void {
   if (reason !== undefined) skip(context, reason)
 }
 
-/** As `npm install @tallygate/client` leaves it. */
+/** Like `npm install` of the page. */
 function installClient(directory: string): void {
   const target = join(directory, 'node_modules/@tallygate/client')
   mkdirSync(target, { recursive: true })
