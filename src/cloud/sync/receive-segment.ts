@@ -51,26 +51,26 @@ export async function receiveSegment(deps: Sync, tx: Transaction, opened: Opened
 type ReceiveContext = Pick<MergeContext, 'deps' | 'tx' | 'device' | 'segment' | keyof Moment>
 
 async function receiveUnderLocks(
-  received: ReceiveContext,
+  context: ReceiveContext,
   known: Epoch | undefined,
   sessions: MergeContext['sessions'],
   { proofs, rules }: Shown,
 ): Promise<Omit<SyncResult, 'suspension'>> {
-  const { tx, device, segment } = received
-  const found = known === undefined ? await recreateEpoch(received) : { device, epoch: known }
+  const { tx, device, segment } = context
+  const found = known === undefined ? await recreateEpoch(context) : { device, epoch: known }
   if (found === undefined) {
     const problem = 'The cloud never gave out this epoch.'
     return { outcome: 'REJECTED', merge: { accepted: false, problem }, restored: [] }
   }
-  const current = { ...received, ...found }
+  const current = { ...context, ...found }
   const restored = proofs.length + rules.length === 0 ? [] : await noticeRestore(current, { proofs, rules })
   const epoch = proofs.length === 0 ? found.epoch : await takeProofs(current, proofs)
   const fit = await fitOf(tx, epoch, segment.received)
-  const context: MergeContext = { ...current, epoch, fit, sessions, proof: proofOf(segment, proofs) }
+  const mergeContext: MergeContext = { ...current, epoch, fit, sessions, proof: proofOf(segment, proofs) }
   const { seq } = segment.header
   const recorded = seq > epoch.lastSeq ? undefined : await tx.edge.segments.get(device.id, epoch.number, seq)
   const outcome = receive(epoch, segment.header, recorded?.hash ?? null, fit)
-  const merge = await carryOut(context, outcome, recorded)
+  const merge = await carryOut(mergeContext, outcome, recorded)
   return { outcome: merge.accepted ? outcome.kind : 'REJECTED', merge, restored }
 }
 
@@ -114,18 +114,18 @@ async function respond({ deps, epoch }: MergeContext, outcome: 'KNOWN' | 'BEHIND
 
 /** Of an epoch that a restored cloud lost. Undefined: the number is implausible. */
 async function recreateEpoch(
-  received: ReceiveContext,
+  context: ReceiveContext,
 ): Promise<{ readonly device: Device; readonly epoch: Epoch } | undefined> {
-  const { tx, device, segment } = received
+  const { tx, device, segment } = context
   const number = segment.epoch
   if (number > device.epoch + EPOCHS_FORGOTTEN_MAX) return undefined
-  const fresh = { ...newEpoch(device.id, number, received), grantsForgotten: true }
+  const fresh = { ...newEpoch(device.id, number, context), grantsForgotten: true }
   if (number < device.epoch) {
-    const epoch = fenced(fresh, 'SUPERSEDED', received)
+    const epoch = fenced(fresh, 'SUPERSEDED', context)
     await tx.edge.epochs.insert(epoch)
     return { device, epoch }
   }
-  await fenceCurrent(tx, device, 'SUPERSEDED', received)
+  await fenceCurrent(tx, device, 'SUPERSEDED', context)
   await tx.edge.epochs.insert(fresh)
   const current = { ...device, epoch: number }
   await tx.edge.devices.save(current)
