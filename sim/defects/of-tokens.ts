@@ -5,7 +5,7 @@ import type { AssembledAgent } from '../../src/agent/assemble.ts'
 import type { Ledger } from '../../src/agent/ledger/ledger.ts'
 import type { Delivery, DeviceAccountRecord } from '../../src/cloud/storage/device-records.ts'
 import type { UsageRecord } from '../../src/cloud/storage/records.ts'
-import { type DecideLoaded, LoadedSyncs, Unusual } from '../../src/cloud/sync/loaded-syncs.ts'
+import { type CreateLoadedSyncs, LoadedSyncs, Unusual } from '../../src/cloud/sync/loaded-syncs.ts'
 import type { SyncResult, OpenedSync } from '../../src/cloud/sync/receive-segment.ts'
 import type { Transaction } from '../../src/cloud/storage/store.ts'
 import type { Defect } from './defects.ts'
@@ -119,7 +119,7 @@ function billingAsBranch(): Partial<TwinDefects> {
 }
 
 /** Each sync of a batch is decided as if it were the first one. */
-const onStalePools: DecideLoaded = (...loaded) => {
+const onStalePools: CreateLoadedSyncs = (...loaded) => {
   const decided: LoadedSyncs[] = []
   return {
     decide: (order) => {
@@ -295,12 +295,12 @@ export const TOKEN_DEFECTS: readonly Defect[] = [
     name: 'stale-pools-in-batch',
     is: 'a sync that shares a transaction is decided on the pools as they were before the others',
     always: ['twin-busy'],
-    twin: () => ({ decideLoaded: onStalePools }),
+    twin: () => ({ createLoadedSyncs: onStalePools }),
   },
   {
     name: 'unusual-leaves-a-trace',
     is: 'a sync that turns out to be unusual leaves writes in the shared transaction, and then has its own',
     always: ['twin-busy'],
-    twin: () => ({ decideLoaded: (...loaded) => new TraceKept(...loaded) }),
+    twin: () => ({ createLoadedSyncs: (...loaded) => new TraceKept(...loaded) }),
   },
 ]

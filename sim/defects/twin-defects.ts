@@ -1,7 +1,7 @@
 /** Where defects hook into the cloud; see `device-defects.ts`. */
 import type { Database } from '../../src/cloud/storage/sqlite/database.ts'
 import type { Answer, Call, Operation } from '../../src/cloud/http/operation.ts'
-import { type DecideLoaded, decideLoaded } from '../../src/cloud/sync/loaded-syncs.ts'
+import { type CreateLoadedSyncs, createLoadedSyncs } from '../../src/cloud/sync/loaded-syncs.ts'
 import type { Store, Transaction } from '../../src/cloud/storage/store.ts'
 
 /** A process of the cloud. */
@@ -14,7 +14,7 @@ export interface TwinDefects {
   store(store: Store, database: Database): Store
   transaction(tx: Transaction, database: Database): Transaction
   operation(operation: Operation, twin: Defective): Operation
-  decideLoaded: DecideLoaded
+  createLoadedSyncs: CreateLoadedSyncs
   /** The process starts. @param every runs work repeatedly until it reports that none is left */
   begin(twin: Defective, every: (ms: number, work: () => Promise<boolean>) => void): void
   trustsClock(trusted: boolean): boolean
@@ -27,7 +27,7 @@ export const SOUND_TWIN: TwinDefects = {
   store: (store) => store,
   transaction: (tx) => tx,
   operation: (operation) => operation,
-  decideLoaded,
+  createLoadedSyncs,
   begin: () => undefined,
   trustsClock: (trusted) => trusted,
   onCommit: () => undefined,

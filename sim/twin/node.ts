@@ -15,7 +15,7 @@ import { notifyServable, recallForCloud } from '../../src/cloud/sync/grants/watc
 import type { EdgeTerms } from '../../src/cloud/devices/terms.ts'
 import { Policies } from '../../src/cloud/policy/load-policy.ts'
 import { renewDuePolicy } from '../../src/cloud/policy/bump-policy-revision.ts'
-import type { DecideLoaded } from '../../src/cloud/sync/loaded-syncs.ts'
+import type { CreateLoadedSyncs } from '../../src/cloud/sync/loaded-syncs.ts'
 import type { Sync } from '../../src/cloud/sync/merge-context.ts'
 import { endRecoveries } from '../../src/cloud/sync/recovery/recovery.ts'
 import { Sales } from '../../src/cloud/sync/recovery/sales.ts'
@@ -133,7 +133,7 @@ export class TwinNode {
     const process: TwinProcess & { alive: boolean } = {
       alive: true,
       ...syncs,
-      syncBatcher: new SyncBatcher(syncs, defer, this.#decideLoaded),
+      syncBatcher: new SyncBatcher(syncs, defer, this.#createLoadedSyncs),
       batcher: new AccessBatcher({ store, policies, shortages, defer }),
       shortages,
       authenticator: new Authenticator({
@@ -179,9 +179,9 @@ export class TwinNode {
   }
 
   /** Counts transactions that several syncs share. */
-  readonly #decideLoaded: DecideLoaded = (...loaded) => {
+  readonly #createLoadedSyncs: CreateLoadedSyncs = (...loaded) => {
     const { defects, onFault } = this.#deps
-    const batch = defects.decideLoaded(...loaded)
+    const batch = defects.createLoadedSyncs(...loaded)
     let decided = 0
     return {
       decide: async (order) => {

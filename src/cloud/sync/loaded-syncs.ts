@@ -73,12 +73,12 @@ class Writes {
   }
 }
 
-/** Begins to decide the syncs of a batch. */
-export type DecideLoaded = (
+/** For the syncs of one batch. */
+export type CreateLoadedSyncs = (
   ...loaded: ConstructorParameters<typeof LoadedSyncs>
 ) => Pick<LoadedSyncs, 'decide' | 'write'>
 
-export const decideLoaded: DecideLoaded = (...loaded) => new LoadedSyncs(...loaded)
+export const createLoadedSyncs: CreateLoadedSyncs = (...loaded) => new LoadedSyncs(...loaded)
 
 export class LoadedSyncs {
   readonly #deps: Sync

@@ -8,7 +8,7 @@ import { type Batch, Batcher, type Defer } from '../runtime/batcher.ts'
 import { mayBeOfOneRequest, waitedForLocks } from '../storage/shared-failures.ts'
 import type { Transaction } from '../storage/store.ts'
 import { accountsIn } from './grants/give-grant.ts'
-import { type DecideLoaded, type Loaded, Unusual, decideLoaded } from './loaded-syncs.ts'
+import { type CreateLoadedSyncs, type Loaded, Unusual, createLoadedSyncs } from './loaded-syncs.ts'
 import type { Sync } from './merge-context.ts'
 import { isServed } from './merge/merge-next.ts'
 import { type OpenedSync, type SyncResult, receiveSegment } from './receive-segment.ts'
@@ -33,12 +33,12 @@ type Outcome = PromiseSettledResult<SyncResult | Promise<SyncResult>>
 
 export class SyncBatcher {
   readonly #deps: Sync
-  readonly #decide: DecideLoaded
+  readonly #createLoadedSyncs: CreateLoadedSyncs
   readonly #batcher: Batcher<SyncRequest, SyncResult>
 
-  constructor(deps: Sync, defer: Defer, decide = decideLoaded) {
+  constructor(deps: Sync, defer: Defer, create = createLoadedSyncs) {
     this.#deps = deps
-    this.#decide = decide
+    this.#createLoadedSyncs = create
     this.#batcher = new Batcher({
       defer,
       serve: (requests, batch) => this.#serve(requests, batch),
@@ -109,7 +109,7 @@ export class SyncBatcher {
     tx: Transaction,
     requests: readonly SyncRequest[],
     known: Pick<Loaded, 'devices' | 'sessions' | 'epochs'>,
-  ): Promise<ReturnType<DecideLoaded>> {
+  ): Promise<ReturnType<CreateLoadedSyncs>> {
     const { devices } = known
     const instanceIds = [...devices.values()].flatMap((device) => device.instanceIds)
     const accounts = new Set<AccountId>()
@@ -125,7 +125,7 @@ export class SyncBatcher {
       tx.edge.deviceAccounts.ofSome(requests.map(epochOf), [...accounts]),
       tx.edge.shortages.among([...accounts]),
     ])
-    return this.#decide(this.#deps, tx, { ...known, rules, accounts, pools, short, ...of })
+    return this.#createLoadedSyncs(this.#deps, tx, { ...known, rules, accounts, pools, short, ...of })
   }
 }
 
