@@ -199,14 +199,15 @@ export interface ChainEnd {
   readonly head: string
 }
 
-export interface Leaving {
+/** The epoch that an attach ends. */
+export interface LeftEpoch {
   /** No other writer and no loss here: the cloud is notified when it has every entry. */
   readonly isWhole: boolean
   /** End of the entries in a restored cloud, which gets the kept segments again; null: the cloud was not restored. */
   readonly cloudEnd: ChainEnd | null
 }
 
-export const NOTHING_TO_SAY: Leaving = { isWhole: false, cloudEnd: null }
+export const NOTHING_KNOWN: LeftEpoch = { isWhole: false, cloudEnd: null }
 
 /** Entries, counters, seq and hashes come from the journal. */
 export interface SealRequest {
@@ -262,9 +263,9 @@ export interface JournalOperations {
   /**
    * Starts a new epoch with all counters 0. An unacknowledged segment is kept as evidence and not sent again; its
    * entries are sent as the undelivered range of their epoch.
-   * @param leaving about the epoch before. Absent: {@link NOTHING_TO_SAY}
+   * @param left the epoch before. Absent: {@link NOTHING_KNOWN}
    */
-  attach(epoch: number, leaving?: Leaving): void
+  attach(epoch: number, left?: LeftEpoch): void
   /** Counts these accounts from now on. Use above their grants stays allowed; reservations beyond it are shortened. */
   limit(accounts: readonly AccountId[]): void
   saveIdentity(identity: Identity): void

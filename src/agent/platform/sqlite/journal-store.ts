@@ -17,8 +17,8 @@ import {
   type GrantedAccount,
   type Identity,
   type JournalOperations,
-  type Leaving,
-  NOTHING_TO_SAY,
+  type LeftEpoch,
+  NOTHING_KNOWN,
   type RecordedEntry,
   type SealRequest,
   type SealedSegment,
@@ -322,7 +322,7 @@ export class JournalStore implements JournalOperations {
     })
   }
 
-  attach(epoch: number, { isWhole, cloudEnd }: Leaving = NOTHING_TO_SAY): void {
+  attach(epoch: number, { isWhole, cloudEnd }: LeftEpoch = NOTHING_KNOWN): void {
     this.commits.runWithDiskReserve(() => {
       const state = this.#state()
       if (epoch <= Number(state.epoch)) throw new Error('invariant: epochs rise')
