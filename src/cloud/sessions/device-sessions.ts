@@ -44,7 +44,7 @@ export async function takeSessions(
 export async function commandsFor(tx: Transaction, deviceId: string): Promise<SessionCommand[]> {
   const commands: SessionCommand[] = []
   for (const { session, wanted } of await tx.sessions.keptBy(deviceId)) {
-    if (wanted === null || isSo(session, wanted)) continue
+    if (wanted === null || isInEffect(session, wanted)) continue
     commands.push({ id: session.id, command: wanted })
     if (commands.length >= SEGMENT_SESSIONS_MAX) break
   }
@@ -77,7 +77,7 @@ async function disconnect(tx: Transaction, deviceId: string, but: ReadonlySet<st
   }
 }
 
-function isSo({ state }: Session, wanted: SessionCommand['command']): boolean {
+function isInEffect({ state }: Session, wanted: SessionCommand['command']): boolean {
   if (wanted === 'LOCK') return state === 'LOCKED'
   return wanted === 'UNLOCK' ? state !== 'LOCKED' : hasEnded({ state })
 }

@@ -32,7 +32,7 @@ export async function attach(
     if (device === undefined) throw new CodedError('NOT_FOUND', 'There is no such device.')
     requireTrusted(device)
     const isOver = device.suspension?.state === 'TERMINATED'
-    if (isOver) await requireOwing(tx, device, request)
+    if (isOver) await refuseIfDelivered(tx, device, request)
     const known = request.above === 0 ? undefined : await tx.edge.epochs.get(deviceId, request.above)
     const left = known === undefined ? undefined : await noteContact(tx, known, moment.present)
     const answered = await tx.edge.epochs.byNonce(deviceId, request.nonce)
@@ -80,7 +80,7 @@ async function restoredFrom(
  * been that of a copy.
  * @throws CodedError DEVICE_TERMINATED
  */
-async function requireOwing(
+async function refuseIfDelivered(
   tx: Transaction,
   device: Device,
   { backlog }: Pick<z.infer<typeof attachRequest>, 'backlog'>,
@@ -109,8 +109,8 @@ async function isRecovering(tx: Transaction, { instanceIds }: Device): Promise<b
 }
 
 function nextNumber(device: Device, above: number): number {
-  const believed = above <= device.epoch + EPOCHS_FORGOTTEN_MAX
-  return Math.max(device.epoch, believed ? above : 0) + 1
+  const isPlausible = above <= device.epoch + EPOCHS_FORGOTTEN_MAX
+  return Math.max(device.epoch, isPlausible ? above : 0) + 1
 }
 
 /** Epochs that neither side may know of any more. They must not return: entries are known by epoch and number. */

@@ -97,7 +97,7 @@ class BranchTally {
       const before = spent.get(account) ?? this.#spent.get(account) ?? { amount: 0n, overspend: 0n }
       spent.set(account, { amount: before.amount + amount, overspend: before.overspend + (counted[index] ?? 0n) })
     }
-    const doubted = postings.find(({ account }) => !this.#isBelieved(account, spent.get(account)))
+    const doubted = postings.find(({ account }) => !this.#isPlausible(account, spent.get(account)))
     if (doubted !== undefined) {
       this.doubted.add(doubted.account)
       return false
@@ -111,7 +111,7 @@ class BranchTally {
     return [...this.#spent].map(([account, spent]) => this.#moveOf(account, spent))
   }
 
-  #isBelieved(account: AccountId, spent: Spent | undefined): boolean {
+  #isPlausible(account: AccountId, spent: Spent | undefined): boolean {
     const pool = this.#pools.get(account)
     if (pool === undefined || spent === undefined) throw new Error('invariant: the pool of a branch was opened')
     const move = this.#moveOf(account, spent)
