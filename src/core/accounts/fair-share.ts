@@ -16,7 +16,8 @@ export interface Supply {
 export interface GrantSizes {
   readonly granted: ReadonlyMap<AccountId, Micro>
   readonly unmet: readonly Need[]
-  readonly spoken: ReadonlyMap<AccountId, Micro>
+  /** Tokens that the met requests will charge. */
+  readonly claimed: ReadonlyMap<AccountId, Micro>
 }
 
 /**
@@ -31,7 +32,7 @@ export function sizeGrants(
   supplyOf: (account: AccountId) => Supply | 'UNLIMITED' | undefined,
 ): GrantSizes {
   const granted = new Map<AccountId, Micro>()
-  const spoken = new Map<AccountId, Micro>()
+  const claimed = new Map<AccountId, Micro>()
   const of = (sums: ReadonlyMap<AccountId, Micro>, account: AccountId): Micro => sums.get(account) ?? 0n
   const add = (sums: Map<AccountId, Micro>, account: AccountId, amount: Micro): void => {
     if (amount > 0n) sums.set(account, of(sums, account) + amount)
@@ -44,12 +45,12 @@ export function sizeGrants(
       const supply = supplyOf(account)
       if (supply === 'UNLIMITED') continue
       if (supply === undefined) return false
-      const missing = atLeastNothing(of(spoken, account) + amount - supply.available - of(granted, account))
+      const missing = atLeastNothing(of(claimed, account) + amount - supply.available - of(granted, account))
       if (missing > atLeastNothing(supply.free) - of(granted, account)) return false
       lacking.push([account, missing])
     }
     for (const [account, missing] of lacking) add(granted, account, missing)
-    for (const [account, amount] of shares) add(spoken, account, amount)
+    for (const [account, amount] of shares) add(claimed, account, amount)
     return true
   }
   const unmet = needs.filter((need) => !serve(need))
@@ -63,7 +64,7 @@ export function sizeGrants(
     const left = (spare < free ? spare : free) - of(granted, account)
     add(granted, account, lacking < left ? lacking : left)
   }
-  return { granted, unmet, spoken }
+  return { granted, unmet, claimed }
 }
 
 /**

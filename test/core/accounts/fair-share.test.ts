@@ -115,7 +115,7 @@ test('nothing is granted beyond a pool, nothing in advance beyond a share, and e
       fc.array(anyNeed, { maxLength: 6 }),
       fc.array(amount, { maxLength: 3 }),
       (all, needs, wanted) => {
-        const { granted, unmet, spoken } = sizes(
+        const { granted, unmet, claimed } = sizes(
           all,
           needs,
           wanted.map((each, index) => [ACCOUNTS[index] ?? A, each]),
@@ -125,7 +125,7 @@ test('nothing is granted beyond a pool, nothing in advance beyond a share, and e
           const { available = 0n, free = 0n, share = 0n } = all[id] ?? {}
           const size = granted.get(id) ?? 0n
           const charged = served.flat().reduce((sum, part) => (part.account === id ? sum + part.amount : sum), 0n)
-          expect(spoken.get(id) ?? 0n).toBe(charged)
+          expect(claimed.get(id) ?? 0n).toBe(charged)
           expect(size <= free).toBe(true)
           expect(charged <= available + size).toBe(true)
           expect(size === 0n || available + size <= (charged > share ? charged : share)).toBe(true)
@@ -134,7 +134,7 @@ test('nothing is granted beyond a pool, nothing in advance beyond a share, and e
           const fits = missing.every(({ account: id }) => {
             const sum = missing.reduce((total, part) => (part.account === id ? total + part.amount : total), 0n)
             const { available = 0n, free = 0n } = all[id] ?? {}
-            return sum <= available + free - (spoken.get(id) ?? 0n)
+            return sum <= available + free - (claimed.get(id) ?? 0n)
           })
           expect(fits).toBe(false)
         }

@@ -179,7 +179,7 @@ async function noteShortages(
     const isStillShort = noted !== undefined && noted.lacking > 0n && isShortNow(noted, now, deps.terms)
     if (isStillShort && !waitedFor.has(account)) continue
     const usable = freeForDevices(pool, reserved)
-    const left = available(record) + (granting.granted.get(account) ?? 0n) - (granting.spoken.get(account) ?? 0n)
+    const left = available(record) + (granting.granted.get(account) ?? 0n) - (granting.claimed.get(account) ?? 0n)
     const beyond = granting.unmet.map((need) => (sumPostings(need).get(account) ?? 0n) - left)
     const needed = lackingOf(beyond, usable, usable + returnable.all)
     const inAdvance = inAdvanceOf(each, granting)
