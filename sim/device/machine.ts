@@ -11,7 +11,7 @@ import type { Clock, TimeSource } from '../../src/agent/runtime/clock.ts'
 import type { ClockReading } from '../../src/core/rules/decision.ts'
 import type { Evidence } from '../audit/clocks.ts'
 import type { Journal, PendingEntry } from '../../src/agent/ledger/journal.ts'
-import type { LinkLog } from '../../src/agent/sync/ports.ts'
+import type { AgentLog } from '../../src/agent/sync/ports.ts'
 import type { Timers } from '../../src/agent/runtime/timers.ts'
 import { type AssembledAgent, assembleAgent } from '../../src/agent/assemble.ts'
 import type { AgentSettings } from '../../src/agent/settings.ts'
@@ -383,7 +383,7 @@ class Process {
     note('the agent starts')
     const late: { now?: () => number } = {}
     const time = machine.time()
-    const log: LinkLog = {
+    const log: AgentLog = {
       info: (fields, message) => note(`${message} ${JSON.stringify(fields)}`),
       warn: (fields, message) => note(`${message} ${JSON.stringify(fields)}`),
     }

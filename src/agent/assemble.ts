@@ -17,7 +17,7 @@ import type { Cloud } from './sync/cloud.ts'
 import type { DeviceKeys } from './keys/device-key.ts'
 import { DeviceTokens } from './keys/device-token.ts'
 import { type Link, createLink } from './sync/link.ts'
-import type { EnrollmentToken, LinkLog, Randomness } from './sync/ports.ts'
+import type { EnrollmentToken, AgentLog, Randomness } from './sync/ports.ts'
 import type { Push } from './sync/push.ts'
 import { LocalDecisions } from './access/local-decisions.ts'
 import { currentOffers } from './access/offers.ts'
@@ -63,7 +63,7 @@ export interface AgentDeps {
   readonly version: string
   /** Absent: the engine of this software; a test or simulation states another. */
   readonly engine?: Engine | undefined
-  readonly log: LinkLog
+  readonly log: AgentLog
   /** The process must exit and restart. */
   readonly onFatal: (error: unknown) => void
 }
@@ -285,7 +285,7 @@ function diagnosticsOf(
 
 async function withSignedState(
   stored: Snapshot,
-  log: LinkLog,
+  log: AgentLog,
 ): Promise<{ readonly snapshot: Snapshot; readonly edits: readonly Edit[] }> {
   logDamaged(log, stored.salvages ?? [])
   const { identity, epoch } = stored

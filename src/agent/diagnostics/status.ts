@@ -14,7 +14,7 @@ import type { Link, LinkStatus } from '../sync/link.ts'
 import type { TokenSupply } from './token-supply.ts'
 import type { Wear } from './wear.ts'
 import type { AgentStatusWire } from '../../protocol/local/status.ts'
-import type { LinkLog } from '../sync/ports.ts'
+import type { AgentLog } from '../sync/ports.ts'
 
 export interface StatusDeps {
   readonly version: string
@@ -140,7 +140,7 @@ export function statusOf(deps: StatusDeps): AgentStatusWire {
 const REMEDY =
   'Look for the cause (disk, power, another program). Keep the file while use that is not billed may be in it; the warning ends when it is moved away.'
 
-export function logDamaged(log: Pick<LinkLog, 'warn'>, salvages: readonly SalvageRecord[]): void {
+export function logDamaged(log: Pick<AgentLog, 'warn'>, salvages: readonly SalvageRecord[]): void {
   for (const { at, file, why, salvagedEntries, lostEntries } of salvages) {
     log.warn(
       { code: 'DATABASE_CORRUPT', file, at, why, salvagedEntries, lostEntries, remedy: REMEDY },
@@ -164,6 +164,6 @@ function editedOf(edits: readonly Edit[], since: number): AgentStatusWire['condi
   return { subject: 'edited ledger', code: 'LEDGER_EDITED', message, since }
 }
 
-export function logEdits(log: Pick<LinkLog, 'warn'>, edits: readonly Edit[]): void {
+export function logEdits(log: Pick<AgentLog, 'warn'>, edits: readonly Edit[]): void {
   for (const edit of edits) log.warn({ code: 'LEDGER_EDITED', ...edit }, describeEdit(edit))
 }

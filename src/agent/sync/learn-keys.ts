@@ -4,14 +4,14 @@ import { CodedError } from '../../protocol/errors.ts'
 import type { PublicJwk } from '../../protocol/signing.ts'
 import type { Cloud } from './cloud.ts'
 import { type LinkMemory, identityOf } from './memory.ts'
-import type { LinkJournal, LinkLog } from './ports.ts'
+import type { LinkJournal, AgentLog } from './ports.ts'
 import { Trust, distinctKeys } from '../keys/trust.ts'
 
 interface KeyLearning {
   readonly cloud: Pick<Cloud, 'signingKeys'>
   readonly journal: Pick<LinkJournal, 'saveIdentity'>
   readonly memory: LinkMemory
-  readonly log: LinkLog
+  readonly log: AgentLog
   readonly signal: AbortSignal
 }
 

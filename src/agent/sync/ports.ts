@@ -13,7 +13,7 @@ export interface Randomness {
   token(): string
 }
 
-export type LinkLog = Pick<Log, 'info' | 'warn'>
+export type AgentLog = Pick<Log, 'info' | 'warn'>
 
 export type EnrollmentToken =
   | { readonly token: string; /** Path of its file, or name of its environment variable. */ readonly source: string }

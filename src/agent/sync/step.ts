@@ -16,7 +16,7 @@ import type { Engine } from '../../core/engine.ts'
 import type { AgentSettings } from '../settings.ts'
 import type { Health } from '../runtime/health.ts'
 import type { LinkMemory } from './memory.ts'
-import type { EnrollmentToken, LinkJournal, LinkLog, Randomness } from './ports.ts'
+import type { EnrollmentToken, LinkJournal, AgentLog, Randomness } from './ports.ts'
 import type { Ledger } from '../ledger/ledger.ts'
 import type { ActivePolicies } from '../policy/active-policies.ts'
 import type { Clock } from '../runtime/clock.ts'
@@ -38,7 +38,7 @@ export interface StepContext {
   readonly keys: DeviceKeys
   readonly rotation: RotationRequests
   readonly enrollmentToken: () => Promise<EnrollmentToken>
-  readonly log: LinkLog
+  readonly log: AgentLog
   /** Reloadable ones are read at each use. */
   readonly settings: LinkSettings
   readonly software: string

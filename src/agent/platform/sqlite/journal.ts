@@ -14,7 +14,7 @@ import {
   type SealedSegment,
 } from '../../ledger/journal.ts'
 import type { HealthCondition } from '../../runtime/health.ts'
-import type { LinkLog } from '../../sync/ports.ts'
+import type { AgentLog } from '../../sync/ports.ts'
 import { type Batch, batchOf } from './batch.ts'
 import type { CallTraits, JournalCall } from './journal-handler.ts'
 import { type JournalRunner, runInThisThread, type StartRunner } from './journal-runner.ts'
@@ -25,7 +25,7 @@ export interface JournalOptions
   extends Pick<StoreOptions, 'path' | 'limits'>, Partial<Pick<StoreOptions, 'later' | 'left'>> {
   readonly sign: (payload: string) => Promise<string>
   readonly now: () => number
-  readonly log: LinkLog
+  readonly log: AgentLog
   readonly onBroken: (error: Error) => void
 }
 
