@@ -5,7 +5,7 @@ import type { Action } from '../../core/rules/policy.ts'
 import { replacedActionsBody } from '../../protocol/service/actions.ts'
 import { replaceActions } from '../service-api/change-actions.ts'
 import { requireLineItem } from '../storage/require-record.ts'
-import { EMPTY_ROWS, fieldText, formPart, numberOf, refusalOf, rowsIn, type Edit } from './edit.ts'
+import { type Edit, EMPTY_ROWS, fieldText, formPart, numberOf, refusalOf, rowsIn } from './edit.ts'
 import { type Fields, type Problem, Inputs } from './inputs.ts'
 import { type Page, type View, ROWS_SHOWN, ofInstance, tableOf } from './page.ts'
 

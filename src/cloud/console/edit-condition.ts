@@ -7,7 +7,7 @@ import { conditionsBody } from '../../protocol/service/conditions.ts'
 import { patchConditions } from '../service-api/change-conditions.ts'
 import type { ConditionNode } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
-import { createOnce, fieldText, formPart, keyOf, refusalOf, type Edit } from './edit.ts'
+import { type Edit, createOnce, fieldText, formPart, keyOf, refusalOf } from './edit.ts'
 import { type Fields, type Problem, Inputs } from './inputs.ts'
 import { type Page, type View, hrefOf, ofInstance } from './page.ts'
 

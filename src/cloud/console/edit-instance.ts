@@ -1,7 +1,7 @@
 import { type Html, html } from '../../html/html.ts'
 import { instanceBody } from '../../protocol/service/instances.ts'
 import { createInstance } from '../service-api/create-instance.ts'
-import { createOnce, fieldText, formPart, keyOf, refusalOf, type Edit } from './edit.ts'
+import { type Edit, createOnce, fieldText, formPart, keyOf, refusalOf } from './edit.ts'
 import { type Fields, type Problem, Inputs } from './inputs.ts'
 import type { Page, View } from './page.ts'
 

@@ -10,7 +10,7 @@ import { INSTANT_MAX } from '../../protocol/wire.ts'
 import { mapLineItem } from '../service-api/map-line-item.ts'
 import { requireLineItem } from '../storage/require-record.ts'
 import type { LineItemRecord } from '../storage/records.ts'
-import { fieldText, formPart, instantOf, instantText, numberOf, type Edit } from './edit.ts'
+import { type Edit, fieldText, formPart, instantOf, instantText, numberOf } from './edit.ts'
 import { type Fields, type Problem, Inputs } from './inputs.ts'
 import { type Page, type View, ofInstance } from './page.ts'
 

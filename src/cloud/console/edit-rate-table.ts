@@ -5,7 +5,7 @@ import type { RatedItem } from '../../core/rules/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { rateTableBody } from '../../protocol/service/rate-tables.ts'
 import { createRateTable } from '../service-api/change-rate-tables.ts'
-import { EMPTY_ROWS, fieldText, formPart, instantOf, numberOf, refusalOf, rowsIn, type Edit } from './edit.ts'
+import { type Edit, EMPTY_ROWS, fieldText, formPart, instantOf, numberOf, refusalOf, rowsIn } from './edit.ts'
 import { type Fields, type Problem, Inputs } from './inputs.ts'
 import { type Page, type View, tableOf } from './page.ts'
 
