@@ -8,7 +8,7 @@ CREATE TABLE devices (
   public_key TEXT NOT NULL,
   thumbprint TEXT NOT NULL UNIQUE,
   key_since INTEGER NOT NULL,
-  -- Announced by the device and accepted, too. It replaces public_key with its first use.
+  -- Announced by the device and also accepted. With its first use, it becomes public_key.
   next_public_key TEXT,
   next_thumbprint TEXT,
   -- Thumbprint of the key that an administrator wants replaced.
@@ -40,7 +40,7 @@ CREATE INDEX devices_by_contact ON devices (last_sync_at) WHERE revoked_at IS NU
 CREATE INDEX devices_suspended ON devices (seq) WHERE suspension_state IS NOT NULL AND revoked_at IS NULL;
 CREATE INDEX devices_revoked ON devices (seq) WHERE revoked_at IS NOT NULL;
 
--- Every key that a device has, had or announced, kept permanently: no two devices may have one key.
+-- Every key that a device has, had or announced, kept permanently: two devices never have the same key.
 CREATE TABLE device_keys (
   thumbprint TEXT NOT NULL PRIMARY KEY,
   device_id TEXT NOT NULL REFERENCES devices (id),
@@ -76,7 +76,7 @@ CREATE TABLE enrollments (
   at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Epochs of the ledgers of devices, kept permanently: without its row, a known segment would be billed again or refused.
+-- Epochs of the ledgers of devices, kept permanently: without them, known entries would be billed again or refused.
 CREATE TABLE epochs (
   device_id TEXT NOT NULL REFERENCES devices (id),
   number INTEGER NOT NULL,
