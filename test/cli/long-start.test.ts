@@ -115,3 +115,12 @@ it('leaves a start that is soon over alone', async () => {
   expect(received()).toEqual([])
   expect(existsSync(socketPath)).toBe(false)
 })
+
+it('does not end a start that can have no worker', async () => {
+  const { socketPath, notifyPath } = places()
+  const received = datagramSocket(notifyPath)
+  // No thread can take a function, which fails like the creation of one too many.
+  const start = { ledgerBytes: 2 * GIB, socketPath, mode: 0o660, connectionsMax: 2, other: () => undefined }
+  await reportLongStart(start, { notifyPath, passedSocket: null }, 0)()
+  expect(received()).toEqual([])
+})

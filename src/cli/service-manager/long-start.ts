@@ -4,6 +4,7 @@
  */
 import { Worker } from 'node:worker_threads'
 import type { LongStart } from '../../agent/compose.ts'
+import { orNull } from '../../platform/or-null.ts'
 import type { PassedSocket } from './service-manager.ts'
 
 export interface LongStartData extends LongStart {
@@ -36,11 +37,12 @@ export function reportLongStart(
 ): () => Promise<void> {
   const state = new Int32Array(new SharedArrayBuffer(Int32Array.BYTES_PER_ELEMENT))
   const workerData: LongStartData = { ...start, notifyPath, passedSocket, patienceMs, state }
-  const worker = new Worker(WORKER, { workerData })
+  // The agent starts without the reports, too: the system may permit no further thread.
+  const worker = orNull(() => new Worker(WORKER, { workerData }))
+  if (worker === null) return () => Promise.resolve()
   const exited = new Promise<void>((resolve) => {
     worker.once('exit', () => resolve())
   })
-  // The agent starts without the reports, too.
   worker.on('error', () => undefined)
   return async () => {
     if (Atomics.compareExchange(state, 0, WAITING, ENDED) === WAITING) {
