@@ -25,7 +25,9 @@ async function ask(path: string): Promise<unknown> {
 
 const STARTING = {
   code: 'AGENT_STARTING',
-  message: expect.stringMatching(/^The agent starts: it is checking its ledger of 2\.0 GiB, \d+ % done\.$/) as unknown,
+  message: expect.stringMatching(
+    /^The agent starts: it is checking its ledger of 2\.0 GiB, [\d.]+ [KM]?i?B read\.$/,
+  ) as unknown,
 }
 
 it('answers callers at the socket of the service manager, and leaves it listening', async () => {
@@ -68,7 +70,7 @@ function firstAfter(work: () => void, received: () => readonly string[]): readon
   }
 }
 
-const PROGRESS = /^STATUS=The agent starts: it is checking its ledger of 2\.0 GiB, \d+ % done\.$/
+const PROGRESS = /^STATUS=The agent starts: it is checking its ledger of 2\.0 GiB, [\d.]+ [KM]?i?B read\.$/
 
 it('asks the service manager for more time while the check reads', async () => {
   const { socketPath, notifyPath } = places()

@@ -29,9 +29,8 @@ function bytesRead(): number {
 const before = bytesRead()
 
 function sentence(): string {
-  // The check reads some pages twice.
-  const percent = Math.min(99, Math.floor((100 * (bytesRead() - before)) / ledgerBytes))
-  return `The agent starts: it is checking its ledger of ${sizeInWords(ledgerBytes)}, ${percent} % done.`
+  // No percentage: the check reads some pages twice, and a damaged ledger is read again to salvage it.
+  return `The agent starts: it is checking its ledger of ${sizeInWords(ledgerBytes)}, ${sizeInWords(bytesRead() - before)} read.`
 }
 
 const server = createServer((_request, response) => {
