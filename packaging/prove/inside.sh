@@ -195,6 +195,43 @@ dpkg --configure -a >/dev/null 2>&1
 holds 'which goes on serving' sh -c "systemctl start tallygate-agent.socket $agent"
 holds 'with its ledger' granted
 
+echo '== a start that takes longer than its time'
+systemctl stop $agent tallygate-agent.socket
+/usr/lib/tallygate/runtime/node "$here/padding.ts" $ledger
+chown tallygate: $ledger*
+drop=/run/systemd/system/$agent.d
+mkdir -p $drop
+printf '[Service]\nTimeoutStartSec=10s\n' >$drop/short.conf
+systemctl daemon-reload
+cursor=$(journalctl -n 0 --show-cursor | sed -n 's/^-- cursor: //p')
+begun=$(now_ms)
+systemctl start --no-block $agent
+checks() { journalctl -u $agent -o cat --after-cursor "$cursor" | grep -q 'checking the ledger'; }
+holds 'the agent checks a large ledger' within 10 checks
+pid=$(prop $agent MainPID)
+# Disks of devices are slower: the process runs a tenth of the time.
+while [ "$(prop $agent ActiveState)" = activating ] && [ "$pid" -gt 1 ]; do
+  kill -STOP "$pid"
+  sleep 0.2
+  kill -CONT "$pid"
+  sleep 0.02
+done &
+slow=$!
+holds 'callers get the progress' within 10 sh -c "curl -s --max-time 8 --unix-socket $sock http://device/livez | grep -q AGENT_STARTING"
+holds 'systemctl status shows it' within 10 sh -c "systemctl status $agent | grep -q 'Status: \"The agent starts: it is checking its ledger'"
+holds 'the agent starts' within 120 systemctl is-active $agent
+wait $slow
+echo "     after $((($(now_ms) - begun) / 1000)) s, with TimeoutStartSec=$(prop $agent TimeoutStartUSec)"
+holds 'the check took longer than TimeoutStartSec' [ $(($(now_ms) - begun)) -gt 10000 ]
+holds 'in one process' [ "$(prop $agent MainPID)" = "$pid" ]
+systemctl stop $agent tallygate-agent.socket
+/usr/lib/tallygate/runtime/node "$here/padding.ts" $ledger --remove
+chown tallygate: $ledger*
+rm -r $drop
+systemctl daemon-reload
+systemctl start $agent
+holds 'and grants' granted
+
 echo '== removed and purged'
 systemctl stop tallygate-cloud.service
 holds 'offline it goes on deciding' granted
