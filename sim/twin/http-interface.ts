@@ -79,6 +79,7 @@ function operationsOf(twin: TwinProcess, hasPush: boolean): readonly Operation[]
     ...enrollmentOperations({ ...twin, addresses: addresses(hasPush) }),
     ...ownDeviceOperations({
       ...twin,
+      addresses: addresses(hasPush),
       // Changes while the process works.
       get engine() {
         return twin.engine

@@ -33,7 +33,8 @@ export function topicsRefused(url: string, topics: readonly string[]): CodedErro
   })
 }
 
-function placeOf(url: string): string {
+/** Without credentials. */
+export function placeOf(url: string): string {
   if (!URL.canParse(url)) return url
   const { protocol, host } = new URL(url)
   return `${protocol}//${host}`

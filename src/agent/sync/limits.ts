@@ -26,3 +26,6 @@ export const REFUSALS_MAX = 10
 
 /** In a shorter time, ms, the cloud may just run older software than the device. */
 export const REFUSED_FOR_MIN_MS = 60 * 60_000
+
+/** Shortest time between two changes of the broker's address that the cloud names in its answers, ms. */
+export const BROKER_CHANGE_GAP_MS = 10 * 60_000

@@ -4,7 +4,7 @@
  */
 import { CodedError } from '../../protocol/errors.ts'
 import type { AgentStatusWire } from '../../protocol/local/status.ts'
-import type { Snapshot } from '../ledger/journal.ts'
+import type { Identity, Snapshot } from '../ledger/journal.ts'
 import type { PoolBalances, WaitingTopUp } from '../access/local-decisions.ts'
 import type { DeviceTokens } from '../keys/device-token.ts'
 import { Health, type HealthCondition, PUSH, REVOCATION } from '../runtime/health.ts'
@@ -12,7 +12,7 @@ import { closeCloudSession } from './cloud-sessions.ts'
 import { WAITING_REQUESTS_MAX } from './limits.ts'
 import { type LinkMemory, backlogOf, remember } from './memory.ts'
 import type { Timers } from '../runtime/timers.ts'
-import { type Push, readNotification } from './push.ts'
+import { type Push, type PushOptions, readNotification } from './push.ts'
 import { restorePolicies } from './fetch-policy.ts'
 import { keyState } from './rotate-key.ts'
 import { RotationRequests, type RotationStatus } from '../keys/rotation-requests.ts'
@@ -74,8 +74,11 @@ export class Link {
   readonly #waiting: WaitingRequests
   readonly #rounds: Rounds
   readonly #rotation = new RotationRequests()
-  readonly #pushStopped = new AbortController()
+  /** Broker of the connection; null: none. */
+  #pushUrl: string | null = null
+  /** Null: there has been no connection. */
   #push: Promise<void> | null = null
+  #pushStopped = new AbortController()
   #pushConnected = false
   /** Reported only after the cloud was checked: if it is away too, or refuses a revoked key, that is one fault. */
   #pushTrouble: CodedError | null = null
@@ -107,7 +110,7 @@ export class Link {
     if (keyState(keys, this.#memory, false) === 'REPLACE') await keys.replace()
     showSuspension(context, this.#memory.identity?.suspension ?? null)
     await restorePolicies(context, this.#deps.snapshot.policies)
-    this.#startPush()
+    this.#followBroker()
     this.#rounds.wake('timer')
   }
 
@@ -174,7 +177,7 @@ export class Link {
       sessions: [...memory.sessions].map(([instanceId, { session }]) => {
         return { instanceId, state: session.state, sessionId: session.sessionId }
       }),
-      push: this.#push === null ? 'OFF' : this.#pushConnected ? 'CONNECTED' : 'DISCONNECTED',
+      push: this.#pushUrl === null ? 'OFF' : this.#pushConnected ? 'CONNECTED' : 'DISCONNECTED',
       rounds: this.#rounds.counts,
       notifications: { ...this.#notifications },
       conditions: this.#health.list(),
@@ -192,7 +195,7 @@ export class Link {
   async #round(reasons: ReadonlySet<WakeReason>, signal: AbortSignal): Promise<RoundResult> {
     try {
       const result = await runRound(this.#context(signal), reasons)
-      this.#startPush()
+      this.#followBroker()
       this.#judgeBroker()
       // A request arrived too late for this round's segment.
       if (result.ok && this.#waiting.hasNew) this.#rounds.wake('request')
@@ -254,14 +257,35 @@ export class Link {
     }
   }
 
-  #startPush(): void {
-    const { push, tokens, log } = this.#deps
+  /** Connects to the broker of the identity, and leaves any other one. */
+  #followBroker(): void {
+    const { push } = this.#deps
     const { identity } = this.#memory
-    const pushUrl = identity?.pushUrl ?? null
-    if (push === null || this.#push !== null || identity === null || pushUrl === null) return
+    if (push === null || identity === null || identity.pushUrl === this.#pushUrl || this.#broken) return
+    this.#pushStopped.abort()
+    this.#pushStopped = new AbortController()
+    this.#pushUrl = identity.pushUrl
+    this.#pushTrouble = null
+    if (identity.pushUrl === null) {
+      this.#health.clear(PUSH)
+      return
+    }
+    const { signal } = this.#pushStopped
+    const options = this.#pushOptions(identity, identity.pushUrl, signal)
+    this.#push = this.#runAfter(this.#push, push, options, signal).catch((error: unknown) => this.#break(error))
+  }
+
+  /** Both connections have the same client id: a broker with two addresses would close one for the other. */
+  async #runAfter(former: Promise<void> | null, push: Push, options: PushOptions, signal: AbortSignal): Promise<void> {
+    if (former !== null) await former
+    if (!signal.aborted) await push.run(options, signal)
+  }
+
+  #pushOptions(identity: Identity, url: string, signal: AbortSignal): PushOptions {
+    const { tokens, log } = this.#deps
     const { deviceId, instanceIds } = identity
-    const options = {
-      url: pushUrl,
+    return {
+      url,
       deviceId,
       instanceIds,
       password: () => tokens.fresh(this.#memory.identity ?? identity),
@@ -269,13 +293,13 @@ export class Link {
       onConnection: (connected: boolean) => {
         this.#pushConnected = connected
         log.info({ connected }, 'push connection')
-        if (!connected) return
+        if (!connected || signal.aborted) return
         this.#pushTrouble = null
         this.#health.clear(PUSH)
         this.#rounds.endBackoff()
       },
       onTrouble: (error: CodedError) => {
-        if (this.#health.has(REVOCATION)) return
+        if (signal.aborted || this.#health.has(REVOCATION)) return
         if (this.#health.has(PUSH)) {
           this.#showPush(error)
           return
@@ -285,7 +309,6 @@ export class Link {
         this.#rounds.bringForward(DOUBT_MS)
       },
     }
-    this.#push = push.run(options, this.#pushStopped.signal).catch((error: unknown) => this.#break(error))
   }
 
   #judgeBroker(): void {

@@ -45,6 +45,8 @@ export interface KeyMemory {
 
 export interface LinkMemory {
   identity: Identity | null
+  /** Boot-time reading of the last change of the broker by an answer, ms; null: none since the start. */
+  brokerChangedAt: number | null
   trust: Trust
   /** A durable rotation request is in the identity. */
   readonly key: KeyMemory
@@ -128,6 +130,7 @@ export async function remember(snapshot: Snapshot, closed: boolean): Promise<Lin
   const memory: LinkMemory = {
     ...epochStart(),
     identity: null,
+    brokerChangedAt: null,
     trust: await Trust.of([]),
     key: { isRequested: false, isRefused: false, isTried: false, isUnknown: false, isShown: false },
     refusedToken: null,

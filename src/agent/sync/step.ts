@@ -6,9 +6,11 @@ import type { z } from 'zod'
 import type { SessionCommand } from '../../protocol/edge/sessions.ts'
 import { signedTime } from '../../protocol/edge/sync.ts'
 import { type DeviceSuspension, suspendedError } from '../../protocol/edge/device-suspension.ts'
+import { placeOf } from '../../protocol/broker-failure.ts'
 import { CodedError, type ErrorCode, firstProblem } from '../../protocol/errors.ts'
 import { type DocumentKind, sha256 } from '../../protocol/signing.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
+import { BROKER_CHANGE_GAP_MS } from './limits.ts'
 import type { Cloud, SignedAnswer } from './cloud.ts'
 import type { DeviceKeys } from '../keys/device-key.ts'
 import { learnKeys } from './learn-keys.ts'
@@ -109,18 +111,38 @@ export async function verify<S extends z.ZodType>(
   throw new CodedError('ANSWER_UNEXPECTED', `The ${kind} cannot be understood: ${firstProblem(parsed.error, kind)}.`)
 }
 
-/** POSIX ms. Also applies the suspension that is signed with it. @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED */
+/**
+ * POSIX ms. Also applies the suspension and the broker that are signed with it.
+ * @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED
+ */
 export async function verifyTime(
   context: StepContext,
   { answer, time: document }: SignedAnswer,
   nonce: string,
 ): Promise<number> {
-  const { nonce: echoed, time, answer: named, suspension } = await verify(context, 'time', document, signedTime)
+  const { nonce: echoed, time, answer: named, suspension, push } = await verify(context, 'time', document, signedTime)
   if (echoed !== nonce || named !== sha256(answer)) {
     throw new CodedError('ANSWER_UNEXPECTED', 'The signed time belongs to another attempt or another answer.')
   }
   await applySuspension(context, suspension)
+  await applyBroker(context, push)
   return time
+}
+
+/**
+ * The link moves the connection after the round. Changes are limited, because nodes of the cloud with different settings
+ * would cause one with each sync: a reconnect, and a write to flash.
+ */
+async function applyBroker({ clock, journal, log, memory }: StepContext, pushUrl: string | null): Promise<void> {
+  const { identity, brokerChangedAt } = memory
+  if (identity === null || identity.pushUrl === pushUrl) return
+  const now = clock.sinceBoot()
+  if (brokerChangedAt !== null && now - brokerChangedAt < BROKER_CHANGE_GAP_MS) return
+  const updated = { ...identity, pushUrl }
+  await journal.saveIdentity(updated)
+  memory.identity = updated
+  memory.brokerChangedAt = now
+  log.info({ broker: pushUrl === null ? null : placeOf(pushUrl) }, 'the broker for change notifications has changed')
 }
 
 export const SUSPENSION = 'device suspension'

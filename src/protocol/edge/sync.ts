@@ -220,6 +220,8 @@ export const signedTime = z.strictObject({
   answer: hashText,
   /** Null: none. */
   suspension: deviceSuspension.nullable().default(null),
+  /** Broker for change notifications; null: none. It may differ from the one named at enrollment. */
+  push: z.url().nullable(),
 })
 
 const grant = z.strictObject({

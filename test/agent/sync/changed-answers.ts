@@ -15,7 +15,8 @@ export function changeAnswers(device: TestDevice, change: (answer: Answer) => An
     const { answer } = JSON.parse(response.body) as { answer: string }
     const content = change((await contentOf(answer, key.jwk)) as Answer)
     const signed = await signDocument('sync-answer', JSON.stringify(content), key.signer)
-    const time = JSON.stringify({ nonce, time: device.time.truth(), answer: sha256(signed) })
+    const about = { nonce, time: device.time.truth(), push: device.cloud.pushUrl }
+    const time = JSON.stringify({ ...about, answer: sha256(signed) })
     return json(200, { answer: signed, time: await signDocument('time', time, key.signer) })
   }
 }

@@ -477,7 +477,7 @@ export class FakeCloud {
   }
 
   #time(nonce: string, answer: string): Promise<string> {
-    return this.#sign('time', { nonce, time: this.#now(), answer: sha256(answer) })
+    return this.#sign('time', { nonce, time: this.#now(), answer: sha256(answer), push: this.pushUrl })
   }
 
   #sign(kind: DocumentKind, payload: unknown): Promise<string> {

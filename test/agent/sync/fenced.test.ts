@@ -116,7 +116,7 @@ test('an epoch that is not above all that the device ever had is refused, and as
     const old = JSON.stringify({ deviceId: DEVICE, nonce, epoch: 1, restored: null })
     const { signer } = device.cloud.key
     const signed = await signDocument('attach-answer', old, signer)
-    const time = JSON.stringify({ nonce, time: device.time.truth(), answer: sha256(signed) })
+    const time = JSON.stringify({ nonce, time: device.time.truth(), answer: sha256(signed), push: null })
     return json(200, { answer: signed, time: await signDocument('time', time, signer) })
   }
   await device.sync()

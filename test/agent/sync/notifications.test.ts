@@ -1,10 +1,12 @@
-import { expect, test } from 'vitest'
+import { expect, test, vi } from 'vitest'
 import { type Push, type PushOptions, readNotification } from '../../../src/agent/sync/push.ts'
+import { BROKER_CHANGE_GAP_MS } from '../../../src/agent/sync/limits.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { deviceTopic, policyTopic } from '../../../src/protocol/push.ts'
-import { DEVICE, INSTANCE } from './fake-cloud.ts'
+import { sha256, signDocument } from '../../../src/protocol/signing.ts'
+import { DEVICE, INSTANCE, json, makeCloudKey } from './fake-cloud.ts'
 import { policyWith } from './policies.ts'
-import { TestDevice } from './test-device.ts'
+import { SYNC, TestDevice } from './test-device.ts'
 
 /** Push whose messages are sent by the test. */
 class FakePush implements Push {
@@ -214,6 +216,222 @@ test('the state of the push connection shows, and a stop closes it', async () =>
   await stopped
   expect(push.closed).toBe(true)
   expect((await TestDevice.running()).link.status().push).toBe('OFF')
+})
+
+/** Brokers of which some respond. */
+class FakeBrokers implements Push {
+  readonly up = new Set([OLD])
+  readonly visits: string[] = []
+  #connection: PushOptions | null = null
+
+  async run(options: PushOptions, signal: AbortSignal): Promise<void> {
+    // Both would have the same client id: the broker would end one of them.
+    if (this.#connection !== null) throw new Error('a second connection')
+    this.#connection = options
+    this.visits.push(options.url)
+    const isUp = this.up.has(options.url)
+    if (isUp) options.onConnection(true)
+    else options.onTrouble(away)
+    await new Promise((resolve) => signal.addEventListener('abort', resolve))
+    // As a connection that ends while it subscribes.
+    options.onConnection(true)
+    options.onConnection(false)
+    options.onTrouble(away)
+    this.#connection = null
+  }
+
+  stop(url: string): void {
+    this.up.delete(url)
+    this.#connection?.onConnection(false)
+    this.#connection?.onTrouble(away)
+  }
+}
+
+const away = new CodedError('BROKER_UNREACHABLE', 'it is away')
+const OLD = 'mqtt://broker.test'
+const NEW = 'mqtts://moved.test:8884'
+
+async function deviceAtBroker(part = 0.5) {
+  const push = new FakeBrokers()
+  const device = await TestDevice.make({ push, fraction: () => part })
+  device.cloud.pushUrl = OLD
+  await device.start()
+  await device.settle()
+  await device.pass(2_000)
+  const identities = vi.spyOn(device.journal, 'saveIdentity')
+  return { device, push, identities }
+}
+
+const syncs = (device: TestDevice): number => device.cloud.calls.filter((call) => call.endsWith('/sync')).length
+
+test('a device moves to the broker that a sync names, and writes the address once', async () => {
+  const { device, push, identities } = await deviceAtBroker()
+  await device.sync()
+  expect(identities).not.toHaveBeenCalled()
+  push.up.add(NEW)
+  device.cloud.pushUrl = NEW
+  await device.sync()
+  await device.sync()
+  expect(push.visits).toEqual([OLD, NEW])
+  expect(identities).toHaveBeenCalledOnce()
+  expect(device.link.status().push).toBe('CONNECTED')
+  expect(device.conditions).toEqual([])
+  const stopped = device.link.stop()
+  await device.settle()
+  await stopped
+  device.network.down = true
+  await device.restart()
+  await device.settle()
+  expect(push.visits).toEqual([OLD, NEW, NEW])
+})
+
+test.each([0, 0.5, 0.999])(
+  'a device whose broker has moved finds it with one sync within 30 s (chance %d)',
+  async (part) => {
+    const { device, push } = await deviceAtBroker(part)
+    const before = syncs(device)
+    device.cloud.pushUrl = NEW
+    push.up.add(NEW)
+    push.stop(OLD)
+    await device.pass(31_000)
+    expect(push.visits).toEqual([OLD, NEW])
+    expect(syncs(device)).toBe(before + 1)
+    expect(device.link.status().push).toBe('CONNECTED')
+    expect(device.conditions).toEqual([])
+  },
+)
+
+test('a device whose broker moves hours after its end finds it within one interval of syncs', async () => {
+  const { device, push, identities } = await deviceAtBroker()
+  push.stop(OLD)
+  await device.pass(3 * 3_600_000)
+  expect(device.conditions).toEqual(['push: BROKER_UNREACHABLE'])
+  expect(identities).not.toHaveBeenCalled()
+  push.up.add(NEW)
+  device.cloud.pushUrl = NEW
+  await device.pass(SYNC.interval)
+  expect(device.link.status().push).toBe('CONNECTED')
+  expect(device.conditions).toEqual([])
+})
+
+test('a device that cannot reach the new broker says so, keeps polling, and takes a corrected address', async () => {
+  const { device, push } = await deviceAtBroker()
+  device.cloud.pushUrl = 'mqtt://mistyped.test'
+  await device.sync()
+  await device.pass(31_000)
+  expect(device.link.status()).toMatchObject({ push: 'DISCONNECTED', connected: true })
+  expect(device.conditions).toEqual(['push: BROKER_UNREACHABLE'])
+  await device.cloud.publish(policyWith(2))
+  await device.pass(SYNC.interval)
+  expect(device.activePolicies.get(INSTANCE)?.document.revision).toBe(2)
+  push.up.add(NEW)
+  device.cloud.pushUrl = NEW
+  await device.pass(BROKER_CHANGE_GAP_MS)
+  expect(device.link.status().push).toBe('CONNECTED')
+  expect(device.conditions).toEqual([])
+})
+
+test('a device leaves its broker when the cloud has none, and connects when it has one', async () => {
+  const { device, push } = await deviceAtBroker()
+  push.stop(OLD)
+  await device.pass(31_000)
+  expect(device.conditions).toEqual(['push: BROKER_UNREACHABLE'])
+  device.cloud.pushUrl = null
+  await device.sync()
+  await device.pass(31_000)
+  expect(device.link.status().push).toBe('OFF')
+  expect(device.conditions).toEqual([])
+  push.up.add(NEW)
+  device.cloud.pushUrl = NEW
+  await device.pass(BROKER_CHANGE_GAP_MS)
+  expect(device.link.status().push).toBe('CONNECTED')
+  expect(push.visits).toEqual([OLD, NEW])
+})
+
+/** Replaces the signed time in the responses to syncs. */
+function replaceTime(
+  device: TestDevice,
+  replace: (about: { nonce: string; answer: string; time: string }) => unknown,
+): void {
+  const { exchange } = device.cloud
+  device.network.intercept = async (request) => {
+    const response = await exchange(request)
+    if (!request.url.endsWith('/sync')) return response
+    const { nonce } = JSON.parse(request.body ?? '') as { nonce: string }
+    const signed = JSON.parse(response.body) as { answer: string; time: string }
+    return json(200, { ...signed, time: await replace({ nonce, ...signed }) })
+  }
+}
+
+test('an address that the cloud has not signed is not used', async () => {
+  const { device, push } = await deviceAtBroker()
+  const stranger = await makeCloudKey()
+  replaceTime(device, ({ nonce, answer }) => {
+    const time = { nonce, time: device.time.truth(), answer: sha256(answer), push: NEW }
+    return signDocument('time', JSON.stringify(time), stranger.signer)
+  })
+  await device.sync()
+  expect(device.conditions).toEqual(['cloud: TRUST_MISMATCH'])
+  expect(push.visits).toEqual([OLD])
+})
+
+test('an address that the cloud has signed for an earlier attempt is not used', async () => {
+  const { device, push } = await deviceAtBroker()
+  let earlier = ''
+  replaceTime(device, ({ time }) => {
+    earlier ||= time
+    return time
+  })
+  await device.sync()
+  device.cloud.pushUrl = NEW
+  await device.sync()
+  device.time.advance(BROKER_CHANGE_GAP_MS)
+  expect(push.visits).toEqual([OLD, NEW])
+  const replayed = earlier
+  replaceTime(device, () => replayed)
+  await device.sync()
+  expect(device.conditions).toContain('sync: ANSWER_UNEXPECTED')
+  expect(push.visits).toEqual([OLD, NEW])
+})
+
+/** Syncs, visits and writes of a device in an hour of syncs with two nodes in turn. */
+async function hourWith(nodes: readonly [string | null, string | null], up: readonly string[]) {
+  const { device, push, identities } = await deviceAtBroker()
+  const { exchange } = device.cloud
+  let turn = 0
+  device.network.intercept = async (request) => {
+    if (request.url.endsWith('/sync')) device.cloud.pushUrl = nodes[(turn += 1) % 2] ?? null
+    return exchange(request)
+  }
+  for (const url of up) push.up.add(url)
+  if (!up.includes(OLD)) push.stop(OLD)
+  const before = syncs(device)
+  await device.pass(3_600_000)
+  return { syncs: syncs(device) - before, visits: push.visits.length, writes: identities.mock.calls.length, device }
+}
+
+test('nodes that name different brokers cause a change in ten minutes, and no more syncs', async () => {
+  const usual = await hourWith([OLD, OLD], [OLD])
+  expect(usual).toMatchObject({ visits: 1, writes: 0 })
+  const both = await hourWith([OLD, NEW], [OLD, NEW])
+  expect(both.syncs).toBe(usual.syncs)
+  expect(both.visits).toBeLessThanOrEqual(7)
+  expect(both.writes).toBeLessThanOrEqual(6)
+})
+
+test('nodes that name different brokers, of which none responds, cause one extra sync for each broker', async () => {
+  const usual = await hourWith([OLD, OLD], [OLD])
+  const none = await hourWith([OLD, NEW], [])
+  expect(none.syncs).toBeLessThanOrEqual(usual.syncs + 2)
+  expect(none.writes).toBeLessThanOrEqual(6)
+  expect(none.device.conditions).toEqual(['push: BROKER_UNREACHABLE'])
+})
+
+test('nodes of which one has no broker cause a change in ten minutes', async () => {
+  const usual = await hourWith([OLD, OLD], [OLD])
+  const off = await hourWith([null, OLD], [])
+  expect(off.syncs).toBeLessThanOrEqual(usual.syncs + 6)
+  expect(off.writes).toBeLessThanOrEqual(6)
 })
 
 test('a change notification is read by topic and content together', () => {

@@ -220,7 +220,7 @@ test('signed time that goes with another answer is not believed', async () => {
     const answer = await exchange(request)
     if (!request.url.endsWith('/sync')) return answer
     const { nonce } = JSON.parse(request.body ?? '') as { nonce: string }
-    const text = JSON.stringify({ nonce, time: 0, answer: 'a'.repeat(64) })
+    const text = JSON.stringify({ nonce, time: 0, answer: 'a'.repeat(64), push: null })
     const time = await signDocument('time', text, key.signer)
     return json(200, { ...(JSON.parse(answer.body) as object), time })
   }

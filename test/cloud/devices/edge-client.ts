@@ -3,6 +3,7 @@ import { ENGINE, type Engine } from '../../../src/core/engine.ts'
 import { engineQuery } from '../../../src/protocol/edge/engines.ts'
 import { randomUUID } from 'node:crypto'
 import { SignJWT, importJWK } from 'jose'
+import type { z } from 'zod'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { enrollmentResponse } from '../../../src/protocol/edge/enrollment.ts'
 import { signedAnswer, signedTime } from '../../../src/protocol/edge/sync.ts'
@@ -104,10 +105,23 @@ export class EdgeClient {
     })
     if (reply.status !== 200) throw new Error(reply.text)
     const { answer, time } = signedAnswer.parse(reply.body)
+    const signed = await this.#signedWith(time)
+    if (signed.nonce !== nonce) throw new Error('the time is for another attempt')
+    return { answer, time: signed.time }
+  }
+
+  /** Syncs, and returns the document that is signed for this attempt. */
+  async signedAtSync(): Promise<z.infer<typeof signedTime>> {
+    const { document } = await this.device.seal()
+    const reply = await this.post('sync', { segment: document, nonce: randomUUID() })
+    const { answer, time } = signedAnswer.parse(reply.body)
+    await this.device.accept(answer)
+    return this.#signedWith(time)
+  }
+
+  async #signedWith(time: string): Promise<z.infer<typeof signedTime>> {
     const text = await openDocument('time', time, this.device.twin.keys.trusted[0].publicKey)
-    const said = signedTime.parse(JSON.parse(text ?? ''))
-    if (said.nonce !== nonce) throw new Error('the time is for another attempt')
-    return { answer, time: said.time }
+    return signedTime.parse(JSON.parse(text ?? ''))
   }
 
   async policy(

@@ -2,8 +2,6 @@ import { randomUUID } from 'node:crypto'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { auditList, type DeviceState, deviceState } from '../../../src/protocol/edge/administration.ts'
 import { deviceTopic } from '../../../src/protocol/push.ts'
-import { signedAnswer, signedTime } from '../../../src/protocol/edge/sync.ts'
-import { openDocument } from '../../../src/protocol/signing.ts'
 import { type Twin, openTwin, pick, refusal } from '../harness.ts'
 import { Listener } from '../platform/mqtt/listener.ts'
 import { EDGE, EdgeClient } from './edge-client.ts'
@@ -27,14 +25,7 @@ const shown = async (): Promise<DeviceState> =>
   deviceState.parse((await twin.call('GET', `${EDGE}/devices/${client.id}`)).body)
 
 /** What the signed time of a sync says. */
-async function suspensionAtSync(): Promise<unknown> {
-  const sealed = await client.device.seal()
-  const reply = await client.post('sync', { segment: sealed.document, nonce: 'nonce-of-16-chars' })
-  const { answer, time } = signedAnswer.parse(reply.body)
-  const text = await openDocument('time', time, client.device.twin.keys.trusted[0].publicKey)
-  await client.device.accept(answer)
-  return signedTime.parse(JSON.parse(text ?? '')).suspension
-}
+const suspensionAtSync = async (): Promise<unknown> => (await client.signedAtSync()).suspension
 
 async function spend(amount: bigint): Promise<void> {
   await client.device.sync([topUpRequest(client.line(), 50n * TOKENS)])

@@ -66,6 +66,20 @@ test('a change of the rules reaches the device by a change notification, without
   expect(device.activePolicies.get(instanceId)?.document.lineItems[0]?.quantity).toBe(50_000_000n)
 })
 
+test('a device follows the broker of the twin to another port', async () => {
+  const { twin, device } = await openSite()
+  await device.start()
+  await device.settle()
+  await until(() => device.link.status().push === 'CONNECTED')
+  const port = Number(new URL(twin.cloud.address).port)
+  await twin.stop()
+  await until(() => device.link.status().push === 'DISCONNECTED')
+  await twin.start((settings) => ({ ...settings, http: { ...settings.http, port } }))
+  await device.sync()
+  await until(() => device.link.status().push === 'CONNECTED')
+  expect(device.conditions).toEqual([])
+})
+
 test('a request that needs more than the device holds gets it from the pool, until the pool is empty', async () => {
   const { device, used } = await openSite()
   await device.start()

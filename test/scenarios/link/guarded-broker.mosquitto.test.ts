@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { pino } from 'pino'
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
+import { BROKER_CHANGE_GAP_MS } from '../../../src/agent/sync/limits.ts'
 import type { MqttPushOptions } from '../../../src/agent/platform/mqtt/mqtt-push.ts'
 import { SYNC } from '../../agent/sync/test-device.ts'
 import { Secret } from '../../../src/settings/option.ts'
@@ -98,12 +99,12 @@ const revisionOf = ({ device, instanceId }: Site): number =>
 
 /** The device never hears of the change, and has it after one interval all the same. */
 async function findsAChangeByItsTimer(site: Site): Promise<void> {
-  const before = revisionOf(site)
+  const [before, { notifications }] = [revisionOf(site), site.device.link.status()]
   await site.twin.lineItem(site.instanceId, { quantity: 50 })
   site.twin.now += SYNC.interval
   await site.device.pass(SYNC.interval)
   await until(() => revisionOf(site) > before)
-  expect(site.device.link.status().notifications).toEqual({ taken: 0, ignored: 0 })
+  expect(site.device.link.status().notifications).toEqual(notifications)
 }
 
 describe('a broker with TLS, users and rights', () => {
@@ -152,6 +153,55 @@ describe('a broker with TLS, users and rights', () => {
     const astray = await openSite(broker.url, { twinCa: null })
     await until(() => astray.said.some(({ code }) => code === 'BROKER_NOT_TRUSTED'))
     expect(astray.said.map(({ msg }) => msg).join()).not.toContain(users.twin)
+  })
+})
+
+/** The twin starts again at its address with other settings, and the device may follow a change of the broker again. */
+async function restartWith({ twin, device }: Site, push: Partial<Twin['settings']['push']>): Promise<void> {
+  const port = Number(new URL(twin.cloud.address).port)
+  await twin.stop()
+  await twin.start((settings) => ({
+    ...settings,
+    http: { ...settings.http, port },
+    push: { ...settings.push, ...push },
+  }))
+  twin.now += BROKER_CHANGE_GAP_MS
+  device.time.advance(BROKER_CHANGE_GAP_MS)
+  await device.sync()
+}
+
+describe('a twin that moves to another broker', () => {
+  const certified = async (): Promise<BrokerGuard> => guard(await authority.certify(Date.now() + 86_400_000))
+  const former = guardedMosquitto('mosquitto with TLS', certified)
+  const next = guardedMosquitto('another mosquitto with TLS', certified)
+
+  test('is followed by its devices with their next sync, also while it has none', async () => {
+    const site = await openSite(former.url)
+    const { device, twin, instanceId } = site
+    await until(() => device.link.status().push === 'CONNECTED')
+    await restartWith(site, { url: next.url })
+    await until(() => device.link.status().push === 'CONNECTED')
+    expect(device.conditions).toEqual([])
+    await device.pass(2_000)
+    const [before, { taken }] = [revisionOf(site), device.link.status().notifications]
+    await twin.lineItem(instanceId, { quantity: 50 })
+    await until(() => device.link.status().notifications.taken > taken)
+    await until(async () => {
+      await device.pass(10)
+      return revisionOf(site) > before
+    })
+    await restartWith(site, { broker: 'off', url: null, username: null, password: null, caFile: null })
+    expect(device.link.status().push).toBe('OFF')
+    expect(device.conditions).toEqual([])
+  })
+
+  test('that does not respond is shown as a condition, and the device keeps polling', async () => {
+    const site = await openSite(former.url)
+    await until(() => site.device.link.status().push === 'CONNECTED')
+    await restartWith(site, { url: 'mqtt://127.0.0.1:9', caFile: null })
+    await untilShown(site, 'BROKER_UNREACHABLE')
+    expect(site.device.link.status()).toMatchObject({ connected: true, push: 'DISCONNECTED' })
+    await findsAChangeByItsTimer(site)
   })
 })
 

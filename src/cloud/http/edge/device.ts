@@ -9,6 +9,7 @@ import { SYNC_BODY_BYTES_MAX, signedAnswer, signedTime, syncRequest } from '../.
 import { CodedError } from '../../../protocol/errors.ts'
 import { sha256, signDocumentAside } from '../../../protocol/signing.ts'
 import { type ChangeDeviceKey, announceKey, showLinks } from '../../devices/change-device-key.ts'
+import type { IssueEnrollmentToken } from '../../devices/issue-enrollment-token.ts'
 import type { Keyring } from '../../devices/keyring.ts'
 import { type PolicyDocuments, signedPolicy } from '../../devices/policy-document.ts'
 import { Turns } from '../../runtime/turns.ts'
@@ -26,7 +27,8 @@ import { type Answer, type Operation, edgeOperation, inDevice, inInstance } from
 export type OwnDevice = Attach &
   WatchedSync &
   PolicyDocuments &
-  ChangeDeviceKey & { readonly store: Store; readonly keys: Keyring }
+  ChangeDeviceKey &
+  Pick<IssueEnrollmentToken, 'addresses'> & { readonly store: Store; readonly keys: Keyring }
 
 /** Characters. Opened, a segment of a thousand entries takes megabytes. */
 const LONG_SEGMENT = 16_384
@@ -189,14 +191,15 @@ async function answerNow(deps: OwnDevice, deviceId: string, nonce: string, answe
 
 /** The time is signed with the answer, so that an old one cannot be attached to another answer. */
 async function withTime(
-  { keys, now }: OwnDevice,
+  { keys, now, addresses }: OwnDevice,
   { suspension }: Pick<Device, 'suspension'>,
   nonce: string,
   answer: string,
 ): Promise<Answer> {
   // A stored suspension also has a name, which devices do not learn.
   const shown = suspension === null ? null : { state: suspension.state, since: suspension.since }
-  const payload: z.input<typeof signedTime> = { nonce, time: now(), answer: sha256(answer), suspension: shown }
+  const { push } = addresses()
+  const payload: z.input<typeof signedTime> = { nonce, time: now(), answer: sha256(answer), suspension: shown, push }
   const time = await signDocumentAside('time', JSON.stringify(payload), keys.signer)
   return { status: 200, body: { answer, time } satisfies z.input<typeof signedAnswer> }
 }

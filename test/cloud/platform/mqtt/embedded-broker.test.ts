@@ -65,6 +65,21 @@ describe('a device at the embedded broker', () => {
     expect(await listener.next()).toMatchObject({ payload: { instanceId, revision: 2 }, retained: true })
   })
 
+  it('gets the address with each sync, also when it has changed and when there is no broker', async () => {
+    const named = async () => (await client.signedAtSync()).push
+    expect(await named()).toBe(await pushUrl())
+    const restart = async (change: Partial<Twin['settings']['push']>): Promise<void> => {
+      await twin.stop()
+      await twin.start((settings) => ({ ...settings, push: { ...settings.push, ...change } }))
+    }
+    await restart({ publicUrl: 'wss://moved.test/push' })
+    expect(await named()).toBe('wss://moved.test/push')
+    await restart({ broker: 'external', url: 'mqtt://127.0.0.1:9' })
+    expect(await named()).toBe('mqtt://127.0.0.1:9')
+    await restart({ broker: 'off', publicUrl: 'wss://moved.test/push' })
+    expect(await named()).toBeNull()
+  })
+
   it('is notified to sync when it must return its tokens', async () => {
     await using listener = await signIn()
     await listener.subscribe(deviceTopic(client.id))
