@@ -67,6 +67,12 @@ function stopping(): CodedError {
 /** After a broker's failure, longest time until the cloud is checked, ms: a whole fleet may lose its broker at once. */
 const DOUBT_MS = 30_000
 
+type PushPlace = Pick<Identity, 'pushUrl' | 'instanceIds'>
+
+function isSamePush(one: PushPlace, other: PushPlace): boolean {
+  return one.pushUrl === other.pushUrl && one.instanceIds.join() === other.instanceIds.join()
+}
+
 export class Link {
   readonly #deps: LinkDeps
   readonly #memory: LinkMemory
@@ -74,8 +80,8 @@ export class Link {
   readonly #waiting: WaitingRequests
   readonly #rounds: Rounds
   readonly #rotation = new RotationRequests()
-  /** Broker of the connection; null: none. */
-  #pushUrl: string | null = null
+  /** Whose broker and instances the connection is for. A broker of null: there is none. */
+  #pushOf: PushPlace = { pushUrl: null, instanceIds: [] }
   /** Null: there has been no connection. */
   #push: Promise<void> | null = null
   #pushStopped = new AbortController()
@@ -177,7 +183,7 @@ export class Link {
       sessions: [...memory.sessions].map(([instanceId, { session }]) => {
         return { instanceId, state: session.state, sessionId: session.sessionId }
       }),
-      push: this.#pushUrl === null ? 'OFF' : this.#pushConnected ? 'CONNECTED' : 'DISCONNECTED',
+      push: this.#pushOf.pushUrl === null ? 'OFF' : this.#pushConnected ? 'CONNECTED' : 'DISCONNECTED',
       rounds: this.#rounds.counts,
       notifications: { ...this.#notifications },
       conditions: this.#health.list(),
@@ -257,14 +263,14 @@ export class Link {
     }
   }
 
-  /** Connects to the broker of the identity, and leaves any other one. */
+  /** Connects to the broker of the identity for all of its instances, and ends any other connection. */
   #followBroker(): void {
     const { push } = this.#deps
     const { identity } = this.#memory
-    if (push === null || identity === null || identity.pushUrl === this.#pushUrl || this.#broken) return
+    if (push === null || identity === null || isSamePush(identity, this.#pushOf) || this.#broken) return
     this.#pushStopped.abort()
     this.#pushStopped = new AbortController()
-    this.#pushUrl = identity.pushUrl
+    this.#pushOf = identity
     this.#pushTrouble = null
     if (identity.pushUrl === null) {
       this.#health.clear(PUSH)

@@ -4,7 +4,7 @@ import { BROKER_CHANGE_GAP_MS } from '../../../src/agent/sync/limits.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { deviceTopic, policyTopic } from '../../../src/protocol/push.ts'
 import { sha256, signDocument } from '../../../src/protocol/signing.ts'
-import { DEVICE, INSTANCE, json, makeCloudKey } from './fake-cloud.ts'
+import { DEVICE, INSTANCE, OTHER_INSTANCE, json, makeCloudKey, refusal } from './fake-cloud.ts'
 import { policyWith } from './policies.ts'
 import { SYNC, TestDevice } from './test-device.ts'
 
@@ -216,6 +216,25 @@ test('the state of the push connection shows, and a stop closes it', async () =>
   await stopped
   expect(push.closed).toBe(true)
   expect((await TestDevice.running()).link.status().push).toBe('OFF')
+})
+
+test('a device that enrolls again for another instance gets its notifications too', async () => {
+  const { device, push } = await deviceWithPush()
+  let hasEnded = true
+  device.network.intercept = async (request) => {
+    const answer = await device.cloud.exchange(request)
+    hasEnded &&= !request.url.endsWith('/enrollments')
+    return hasEnded && request.url.endsWith('/attach')
+      ? refusal(403, 'DEVICE_TERMINATED', 'The service of this device was ended.')
+      : answer
+  }
+  device.cloud.fence()
+  await device.sync()
+  device.token = await device.cloud.enrollmentToken({ instances: [OTHER_INSTANCE] })
+  device.link.wake('operator')
+  await device.settle()
+  expect(push.closed).toBe(true)
+  expect(push.order?.instanceIds).toEqual([INSTANCE, OTHER_INSTANCE])
 })
 
 /** Brokers of which some respond. */
