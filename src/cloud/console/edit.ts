@@ -4,7 +4,7 @@ import { type Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import { parseDecimal } from '../../core/pricing/amount.ts'
 import { CodedError, firstIssue } from '../../protocol/errors.ts'
-import { type RuleDeps, ofRevision } from '../policy/bump-policy-revision.ts'
+import { type RuleDeps, hasBumped, ofRevision } from '../policy/bump-policy-revision.ts'
 import { claimOf } from '../service-api/idempotency-key.ts'
 import { type Administrator, scopeWith } from '../service-api/principal.ts'
 import type { Store } from '../storage/store.ts'
@@ -117,7 +117,7 @@ export function refusalOf(error: z.ZodError, fieldOf: (path: readonly PropertyKe
 }
 
 const RULES_CHANGED =
-  'The rules of this instance have changed since this form was opened. If it was sent twice, its changes are saved. Otherwise check it, then save it again.'
+  'The rules of this instance have changed since this form was opened. Check it, then send it again.'
 
 /** Of a form that is shown again, for the rules of the view: the next save would overwrite changes since it was opened. */
 export function withChange(
@@ -130,11 +130,34 @@ export function withChange(
   return isNamed ? problems : [...problems, { field: null, text: RULES_CHANGED }]
 }
 
-/** For the changes of a form that shows the rules of one revision. It could also be sent twice. */
-export function ofForm(store: Store, instanceId: string, shown: string): Store {
-  return ofRevision(store, instanceId, (revision) => {
+/**
+ * Saves a form for the rules of the revision that it shows. Browsers send a form again by themselves if a connection
+ * breaks: the same form is saved once, and is then saved for each of them. Returns what is wrong. @throws CodedError
+ */
+export async function saveForm(edit: Edit, deps: EditDeps, form: Fields): Promise<readonly Problem[]> {
+  const { store, instanceId, editor, present } = deps
+  const { revision: shown } = form
+  if (edit.concerns !== 'INSTANCE' || shown === undefined) return edit.save(deps, form)
+  const key = `${instanceId} ${shown}`
+  const claim = claimOf(editor, { concerned: `console ${edit.path}`, key, request: [form], created: present })
+  const recording = withTransactions(store, (work) =>
+    store.transaction(async (tx) => {
+      const result = await work(tx)
+      if (hasBumped(tx)) await tx.idempotency.add({ ...claim, answer: '' })
+      return result
+    }),
+  )
+  const ofShown = ofRevision(recording, instanceId, (revision) => {
     if (String(revision) !== shown) throw new CodedError('RULES_CHANGED', RULES_CHANGED)
   })
+  try {
+    return await edit.save({ ...deps, store: ofShown }, form)
+  } catch (error) {
+    if (!(error instanceof CodedError) || error.code !== 'RULES_CHANGED') throw error
+    const saved = await store.transaction((tx) => tx.idempotency.find([claim.scope]))
+    if (saved.get(claim.scope)?.requestHash === claim.requestHash) return []
+    throw error
+  }
 }
 
 export function fieldText(fields: Fields, name: string): string | undefined {

@@ -289,9 +289,26 @@ describe('a form', () => {
     const before = await conditions()
     const form = { ...(await formOf('/rules/condition')), ...NEW }
     const sent = await Promise.all([browser.send('/rules/condition', form), browser.send('/rules/condition', form)])
-    expect(sent.map(({ status }) => status).toSorted()).toEqual([303, 400])
-    expect(sent.find(({ status }) => status === 400)?.page).toContain('If it was sent twice, its changes are saved.')
+    expect(sent.map(({ status }) => status)).toEqual([303, 303])
     expect(await conditions()).toHaveLength(before.length + 1)
+  })
+
+  it('that a browser sends again is saved once, and not taken for a change of another administrator', async () => {
+    const form = { ...(await formOf(ACTIONS)), 'allocation.0': '111' }
+    expect((await browser.send('/rules/edit', form)).status).toBe(303)
+    const saved = await actions()
+    expect((await browser.send('/rules/edit', form)).status).toBe(303)
+    expect(await actions()).toEqual(saved)
+    const changed = await browser.send('/rules/edit', { ...form, 'allocation.0': '112' })
+    expect([changed.status, changed.page]).toEqual([400, expect.stringContaining(CHANGED)])
+  })
+
+  it('that was refused is not saved when it is sent again after a change', async () => {
+    const wrong = { ...(await browser.form('/line-items/edit?lineItem=PRINT-2026')), end: '2020-01-01T00:00' }
+    expect((await browser.send('/line-items/edit', wrong)).status).toBe(400)
+    expect((await browser.send('/rules/edit', { ...(await formOf(ACTIONS)), 'allocation.0': '111' })).status).toBe(303)
+    const { status, page } = await browser.send('/line-items/edit', wrong)
+    expect([status, page]).toEqual([400, expect.stringContaining(CHANGED)])
   })
 
   it('creates one condition if a browser goes back to it after the answer was lost', async () => {

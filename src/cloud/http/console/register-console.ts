@@ -11,7 +11,7 @@ import { USAGE_MEDIA_TYPES } from '../../../protocol/service/usage-export.ts'
 import { uuidInLowerCase } from '../../../protocol/wire.ts'
 import { html } from '../../../html/html.ts'
 import { commandOf, commandedDevices, resultPieces } from '../../console/device-commands.ts'
-import { type Edit, ofForm, problemOf, withChange } from '../../console/edit.ts'
+import { type Edit, problemOf, saveForm, withChange } from '../../console/edit.ts'
 import type { Fields, Problem } from '../../console/inputs.ts'
 import {
   type Page,
@@ -239,20 +239,17 @@ class Console {
   async #save(edit: Edit, form: Fields, editor: Administrator, instance: Instance | null): Promise<readonly Problem[]> {
     const { store, now, sessions, devices, otherCellOf } = this.#deps
     const { id: instanceId = '' } = instance ?? {}
-    const { revision } = form
-    const acting = actingAs(store, editor)
-    const isOfRevision = edit.concerns === 'INSTANCE' && revision !== undefined
     const deps = {
       newId: sessions.newId,
       editor,
       otherCellOf,
       instanceId,
-      store: isOfRevision ? ofForm(acting, instanceId, revision) : acting,
+      store: actingAs(store, editor),
       now: now(),
       present: devices.present(),
     }
     try {
-      return await edit.save(deps, form)
+      return await saveForm(edit, deps, form)
     } catch (error) {
       return [problemOf(error)]
     }
