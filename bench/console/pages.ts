@@ -47,6 +47,8 @@ function pathsOf(deviceId: string): readonly string[] {
     ...[
       '/line-items',
       '/line-items/edit',
+      '/line-items/limit?lineItem=LASER-2026',
+      '/line-items/limit/remove?lineItem=LASER-2026',
       '/rules',
       '/rules/edit?lineItem=PRINT-2026',
       '/rules/condition',

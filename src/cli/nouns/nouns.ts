@@ -7,7 +7,7 @@ import { CodedError } from '../../protocol/errors.ts'
 import { CONDITION_DEPTH_MAX } from '../../core/rules/policy.ts'
 import { conditionDepth, conditionInput } from '../../protocol/service/conditions.ts'
 import { configurationProblem } from '../../protocol/service/configuration.ts'
-import { consumptionLimitBody } from '../../protocol/service/consumption-limits.ts'
+import { LIMIT_FREQUENCIES, consumptionLimitBody, endOfPeriod } from '../../protocol/service/consumption-limits.ts'
 import { instanceBody } from '../../protocol/service/instances.ts'
 import { contradictions, lineItemBodies, RESET_FREQUENCIES, stateProblem } from '../../protocol/service/line-items.ts'
 import { rateTableBody } from '../../protocol/service/rate-tables.ts'
@@ -253,12 +253,7 @@ export const NOUNS: readonly Noun[] = [
       name: 'lineItemId',
       fields: [
         field('limit', '--limit <tokens>', 'most tokens of one requester in a period', 'number'),
-        field(
-          'frequency',
-          '--frequency <frequency>',
-          'length of a period',
-          RESET_FREQUENCIES.filter((each) => each !== 'NONE'),
-        ),
+        field('frequency', '--frequency <frequency>', 'length of a period', LIMIT_FREQUENCIES),
         field(
           'nextReset',
           '--next-reset <time>',
@@ -271,7 +266,7 @@ export const NOUNS: readonly Noun[] = [
       complete: (given, current, now) => {
         const isSame = given['frequency'] === undefined || given['frequency'] === current['frequency']
         const reset = isSame && 'nextReset' in current ? current['nextReset'] : given['nextReset']
-        return { ...current, ...given, nextReset: reset ?? nextReset(given['frequency'], now) }
+        return { ...current, ...given, nextReset: reset ?? endOfPeriod(given['frequency'], now) }
       },
       current: (row) => row,
       call: ({ body: { lineItemId, ...body }, scope }) => ({
@@ -463,22 +458,4 @@ async function listUsage(
     if (rows.length > limit) break
   }
   return rows
-}
-
-/** The end of the current period in UTC, POSIX ms; weeks begin on Monday. Undefined for an unknown frequency. */
-function nextReset(frequency: unknown, now: number): number | undefined {
-  const date = new Date(now)
-  const [year, month, day] = [date.getUTCFullYear(), date.getUTCMonth(), date.getUTCDate()]
-  switch (frequency) {
-    case 'DAILY':
-      return Date.UTC(year, month, day + 1)
-    case 'WEEKLY':
-      return Date.UTC(year, month, day + 7 - ((date.getUTCDay() + 6) % 7))
-    case 'MONTHLY':
-      return Date.UTC(year, month + 1, 1)
-    case 'YEARLY':
-      return Date.UTC(year + 1, 0, 1)
-    default:
-      return undefined
-  }
 }

@@ -48,12 +48,14 @@ export interface Form {
   readonly inputs: Inputs
   readonly content: Html
   readonly note: string
+  /** Default: save. */
+  readonly verb?: 'save' | 'remove'
 }
 
 export function formPart(
   view: View,
   { path, next, concerns, needsConfirmation }: Edit,
-  { title, inputs, content, note }: Form,
+  { title, inputs, content, note, verb = 'save' }: Form,
 ): Html {
   return section(
     'edit',
@@ -62,8 +64,9 @@ export function formPart(
       <form method="post" action="${hrefOf(view, path, { key: inputs.value('key') })}">
         ${formTokenField(view)} ${inputs.value('key') === '' ? '' : inputs.hidden('key')}
         ${concerns === 'INSTANCE' ? html`<input type="hidden" name="revision" value="${String(view.revision)}" />` : ''}
-        ${content} ${needsConfirmation ? confirmation('Yes, save it. Devices get the change with their next sync') : ''}
-        <button>Save</button>
+        ${content}
+        ${needsConfirmation ? confirmation(`Yes, ${verb} it. Devices get the change with their next sync`) : ''}
+        ${verb === 'save' ? html`<button>Save</button>` : html`<button class="danger">Remove</button>`}
         <a href="${hrefOf(view, next)}">Cancel</a>
       </form>
       <p class="soft">${note}</p>`,
@@ -201,7 +204,8 @@ const NOT_CONFIRMED =
 export function problemOf(error: unknown): Problem {
   if (error instanceof CodedError && error.code === 'OUTCOME_UNKNOWN') return { field: null, text: NOT_CONFIRMED }
   if (error instanceof CodedError && ['BAD_REQUEST', 'CONFLICT', 'RULES_CHANGED'].includes(error.code)) {
-    return { field: null, text: `${error.message} (${error.code})` }
+    const [, field = null, text] = /^body\.(\w+): (.*)$/s.exec(error.message) ?? []
+    return { field, text: text ?? `${error.message} (${error.code})` }
   }
   throw error
 }

@@ -1,10 +1,12 @@
 import { counted, tokensInWords } from '../../core/accounts/in-words.ts'
-import { type Piece, html } from '../../html/html.ts'
+import { type Html, type Piece, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import type { LineItem } from '../../core/rules/policy.ts'
 import { INSTANT_MAX } from '../../protocol/wire.ts'
 import { mayEdit } from './edit.ts'
+import { LIMIT_EDIT } from './edit-limit.ts'
 import { LINE_ITEM_EDIT } from './edit-line-item.ts'
+import { type ConsumptionLimitTerms, termsOf } from '../service-api/set-consumption-limit.ts'
 import {
   type Page,
   type View,
@@ -29,6 +31,10 @@ export function lineItemsPage(view: View): Promise<Page> {
     const editHref = (lineItem: string): string => hrefOf(view, LINE_ITEM_EDIT.path, { lineItem })
     const { search, found, form } = searched(view, '/line-items', policy.lineItems)
     const shown = found.slice(offset, offset + ROWS_SHOWN)
+    const limits = await reader.consumptionLimits.of(
+      instance.id,
+      shown.map(({ id }) => id),
+    )
     const rows = (await poolsOf(reader, instance.id, shown, now)).map(({ lineItem, used, left, resetAt }) => [
       canEdit ? html`<a href="${editHref(lineItem.id)}">${lineItem.id}</a>` : lineItem.id,
       lineItem.elastic ? lineItem.state.toLowerCase() : `${lineItem.state.toLowerCase()}, not elastic`,
@@ -38,7 +44,7 @@ export function lineItemsPage(view: View): Promise<Page> {
       tokensInWords(used),
       left === null ? 'unlimited' : tokensInWords(left),
       resetAt === null ? 'never' : timeOf(resetAt, now),
-      lineItem.consumptionLimit === null ? 'none' : `${tokensInWords(lineItem.consumptionLimit.limit)} per requester`,
+      limitCell(view, lineItem.id, termsOf(limits.get(lineItem.id), now)),
     ])
     const columns = [
       ...['Line item', 'State', 'Window, UTC', 'Series'],
@@ -54,6 +60,16 @@ export function lineItemsPage(view: View): Promise<Page> {
       ${pagesByOffset(view, '/line-items', { query: { search }, isMore })}`,
     )
   })
+}
+
+function limitCell(view: View, lineItem: string, terms: ConsumptionLimitTerms | undefined): Html {
+  const canEdit = mayEdit(view, LIMIT_EDIT)
+  const link = (text: string, label: string): Html =>
+    html`<a href="${hrefOf(view, LIMIT_EDIT.path, { lineItem })}" aria-label="${label}">${text}</a>`
+  if (terms === undefined) return canEdit ? link('Add a limit', `Add a limit to ${lineItem}`) : html`none`
+  const text = `${tokensInWords(terms.limit)} per requester, ${terms.frequency.toLowerCase()}`
+  const shown = canEdit ? link(text, `Consumption limit of ${lineItem}: ${text}`) : text
+  return html`${shown}, resets ${timeOf(terms.nextReset, view.now)}`
 }
 
 function windowOf({ startsAt, endsAt }: Pick<LineItem, 'startsAt' | 'endsAt'>): Piece {

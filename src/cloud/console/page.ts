@@ -96,7 +96,7 @@ meter{width:6rem}
 table,tr,td,tbody th{display:block}tbody{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(20rem,100%),1fr));gap:.6rem}thead{display:block;position:absolute;clip-path:inset(50%);width:1px;height:1px;overflow:hidden}
 tbody tr{border:1px solid var(--line);border-radius:.5rem;padding:.4rem .8rem}
 tbody th,td{border:0;padding:.15rem 0}tbody th{color:var(--ink)}
-td{display:grid;grid-template-columns:minmax(6.3rem,30%) minmax(0,1fr);gap:.6rem}td.n{text-align:left}td:has(>div:empty){display:none}
+td{display:grid;grid-template-columns:minmax(6.8rem,30%) minmax(0,1fr);gap:.6rem}td.n{text-align:left}td:has(>div:empty){display:none}
 .rows td{grid-template-columns:minmax(0,1fr);gap:0}
 td::before,.rows tbody th::before{content:attr(data-label);color:var(--soft);font-weight:400;white-space:normal}
 th,td{min-width:0}

@@ -6,6 +6,7 @@ import type { Edit } from './edit.ts'
 import { ACTIONS_EDIT, editActionsPage } from './edit-actions.ts'
 import { CONDITION_EDIT, editConditionPage } from './edit-condition.ts'
 import { INSTANCE_EDIT, editInstancePage } from './edit-instance.ts'
+import { LIMIT_EDIT, LIMIT_REMOVAL, editLimitPage, removeLimitPage } from './edit-limit.ts'
 import { LINE_ITEM_EDIT, editLineItemPage } from './edit-line-item.ts'
 import { RATE_TABLE_EDIT, editRateTablePage } from './edit-rate-table.ts'
 import { lineItemsPage } from './line-items.ts'
@@ -24,6 +25,8 @@ export const PAGES: readonly (readonly [path: string, make: (view: View) => Prom
   [INSTANCE_EDIT.path, editInstancePage],
   ['/line-items', lineItemsPage],
   [LINE_ITEM_EDIT.path, editLineItemPage],
+  [LIMIT_EDIT.path, editLimitPage],
+  [LIMIT_REMOVAL.path, removeLimitPage],
   ['/rules', rulesPage],
   [ACTIONS_EDIT.path, editActionsPage],
   [CONDITION_EDIT.path, editConditionPage],
@@ -34,4 +37,12 @@ export const PAGES: readonly (readonly [path: string, make: (view: View) => Prom
   ['/audit', auditPage],
 ]
 
-export const EDITS: readonly Edit[] = [INSTANCE_EDIT, LINE_ITEM_EDIT, ACTIONS_EDIT, CONDITION_EDIT, RATE_TABLE_EDIT]
+export const EDITS: readonly Edit[] = [
+  INSTANCE_EDIT,
+  LINE_ITEM_EDIT,
+  LIMIT_EDIT,
+  LIMIT_REMOVAL,
+  ACTIONS_EDIT,
+  CONDITION_EDIT,
+  RATE_TABLE_EDIT,
+]

@@ -27,10 +27,14 @@ export async function showConsumptionLimit(
   now: number,
 ): Promise<ConsumptionLimitTerms> {
   await requireLineItem(reader, instanceId, lineItemId)
-  const record = await reader.consumptionLimits.get(instanceId, lineItemId)
-  if (record === undefined || record.limit === null) {
-    throw new CodedError('NOT_FOUND', 'The line item has no consumption limit.')
-  }
+  const terms = termsOf(await reader.consumptionLimits.get(instanceId, lineItemId), now)
+  if (terms === undefined) throw new CodedError('NOT_FOUND', 'The line item has no consumption limit.')
+  return terms
+}
+
+/** The next reset is after `now`. Undefined: there is no limit, or it is removed. */
+export function termsOf(record: ConsumptionLimitRecord | undefined, now: number): ConsumptionLimitTerms | undefined {
+  if (record === undefined || record.limit === null) return undefined
   return { limit: record.limit, frequency: record.frequency, nextReset: nextReset(record, now) }
 }
 

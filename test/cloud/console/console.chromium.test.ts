@@ -63,6 +63,8 @@ const PAGES: readonly (readonly [name: string, path: () => string, title: string
   ['line items', () => '/line-items', 'Line items'],
   ['a new instance', () => '/instances/edit', 'New instance'],
   ['a line item', () => '/line-items/edit?lineItem=PRINT-2026', 'Line item PRINT-2026'],
+  ['a limit', () => '/line-items/limit?lineItem=LASER-2026', 'Consumption limit of LASER-2026'],
+  ['the removal of a limit', () => '/line-items/limit/remove?lineItem=LASER-2026', 'Remove the limit'],
   ['rules', () => '/rules', 'Rules of access'],
   ['actions', () => '/rules/edit?lineItem=PRINT-2026', 'Actions of PRINT-2026'],
   ['a new condition', () => '/rules/condition', 'New condition'],
@@ -131,6 +133,22 @@ describe('without a mouse', { timeout: 60_000 }, () => {
     expect(await focused.getAttribute('name')).toBe('end')
     expect(await focused.evaluate('document.activeElement.ariaInvalid')).toBe('true')
     expect(await accessibilityProblems(page)).toEqual([])
+  })
+
+  it('a limit is added and removed', async () => {
+    const { page, complaints } = await signIn({ viewport: PHONE })
+    await page.goto(`${twin.cloud.address}/console/line-items`)
+    await page.getByRole('link', { name: 'Add a limit to PRINT-2026' }).press('Enter')
+    await page.getByLabel('Tokens per requester').pressSequentially('1000.5')
+    await page.getByRole('checkbox', { name: 'Yes, save it' }).press('Space')
+    await page.getByRole('button', { name: 'Save' }).press('Enter')
+    const limit = page.getByRole('link', { name: 'Consumption limit of PRINT-2026: 1,000.5 per requester, monthly' })
+    await limit.press('Enter')
+    await page.getByRole('link', { name: 'Remove the limit' }).press('Enter')
+    await page.getByRole('checkbox', { name: 'Yes, remove it' }).press('Space')
+    await page.getByRole('button', { name: 'Remove' }).press('Enter')
+    await page.getByRole('link', { name: 'Add a limit to PRINT-2026' }).waitFor()
+    expect(complaints).toEqual([])
   })
 
   it('devices are selected, locked and unlocked', async () => {

@@ -29,6 +29,9 @@ export async function furnish(twin: Twin, hostile: boolean): Promise<Scene> {
   })
   const laser = { elastic: true, rateTableSeries: 'laser', overdraftType: 'Unlimited' }
   await twin.lineItem(instanceId, { activationId: 'LASER-2026', quantity: 20_000, attributes: laser })
+  await twin.call('PUT', `/api/v1.1/instances/${instanceId}/line-items/LASER-2026/consumption-limit`, {
+    body: { limit: 500, frequency: 'WEEKLY', nextReset: START + 7 * DAY },
+  })
   await twin.lineItem(instanceId, {
     activationId: 'SCAN-2025',
     quantity: 100,

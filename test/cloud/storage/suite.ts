@@ -360,6 +360,10 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         const removed = { ...limit, limit: null }
         expect(await store.read((reader) => reader.consumptionLimits.get(INSTANCE, 'A'))).toEqual(removed)
         expect(await store.read((reader) => reader.consumptionLimits.list(INSTANCE))).toEqual([removed])
+        const ofLineItems = (ids: readonly string[]) =>
+          store.read((reader) => reader.consumptionLimits.of(INSTANCE, ids))
+        expect(await ofLineItems(['A', 'B'])).toEqual(new Map([['A', removed]]))
+        expect([(await ofLineItems(['B'])).size, (await ofLineItems([])).size]).toEqual([0, 0])
       })
     })
 

@@ -13,6 +13,17 @@ export function consumptionLimitReader({ db }: Sql) {
         .executeTakeFirst()
       return row === undefined ? undefined : limitOf(row)
     },
+    /** By line item. Includes removed ones. */
+    async of(instanceId: string, lineItemIds: readonly string[]): Promise<ReadonlyMap<string, ConsumptionLimitRecord>> {
+      if (lineItemIds.length === 0) return new Map()
+      const rows = await db
+        .selectFrom('consumption_limits')
+        .selectAll()
+        .where('instance_id', '=', instanceId)
+        .where('line_item_id', 'in', lineItemIds)
+        .execute()
+      return new Map(rows.map((row) => [row.line_item_id, limitOf(row)]))
+    },
     /** Includes removed ones. */
     async list(instanceId: string): Promise<readonly ConsumptionLimitRecord[]> {
       const rows = await db
