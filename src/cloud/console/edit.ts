@@ -153,12 +153,16 @@ export async function saveForm(edit: Edit, deps: EditDeps, form: Fields): Promis
   const ofShown = ofRevision(recording, instanceId, (revision) => {
     if (String(revision) !== shown) throw new CodedError('RULES_CHANGED', RULES_CHANGED)
   })
-  try {
-    return await edit.save({ ...deps, store: ofShown }, form)
-  } catch (error) {
-    if (!(error instanceof CodedError) || error.code !== 'RULES_CHANGED') throw error
+  const isSaved = async (): Promise<boolean> => {
     const saved = await store.transaction((tx) => tx.idempotency.find([claim.scope]))
-    if (saved.get(claim.scope)?.requestHash === claim.requestHash) return []
+    return saved.get(claim.scope)?.requestHash === claim.requestHash
+  }
+  try {
+    const problems = await edit.save({ ...deps, store: ofShown }, form)
+    // What the form has saved may be the problem: its line item exists already.
+    return problems.length > 0 && (await isSaved()) ? [] : problems
+  } catch (error) {
+    if (error instanceof CodedError && (await isSaved())) return []
     throw error
   }
 }

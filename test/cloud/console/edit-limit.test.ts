@@ -1,6 +1,6 @@
 // A consumption limit that the forms of the console set and remove.
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { DAY, START, type Twin, openTwin, pick } from '../harness.ts'
+import { DAY, MINUTE, START, type Twin, openTwin, pick } from '../harness.ts'
 import { Browser, type Form } from './browse.ts'
 import { type Scene, furnish } from './scene.ts'
 
@@ -112,6 +112,18 @@ it('is not saved with a problem, which the page shows at its field with what was
     if (!('frequency' in change)) for (const value of Object.values(change)) expect(page).toContain(`value="${value}"`)
   }
   expect(await limit()).toEqual(SET)
+})
+
+it('is saved also if a browser sends its form again after the next reset', async () => {
+  const form = {
+    ...(await formOf(FORM, 'LASER-2026')),
+    nextReset: new Date(twin.now + 10 * MINUTE).toISOString().slice(0, -1),
+  }
+  expect((await browser.send(FORM, form)).status).toBe(303)
+  twin.now += 20 * MINUTE
+  expect((await browser.send(FORM, form)).status).toBe(303)
+  const { status, page } = await browser.send(FORM, { ...form, limit: '1' })
+  expect([status, page]).toEqual([400, expect.stringContaining('must be in the future')])
 })
 
 describe('the removal', () => {

@@ -303,6 +303,16 @@ describe('a form', () => {
     expect([changed.status, changed.page]).toEqual([400, expect.stringContaining(CHANGED)])
   })
 
+  it('for a new line item that a browser sends again is not refused because the line item exists', async () => {
+    const form = { ...(await browser.form('/line-items/edit')), activationId: 'SCAN-2027', quantity: '10' }
+    for (const times of ['once', 'twice']) {
+      const { status } = await browser.send('/line-items/edit', form)
+      expect([times, status]).toEqual([times, 303])
+    }
+    const other = await browser.send('/line-items/edit', { ...form, quantity: '11' })
+    expect([other.status, other.page]).toEqual([400, expect.stringContaining('SCAN-2027 exists already.')])
+  })
+
   it('that was refused is not saved when it is sent again after a change', async () => {
     const wrong = { ...(await browser.form('/line-items/edit?lineItem=PRINT-2026')), end: '2020-01-01T00:00' }
     expect((await browser.send('/line-items/edit', wrong)).status).toBe(400)
