@@ -43,7 +43,7 @@ const PACKET_BYTES_MAX = 64 * 1024
 
 const RECEIVE_MAX = 16
 
-/** How long a clean stop waits for the broker to acknowledge the goodbye, ms. */
+/** How long a clean stop waits for the broker to acknowledge the goodbye and to close the connection, ms. */
 const OFFLINE_TIMEOUT_MS = 1_000
 
 /** Subscription response codes from here on are refusals. */
@@ -213,7 +213,8 @@ async function publishOffline(client: MqttClient, deviceId: string): Promise<voi
     client.end(true)
     return
   }
-  const giveUp = setTimeout(() => client.end(true), OFFLINE_TIMEOUT_MS)
+  // A second end would have no effect while the first one waits for the broker to close its side.
+  const giveUp = setTimeout(() => client.stream.destroy(), OFFLINE_TIMEOUT_MS)
   try {
     await client.publishAsync(presenceTopic(deviceId), presenceOf(false), { qos: 1, retain: true })
     await client.endAsync()

@@ -89,7 +89,8 @@ export class ExternalBroker implements Broker {
     clearTimeout(this.#timer)
     const client = this.#client
     if (client.connected) await within(END_TIMEOUT_MS, client.endAsync()).catch(() => undefined)
-    client.end(true)
+    // A second end would have no effect while the first one waits for the broker to close its side.
+    client.stream.destroy()
     this.#closing.reject(new Error('the cloud is stopping'))
   }
 

@@ -1,4 +1,4 @@
-import { createServer } from 'node:net'
+import { type Socket, connect, createServer } from 'node:net'
 import type { AddressInfo } from 'node:net'
 import { Aedes } from 'aedes'
 import { afterAll, beforeAll, expect, test } from 'vitest'
@@ -109,6 +109,37 @@ test('leaves a broker that accepts the connection and never confirms the subscri
   await push.run({ ...order, onMessage: () => undefined, onConnection: () => undefined, onTrouble }, stop.signal)
   expect(troubles).toEqual([expect.stringMatching(/^BROKER_UNREACHABLE .* does not confirm the subscriptions\.$/)])
   await new Promise((resolve) => silent.close(resolve))
+})
+
+test('leaves a broker that confirms the goodbye and keeps the connection open', async () => {
+  const stop = new AbortController()
+  const sockets: Socket[] = []
+  const wire = createServer({ allowHalfOpen: true }, (near) => {
+    const far = connect(Number(new URL(url).port), '127.0.0.1')
+    sockets.push(near, far)
+    near.on('error', () => undefined).on('data', (chunk) => far.write(chunk))
+    far.on('error', () => undefined).on('data', (chunk) => near.write(chunk))
+  })
+  await new Promise<void>((resolve) => wire.listen(0, '127.0.0.1', resolve))
+  const connections: boolean[] = []
+  await newPush().run(
+    {
+      url: `mqtt://127.0.0.1:${(wire.address() as AddressInfo).port}`,
+      deviceId: 'device-10',
+      instanceIds: [],
+      password: async () => 'a token',
+      onMessage: () => undefined,
+      onConnection: (online) => {
+        connections.push(online)
+        stop.abort()
+      },
+      onTrouble: () => undefined,
+    },
+    stop.signal,
+  )
+  expect(connections).toEqual([true, false])
+  for (const socket of sockets) socket.destroy()
+  await new Promise((resolve) => wire.close(resolve))
 })
 
 test.each([4, 5])(

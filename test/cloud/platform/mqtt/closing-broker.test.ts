@@ -14,7 +14,7 @@ interface Opened {
 
 async function open(scheme: string, answer: (socket: Socket, packet: Buffer) => void): Promise<Opened> {
   let attempts = 0
-  const server: Server = createServer((socket) => {
+  const server: Server = createServer({ allowHalfOpen: true }, (socket) => {
     attempts += 1
     socket.on('error', () => undefined).on('data', (packet: Buffer) => answer(socket, packet))
   })
@@ -67,4 +67,20 @@ test('a broker that denies the subscription is reported, and its connection kept
     .toEqual(['INFO: connected to the push broker', expect.stringMatching(/^BROKER_REFUSED: .* denies the topics /)])
   expect(attempts()).toBe(1)
   await close()
+})
+
+test('a broker that does not close its side of the connection is left at the stop', async () => {
+  let connection: Socket | undefined
+  const { logged, close } = await open('mqtt', (socket, packet) => {
+    connection = socket
+    if (packet[0] === SUBSCRIBE) socket.write(Buffer.from([0x90, 4, packet[2]!, packet[3]!, 0, 1]))
+    else if (packet[0] === 0x10) socket.write(CONNACK)
+  })
+  await expect.poll(() => logged).toEqual(['INFO: connected to the push broker'])
+  await close()
+  const isReset = (): boolean | undefined => {
+    connection?.write('more')
+    return connection?.destroyed
+  }
+  await expect.poll(isReset).toBe(true)
 })
