@@ -85,10 +85,14 @@ async function unlessRefused<T>(
   instanceId: string,
   work: () => Promise<T>,
 ): Promise<T | undefined> {
+  const { memory } = context
+  const { contact } = memory
   try {
     return await work()
   } catch (error) {
     if (!(error instanceof CodedError) || endsRound(error)) throw error
+    // A proxy may not pass on the service API. Tokens come with the syncs.
+    memory.contact = contact
     raiseAndLog(context, sessionSubject(instanceId), error, { instanceId })
     return undefined
   }

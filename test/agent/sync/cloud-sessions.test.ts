@@ -9,7 +9,7 @@ import {
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { refusal } from './fake-cloud.ts'
 import { policyWith } from './policies.ts'
-import { TestDevice } from './test-device.ts'
+import { ACCOUNT, TestDevice } from './test-device.ts'
 
 const OPEN: CloudSessionState = { state: 'OPEN', sessionId: 's', aliveAt: 1, checkedAt: 1 }
 const LOCKED: CloudSessionState = { ...OPEN, state: 'LOCKED' }
@@ -207,6 +207,21 @@ test('a session that cannot be opened keeps neither rules nor usage from going o
   expect(device.conditions).toEqual(['session: ACCESS_KIND_WRONG'])
   expect(device.link.status()).toMatchObject({ backlog: 0, connected: true, policies: [{ applied: 2 }] })
   expect(device.link.status().rounds.failed).toBe(0)
+})
+
+test('a service API at a wrong address does not keep tokens from a device whose syncs succeed', async () => {
+  const device = await TestDevice.running()
+  const opened = device.link.status().sessions
+  device.network.tamper = (request, answer) =>
+    request.url.includes('/sessions') ? { status: 404, headers: {}, body: '<html>Not found</html>' } : answer
+  await device.sync()
+  expect(device.conditions).toEqual(['session: ANSWER_UNEXPECTED'])
+  expect(device.link.status()).toMatchObject({ connected: true, sessions: opened })
+  const amount = 50_000_000n
+  const granted = device.link.requestGrant({ needs: [[{ account: ACCOUNT, amount }]], accounts: [ACCOUNT] }, 2_000)
+  await device.pass(100)
+  await granted
+  expect(await device.charge(amount)).toBe('GRANTED')
 })
 
 test('a clean stop closes the session, and gives room back only where that is set', async () => {
