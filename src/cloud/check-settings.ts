@@ -51,11 +51,20 @@ function requirePublicUrl({ publicUrl, prefix }: CloudSettings['http']): void {
 }
 
 /** Devices get the address of the broker. @throws CodedError CONFIG_INVALID */
-function requireBroker({ broker, url }: CloudSettings['push']): void {
+function requireBroker({ broker, host, url, publicUrl }: CloudSettings['push']): void {
   if (broker === 'external' && url === null) {
     throw invalid('push.broker is "external", but push.url is missing. Set it to the address of the broker.')
   }
   if (url !== null && namesUser(url)) throw invalid('push.url takes no user name: set push.username and push.password.')
+  if (publicUrl !== null && namesUser(publicUrl)) {
+    throw invalid('push.public_url takes no user name: every device gets it. Set push.username of each agent.')
+  }
+  // Devices would refuse the response to each sync.
+  if (broker === 'embedded' && publicUrl === null && !URL.canParse(`mqtt://${host.includes(':') ? `[${host}]` : host}`)) {
+    throw invalid(
+      `push.host is ${JSON.stringify(host)}, which a URL cannot contain. Set push.public_url to the URL at which devices reach the broker.`,
+    )
+  }
 }
 
 /** @throws CodedError CONFIG_INVALID */

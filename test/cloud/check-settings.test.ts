@@ -15,6 +15,8 @@ it('accepts the defaults, and settings that have an effect', () => {
   check({})
   check({ 'db-standby': 'true', db: 'postgres://a@b/c' })
   check({ 'push-broker': 'external', 'push-url': 'mqtt://broker.example' })
+  check({ 'push-host': '::' })
+  check({ 'push-host': 'fe80::1%eth0', 'push-public-url': 'mqtt://cloud.example' })
   check({ 'http-public-url': 'https://cloud.example/plant' })
   check({ ...SIGN_IN, ...ACCESS })
   check(NATS_USER)
@@ -26,6 +28,8 @@ it.each([
   [{ 'push-url': 'mqtt://broker.example' }, 'Set push.broker to "external"'],
   [{ 'push-broker': 'external' }, 'push.url is missing'],
   [{ 'push-broker': 'external', 'push-url': 'mqtt://user:secret@broker.example' }, 'push.url takes no user name'],
+  [{ 'push-public-url': 'mqtts://user:secret@broker.example' }, 'push.public_url takes no user name'],
+  [{ 'push-host': 'fe80::1%eth0' }, 'Set push.public_url'],
   [{ 'events-nats-url': 'nats://user@nats.example' }, 'events.nats_url takes no user name'],
   [{ 'events-nats-url': 'nats://nats.example', 'events-nats-subject': 'a..b' }, 'takes words with dots'],
   [{ ...NATS, 'events-nats-username': 'cloud' }, 'events.nats_username and events.nats_password_file go together'],
