@@ -14,6 +14,7 @@ export async function fetchPolicy(context: StepContext, instanceId: string): Pro
   const policyMemory = memory.policies.get(instanceId)
   if (policyMemory === undefined) throw new Error('invariant: only a policy of an own instance is fetched')
   policyMemory.tried = true
+  const { contact } = memory
   try {
     const request = { instanceId, knownRevision: policyMemory.applied, engine }
     const answer = await call(context, () => cloud.policy(identity, request, signal))
@@ -21,6 +22,8 @@ export async function fetchPolicy(context: StepContext, instanceId: string): Pro
     health.clear(policySubject(instanceId))
   } catch (error) {
     if (!(error instanceof CodedError) || endsRound(error) || error.code === 'NOT_RECORDED') throw error
+    // A proxy may not pass on the rules. Tokens come with the syncs.
+    memory.contact = contact
     raiseAndLog(context, policySubject(instanceId), error, { instanceId })
   }
   return 'CONTINUE'

@@ -4,7 +4,7 @@ import { signDocument } from '../../../src/protocol/signing.ts'
 import { calmDown } from './audit.ts'
 import { type CloudKey, INSTANCE, makeCloudKey, OTHER_INSTANCE } from './fake-cloud.ts'
 import { policyWith, withAction } from './policies.ts'
-import { TestDevice } from './test-device.ts'
+import { ACCOUNT, SYNC, TestDevice } from './test-device.ts'
 
 const CONDITION = '0e8f1a52-31c1-4a6b-9b2e-5d0a5e0f7a11'
 
@@ -236,4 +236,19 @@ test('a policy that cannot be had does not keep usage from being delivered', asy
   await device.settle()
   expect(device.conditions).toEqual(['policy: NOT_FOUND'])
   expect(device.link.status()).toMatchObject({ backlog: 0, connected: true })
+})
+
+test('rules that a proxy does not pass on do not keep tokens from a device whose syncs succeed', async () => {
+  const device = await TestDevice.running()
+  device.network.tamper = (request, answer) =>
+    request.url.includes('/policy') ? { status: 403, headers: {}, body: '<html>Forbidden</html>' } : answer
+  await device.cloud.publish(policyWith(2))
+  await device.pass(SYNC.interval)
+  expect(device.conditions).toEqual(['policy: ANSWER_UNEXPECTED'])
+  expect(device.link.status().connected).toBe(true)
+  const amount = 50_000_000n
+  const granted = device.link.requestGrant({ needs: [[{ account: ACCOUNT, amount }]], accounts: [ACCOUNT] }, 2_000)
+  await device.pass(100)
+  await granted
+  expect(await device.charge(amount)).toBe('GRANTED')
 })
