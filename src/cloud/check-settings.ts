@@ -60,7 +60,11 @@ function requireBroker({ broker, host, url, publicUrl }: CloudSettings['push']):
     throw invalid('push.public_url takes no user name: every device gets it. Set push.username of each agent.')
   }
   // Devices would refuse the response to each sync.
-  if (broker === 'embedded' && publicUrl === null && !URL.canParse(`mqtt://${host.includes(':') ? `[${host}]` : host}`)) {
+  if (
+    broker === 'embedded' &&
+    publicUrl === null &&
+    !URL.canParse(`mqtt://${host.includes(':') ? `[${host}]` : host}`)
+  ) {
     throw invalid(
       `push.host is ${JSON.stringify(host)}, which a URL cannot contain. Set push.public_url to the URL at which devices reach the broker.`,
     )
