@@ -84,10 +84,13 @@ const RETRY = {
 
 const ITEM_RETRY = { NEVER: 'no', LATER: 'later', ONLINE: RETRY.online } as const
 
+/** A table ends a cell at a vertical bar, also in code. */
+const cell = (text: string): string => text.replaceAll('|', String.raw`\|`)
+
 function errorsPage(): string {
   const rows = (Object.keys(ERRORS) as ErrorCode[]).sort().map((code) => {
     const { meaning, remedy, http, exit, retry } = ERRORS[code]
-    return `| \`${code}\` | ${meaning} | ${remedy} | ${RETRY[retry]} | ${http} | ${exit} |`
+    return `| \`${code}\` | ${cell(meaning)} | ${cell(remedy)} | ${RETRY[retry]} | ${http} | ${exit} |`
   })
   const reasons = (Object.keys(REFUSAL_REASONS) as RefusalReason[]).map((reason) => {
     const { check, retry } = REFUSAL_REASONS[reason]

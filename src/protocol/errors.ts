@@ -103,7 +103,7 @@ export const ERRORS = catalogue({
   BACKUP_OVERDUE: {
     meaning: 'The last backup of the ledger is older than backup.max_age, or no backup was recorded.',
     remedy:
-      'Run tallygate backup <file>, for example from a timer, or change backup.max_age. The agent keeps deciding requests in the meantime.',
+      'Run `tallygate backup FILE`, for example from a timer, or change backup.max_age. The agent keeps deciding requests in the meantime.',
   },
   TOKENS_LOW: {
     meaning: 'A line item has few tokens left on this device, and the cloud cannot refill them now.',
@@ -545,7 +545,7 @@ export const ERRORS = catalogue({
   NOT_ENROLLED: {
     meaning: 'This device is not enrolled in a cloud yet.',
     remedy:
-      'On a machine with an administration key, run tallygate devices enrollment-token --instance <instance> | install -m 600 /dev/stdin token. On this device, run sudo install -m 400 -o tallygate token /etc/tallygate/enrollment-token, then sudo systemctl reload tallygate-agent. A file elsewhere is set with enrollment.token_file.',
+      'On a machine with an administration key, run `tallygate devices enrollment-token --instance INSTANCE | install -m 600 /dev/stdin token`. On this device, run `sudo install -m 400 -o tallygate token /etc/tallygate/enrollment-token`, then `sudo systemctl reload tallygate-agent`. A file elsewhere is set with enrollment.token_file.',
     http: 503,
     exit: 78,
   },

@@ -30,6 +30,15 @@ test('the page on errors lists every reason of a refusal with its codes', () => 
   }
 })
 
+test('each row of the errors has a cell for each column, and shows all of its words', () => {
+  const lines = (pages.get('docs/reference/errors.md') ?? '').split('\n')
+  const from = lines.findIndex((line) => line.startsWith('| Code'))
+  const rows = lines.slice(from, lines.indexOf('', from))
+  expect(rows.filter((row) => row.split(/(?<!\\)\|/).length !== 8)).toEqual([])
+  // A browser takes <file> for an element and shows nothing, unless it is code.
+  expect(rows.filter((row) => /<[a-z]/.test(row.replaceAll(/`[^`]*`/g, '')))).toEqual([])
+})
+
 /** As GitHub names a heading in a link. */
 const anchorOf = (heading: string): string =>
   heading
