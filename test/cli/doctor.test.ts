@@ -269,6 +269,7 @@ describe('the checks', () => {
     const { result } = examine(healthy({ agent: refused.agent! }))
     expect(result).toBe('warn')
     expect(summaryOf({ result }, null)).toMatch(/^The agent does not respond to this user/)
+    expect(summaryOf({ result }, 'STARTING')).toMatch(/^The agent starts, so some checks were left out/)
     expect(summaryOf({ result }, { level: 'ok', sentence: '', steps: [] })).toBe('The agent works, with warnings.')
   })
 
@@ -313,9 +314,30 @@ describe('the checks', () => {
 
   it('do not guess for a user who can neither ask the agent nor read its ledger', () => {
     const { checks } = examine(healthy(refused))
-    for (const name of ['enrollment', 'attachment', 'clock']) {
+    for (const name of ['enrollment', 'attachment', 'clock', 'damaged-ledgers']) {
       expect(checks.find((check) => check.name === name)).toMatchObject({ level: 'skip' })
     }
+  })
+
+  it('say why they did not look at the cloud or the broker', () => {
+    const { inspected } = base
+    const skipped = (changes: Partial<Observations>) =>
+      examine(healthy({ cloud: null, broker: null, signIn: null, ...changes }))
+        .checks.filter(({ name }) => ['cloud-name', 'broker-certificate'].includes(name))
+        .map(({ level, evidence }) => [level, evidence])
+    const both = (evidence: string) => [
+      ['skip', evidence],
+      ['skip', evidence],
+    ]
+    const noNetwork = 'doctor makes no network requests (--no-network)'
+    expect(skipped({})).toEqual(both(noNetwork))
+    const noBroker = { ...inspected, identity: { ...inspected.identity!, pushUrl: null } }
+    expect(skipped({ inspected: noBroker })[1]).toEqual(['skip', 'the cloud has no broker'])
+    expect(skipped({ settings: settings({ 'push-enabled': 'false' }) })[1]).toEqual(['skip', 'push.enabled is false'])
+    const unread = { ...inspected, problem, identity: null }
+    expect(skipped({ inspected: unread })).toEqual(both('the ledger cannot be read'))
+    const notEnrolled = 'the device is not enrolled, so it has no cloud address yet'
+    expect(skipped({ inspected: { ...inspected, identity: null } })).toEqual(both(notEnrolled))
   })
 
   it('say so when the device is not enrolled, and never throw', () => {
@@ -471,6 +493,38 @@ test('a database that is damaged is found, and --fix leaves it alone', { timeout
   const found = await doctor(site, '--no-network', '--fix')
   expect(found.of('database')).toBe('fail')
   expect(readFileSync(path).equals(bytes)).toBe(true)
+})
+
+test('a ledger that the starting agent checks is not read as well', async () => {
+  const message = 'The agent starts: it is checking its ledger of 2.0 GiB, 1.0 GiB read.'
+  await using agent = await fakeService('socket', {
+    [`GET ${AGENT_STATUS_PATH}`]: { status: 503, body: { code: 'AGENT_STARTING', message } },
+  })
+  const directory = temporaryDirectory()
+  // Reading it would be a failure.
+  writeFileSync(join(directory, 'journal.db'), 'no ledger', { mode: 0o600 })
+  const env = { TALLYGATE_AGENT_STATE_DIRECTORY: directory, TALLYGATE_AGENT_SOCKET_PATH: agent.address }
+  const args = ['doctor', '--json', '--no-network', '--fix']
+  const { checks, repairs } = JSON.parse((await tallygate(args, { env })).out) as Doctor
+  const found = Object.fromEntries(checks.map(({ name, level, evidence }) => [name, [level, evidence]]))
+  const ofLedger = [
+    'database',
+    'hash-chain',
+    'schema',
+    'damaged-ledgers',
+    'enrollment',
+    'attachment',
+    'rules',
+    'backlog',
+  ]
+  for (const name of ofLedger) {
+    expect({ name, found: found[name] }).toEqual({ name, found: ['skip', 'the agent is checking the ledger'] })
+  }
+  expect(found['cloud-name']).toEqual(['skip', 'the agent is checking the ledger'])
+  expect(found['grants']).toEqual(['skip', 'the agent starts'])
+  expect(found['agent']).toEqual(['warn', message])
+  expect(repairs?.filter(({ what }) => /^(remove|checkpoint|reserve) /.test(what))).toEqual([])
+  expect(existsSync(agent.address)).toBe(true)
 })
 
 test('a configuration that is wrong is a finding, with the key that is meant', async () => {

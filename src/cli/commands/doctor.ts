@@ -1,7 +1,7 @@
 import { Command } from 'commander'
 import { counted } from '../../core/accounts/in-words.ts'
 import { healthStatusOf, isRemedied } from '../../agent/diagnostics/health-status.ts'
-import { type Observations, isProblem } from '../doctor/observations.ts'
+import { type Observations, isProblem, isStarting } from '../doctor/observations.ts'
 import { type SocketFlags, healthLines, withSocketFlag } from '../local-agent.ts'
 import { type Examination, RESULT_EXIT, examine } from '../doctor/checks.ts'
 import { type Repair, repair } from '../doctor/fix.ts'
@@ -54,14 +54,15 @@ const SUMMARY = {
 type Health = ReturnType<typeof healthStatusOf>
 
 function healthOf({ agent }: Observations): Pick<View, 'health' | 'isRemedied'> {
+  if (isStarting(agent)) return { health: 'STARTING', isRemedied: false }
   if (isProblem(agent)) return { health: null, isRemedied: false }
   const { conditions } = agent
   return { health: healthStatusOf(agent), isRemedied: conditions.every((each) => isRemedied(each, agent)) }
 }
 
-/** @param health null: no agent responds */
-export function summaryOf({ result }: Pick<Examination, 'result'>, health: Health | null): string {
+export function summaryOf({ result }: Pick<Examination, 'result'>, health: View['health']): string {
   if (result !== 'warn') return SUMMARY[result]
+  if (health === 'STARTING') return 'The agent starts, so some checks were left out: run doctor again when it is ready.'
   if (health === null) return 'The agent does not respond to this user, so some checks were left out.'
   return health.level === 'refusing' ? 'The agent works, but the device refuses requests.' : SUMMARY.warn
 }
@@ -70,7 +71,7 @@ interface View {
   /** Whether to list the checks that passed or do not apply. */
   readonly isWhole: boolean
   /** Null: no agent responds. */
-  readonly health: Health | null
+  readonly health: Health | 'STARTING' | null
   /** Whether the steps of the health status contain the remedy of the check `conditions`. */
   readonly isRemedied: boolean
 }
@@ -93,7 +94,7 @@ function describe(examination: Examination, repairs: readonly Repair[], view: Vi
     ...(selected === undefined || selected.remedy === '' ? [] : [`-> ${selected.remedy}`]),
     ...mended,
     '',
-    ...(health === null ? [] : [...healthLines(health), '']),
+    ...(health === null || health === 'STARTING' ? [] : [...healthLines(health), '']),
     ...lines,
     ...(lines.length === 0 ? [] : ['']),
     `${summaryOf(examination, health)} ${checks.length} checks: ${counts}.`,

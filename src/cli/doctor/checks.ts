@@ -12,6 +12,7 @@ import {
   type FileObservation,
   type Problem,
   isProblem,
+  isStarting,
 } from './observations.ts'
 import type { Choice, ChoiceWhy, OtherAgent } from './sources.ts'
 
@@ -123,11 +124,43 @@ function describeOther({ pid, user, socket }: OtherAgent): string {
   return `process ${pid} of ${user} ${typeof socket === 'string' ? UNKNOWN_SOCKET[socket] : `listens on ${socket.path}`}`
 }
 
-const UNKNOWN = 'no agent responds, and the ledger cannot be read'
-const isUnknown = ({ agent, database: { kind, readable }, inspected: { problem } }: Observations): boolean =>
-  isProblem(agent) && (kind === 'hidden' || (kind === 'file' && (!readable || problem !== null)))
+function noAnswerReason(agent: Problem): string {
+  return isStarting(agent) ? 'the agent starts' : 'no agent responds'
+}
+
+/** Why the ledger has not been read; null: it has, or there is none. */
+function unreadReason({ agent, database: { kind, readable }, inspected: { problem } }: Observations): string | null {
+  if (isStarting(agent)) return 'the agent is checking the ledger'
+  const isUnread = kind === 'hidden' || (kind === 'file' && (!readable || problem !== null))
+  return isUnread ? 'the ledger cannot be read' : null
+}
+
+/** Why neither the agent nor the ledger says how the device is; null: one of them does. */
+function unknownReason(observations: Observations): string | null {
+  const unread = unreadReason(observations)
+  if (unread === null || !isProblem(observations.agent)) return null
+  return isStarting(observations.agent) ? unread : `no agent responds, and ${unread}`
+}
 
 const NOT_ENROLLED = 'the device is not enrolled, so it has no cloud address yet'
+
+type Place = 'cloud' | 'broker'
+
+/** A check of the cloud or the broker, if doctor has looked at it. */
+function atPlace(place: Place, check: (endpoint: EndpointObservation, observations: Observations) => Finding) {
+  return (observations: Observations): Finding => {
+    if (place === 'broker' && !observations.settings.push.enabled) return skip('push.enabled is false')
+    const endpoint = observations[place]
+    return endpoint === null ? skip(notLookedReason(observations, place)) : check(endpoint, observations)
+  }
+}
+
+function notLookedReason(observations: Observations, place: Place): string {
+  const { identity } = observations.inspected
+  if (identity === null) return unreadReason(observations) ?? NOT_ENROLLED
+  if (place === 'broker' && identity.pushUrl === null) return 'the cloud has no broker'
+  return 'doctor makes no network requests (--no-network)'
+}
 
 /** By name: programs rely on the names, do not change them. */
 export const CHECKS: Readonly<Record<string, (observations: Observations) => Finding>> = {
@@ -210,7 +243,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     )
   },
   'agent-version': ({ agent, version }) => {
-    if (isProblem(agent)) return skip('no agent responds')
+    if (isProblem(agent)) return skip(noAnswerReason(agent))
     return agent.version === version
       ? ok(`agent and command have version ${version}`)
       : warn(
@@ -345,6 +378,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
             'If the agent uses another state directory, give doctor the same settings (TALLYGATE_AGENT_STATE_DIRECTORY). Otherwise restart the agent.',
           )
     }
+    if (isStarting(agent)) return skip('the agent is checking the ledger')
     if (problem?.code === 'LEDGER_UNREADABLE')
       return warn(problem.message, 'Run doctor as root or as the user of the agent.')
     if (problem !== null)
@@ -366,8 +400,9 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
       ? ok(describeFile(database))
       : fail(open.map(describeFile).join(', '), 'Run chmod 600 on these files, or run doctor --fix.')
   },
-  'hash-chain': ({ verification, database }) => {
+  'hash-chain': ({ verification, database, agent }) => {
     if (database.kind === 'none') return skip('there is no ledger yet')
+    if (isStarting(agent)) return skip('the agent is checking the ledger')
     if (isProblem(verification)) return warn(`not checked: ${verification.message}`, 'See the check "database".')
     const { findings, checked } = verification
     const [first] = findings
@@ -393,8 +428,9 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     const evidence = `last backup ${roughly(age)} ago: ${backup.file}${there}`
     return maxAge > 0 && age > maxAge ? warn(`${evidence}; backup.max_age is ${roughly(maxAge)}`, remedy) : ok(evidence)
   },
-  schema: ({ inspected: { schema, knownSchema } }) => {
-    if (schema === null) return skip('there is no readable ledger')
+  schema: (observations) => {
+    const { schema, knownSchema } = observations.inspected
+    if (schema === null) return skip(unreadReason(observations) ?? 'there is no ledger yet')
     if (schema > knownSchema)
       return fail(
         `schema ${schema} is newer than ${knownSchema}, the newest that this version supports`,
@@ -411,9 +447,12 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
       ? ok(sizeInWords(log.size))
       : warn(sizeInWords(log.size), 'Free disk space and restart the agent, or stop the agent and run doctor --fix.')
   },
-  'damaged-ledgers': ({ inspected: { salvages } }) => {
-    const [last] = salvages.slice(-1)
-    if (last === undefined) return ok('no damaged ledger was ever moved aside')
+  'damaged-ledgers': (observations) => {
+    const [last] = observations.inspected.salvages.slice(-1)
+    if (last === undefined) {
+      const unread = unreadReason(observations)
+      return unread === null ? ok('no damaged ledger was ever moved aside') : skip(unread)
+    }
     const lost = last.lostEntries === null ? 'an unknown number' : String(last.lostEntries)
     return warn(
       `${last.file} was moved aside (${last.why}); ${counted(last.salvagedEntries, 'entry', 'entries')} salvaged, ${lost} lost`,
@@ -423,7 +462,8 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
   enrollment: (observations) => {
     const { agent, inspected, settings, enrollmentToken, directory } = observations
     const { identity } = inspected
-    if (isUnknown(observations)) return skip(UNKNOWN)
+    const unknown = unknownReason(observations)
+    if (unknown !== null) return skip(unknown)
     const deviceId = isProblem(agent) ? identity?.deviceId : agent.deviceId
     if (deviceId !== null && deviceId !== undefined) return ok(`device ${deviceId}`)
     const { kind, mode, uid, path } = enrollmentToken
@@ -482,7 +522,8 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
   attachment: (observations) => {
     const { agent, inspected } = observations
     const { state } = inspected
-    if (isUnknown(observations)) return skip(UNKNOWN)
+    const unknown = unknownReason(observations)
+    if (unknown !== null) return skip(unknown)
     const epoch = isProblem(agent) ? Number(state?.['epoch'] ?? 0) : agent.epoch
     if (!isProblem(agent) && agent.suspension?.state === 'TERMINATED') {
       return ok(`epoch ${epoch}, ended with the service of the device`)
@@ -496,8 +537,9 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     }
     return epoch === 0 ? warn('never attached', 'Connect the device to the cloud.') : ok(`epoch ${epoch}`)
   },
-  rules: ({ inspected: { policies, identity }, now }) => {
-    if (identity === null) return skip(NOT_ENROLLED)
+  rules: (observations) => {
+    const { policies, identity } = observations.inspected
+    if (identity === null) return skip(unreadReason(observations) ?? NOT_ENROLLED)
     const missing = identity.instanceIds.filter((id) => !policies.some(({ instanceId }) => instanceId === id))
     if (missing.length > 0) return fail(`no rules for ${missing.join(', ')}`, 'Connect the device to the cloud.')
     for (const { revision, engine, oldestEngine, ...instance } of policies) {
@@ -509,9 +551,9 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     }
     const aged = policies.map(({ revision, issuedAt, usableForMs, confirmedAt, ...instance }) => {
       const from = confirmedAt > 0 ? confirmedAt : issuedAt
-      const until = from === null || usableForMs === null ? now : from + usableForMs
+      const until = from === null || usableForMs === null ? observations.now : from + usableForMs
       const says = `revision ${revision} of ${instanceInWords(instance)}`
-      return { leftMs: until - now, usableForMs: usableForMs ?? 0, says }
+      return { leftMs: until - observations.now, usableForMs: usableForMs ?? 0, says }
     })
     const worst = aged.toSorted((a, b) => a.leftMs - b.leftMs)[0]
     if (worst === undefined) return skip('the device serves no instance')
@@ -522,7 +564,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
       : ok(evidence)
   },
   'newest-rules': ({ agent }) => {
-    if (isProblem(agent)) return skip('no agent responds')
+    if (isProblem(agent)) return skip(noAnswerReason(agent))
     const behind = agent.policies.filter(({ applied, newest }) => newest > applied)
     if (behind.length === 0) return ok('all rules are up to date')
     const says = behind
@@ -533,15 +575,17 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     return warn(says, 'tallygate status shows the reason. The current rules stay in force until then.')
   },
   grants: ({ agent }) => {
-    if (isProblem(agent)) return skip('no agent responds')
+    if (isProblem(agent)) return skip(noAnswerReason(agent))
     if (agent.grant === null) return warn('the device has no grant', 'Connect the device to the cloud.')
     if (agent.grant.remainingMs === 0)
       return fail('the grant has expired', 'Connect the device to the cloud: it grants no requests until then.')
     return tokensLeft(agent)
   },
-  backlog: ({ agent, inspected: { state } }) => {
+  backlog: (observations) => {
+    const { agent, inspected } = observations
+    const { state } = inspected
     const recorded = state?.['backlog'] ?? null
-    if (isProblem(agent) && recorded === null) return skip('the ledger cannot be read')
+    if (isProblem(agent) && recorded === null) return skip(unreadReason(observations) ?? 'there is no ledger yet')
     const backlog = isProblem(agent) ? Number(recorded) : agent.backlog
     if (!isProblem(agent) && agent.connected && backlog > 10_000) {
       return warn(
@@ -554,7 +598,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     return ok(`${more}${counted(backlog, 'entry is', 'entries are')} not in the cloud yet`)
   },
   conditions: ({ agent }) => {
-    if (isProblem(agent)) return skip('no agent responds')
+    if (isProblem(agent)) return skip(noAnswerReason(agent))
     if (agent.conditions.length === 0) return ok('the agent reports no problems')
     const says = agent.conditions.map(({ subject, code, message }) => `${subject}: ${code}: ${message}`).join('; ')
     const isGrave = agent.conditions.some(({ subject }) => subject === 'ledger')
@@ -565,7 +609,8 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
   },
   clock: (observations) => {
     const { agent, now, signIn } = observations
-    if (isUnknown(observations)) return skip(UNKNOWN)
+    const unknown = unknownReason(observations)
+    if (unknown !== null) return skip(unknown)
     if (!isProblem(agent) && agent.clock.latest !== null) {
       const off = now < agent.clock.earliest ? agent.clock.earliest - now : Math.max(0, now - agent.clock.latest)
       const evidence = `the wall clock is ${roughly(off)} off the time signed by the cloud`
@@ -585,11 +630,12 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
           `the data of the time zone ${name} is missing`,
           'Set TZ to an existing zone, or install tzdata: times are shown in UTC until then.',
         ),
-  'cloud-name': ({ cloud }) => nameOf(cloud, 'fail'),
-  'cloud-reachable': ({ cloud }) =>
+  'cloud-name': atPlace('cloud', (cloud) => nameOf(cloud, 'fail')),
+  'cloud-reachable': atPlace('cloud', (cloud) =>
     reachable(cloud, 'Check cable, route and firewall. The device keeps deciding requests within its grants.'),
-  'cloud-certificate': ({ cloud }) => certificateOf(cloud, 'fail'),
-  'cloud-certificate-expiry': ({ cloud, now }) => expiryOf(cloud, now),
+  ),
+  'cloud-certificate': atPlace('cloud', (cloud) => certificateOf(cloud, 'fail')),
+  'cloud-certificate-expiry': atPlace('cloud', (cloud, { now }) => expiryOf(cloud, now)),
   'sign-in': ({ signIn, version }) => {
     if (signIn === null) return skip('no key, enrollment or connection to test with')
     if (isProblem(signIn)) {
@@ -606,16 +652,11 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     const answer = `the cloud responds ${status} ${code ?? ''}`.trimEnd()
     return fail(words === null ? answer : `${answer}: ${words}`, signInRemedy(code))
   },
-  'broker-name': ({ broker, settings }) =>
-    settings.push.enabled ? nameOf(broker, 'warn') : skip('push.enabled is false'),
-  'broker-reachable': ({ broker, settings }) => {
-    if (!settings.push.enabled) return skip('push.enabled is false')
-    return reachable(
-      broker,
-      'Check address and firewall. Without the broker, the device finds changes at its next sync.',
-    )
-  },
-  'broker-certificate': ({ broker }) => certificateOf(broker, 'warn'),
+  'broker-name': atPlace('broker', (broker) => nameOf(broker, 'warn')),
+  'broker-reachable': atPlace('broker', (broker) =>
+    reachable(broker, 'Check address and firewall. Without the broker, the device finds changes at its next sync.'),
+  ),
+  'broker-certificate': atPlace('broker', (broker) => certificateOf(broker, 'warn')),
   memory: ({ memory: { available, total, limit, used } }) => {
     if (limit !== null && limit < MEMORY_MIN) {
       return warn(`the limit is ${sizeInWords(limit)}`, `Raise MemoryMax to ${sizeInWords(MEMORY_MIN)} or more.`)
@@ -646,8 +687,7 @@ function tokensLeft({ accounts, grant }: AgentStatus): Finding {
     : ok(`${formatMicro(left)} tokens are left ${within}`)
 }
 
-function nameOf(endpoint: EndpointObservation | null, level: 'warn' | 'fail'): Finding {
-  if (endpoint === null) return skip(NOT_ENROLLED)
+function nameOf(endpoint: EndpointObservation, level: 'warn' | 'fail'): Finding {
   const { host, addresses, proxy } = endpoint
   if (proxy !== null) return ok(`the proxy ${proxy} resolves ${host}`)
   if (!isProblem(addresses)) return ok(`${host} resolves to ${addresses.slice(0, 4).join(', ')}`)
@@ -655,8 +695,7 @@ function nameOf(endpoint: EndpointObservation | null, level: 'warn' | 'fail'): F
   return { level, evidence: `${host}: ${addresses.message}`, remedy }
 }
 
-function reachable(endpoint: EndpointObservation | null, remedy: string): Finding {
-  if (endpoint === null) return skip(NOT_ENROLLED)
+function reachable(endpoint: EndpointObservation, remedy: string): Finding {
   const { host, port, connected, proxy } = endpoint
   const way = proxy === null ? '' : ` through the proxy ${proxy}`
   if (!isProblem(connected)) return ok(`${host}:${port} responds${way} in ${connected} ms`)
@@ -665,8 +704,7 @@ function reachable(endpoint: EndpointObservation | null, remedy: string): Findin
   return warn(`${host}:${port}${way}: ${connected.message}`, advice)
 }
 
-function certificateOf(endpoint: EndpointObservation | null, level: 'warn' | 'fail'): Finding {
-  if (endpoint === null) return skip(NOT_ENROLLED)
+function certificateOf(endpoint: EndpointObservation, level: 'warn' | 'fail'): Finding {
   if (!endpoint.secure) {
     const isLocal = /^(localhost|127\.|\[?::1)/.test(endpoint.host)
     const evidence = `${endpoint.url} is not encrypted`
@@ -682,9 +720,9 @@ function certificateOf(endpoint: EndpointObservation | null, level: 'warn' | 'fa
   return { level, evidence: `${evidence}: ${certificate.distrust}`, remedy }
 }
 
-function expiryOf(endpoint: EndpointObservation | null, now: number): Finding {
-  const validTo = endpoint?.certificate?.validTo ?? null
-  if (validTo === null) return skip(endpoint === null ? NOT_ENROLLED : 'there is no certificate')
+function expiryOf(endpoint: EndpointObservation, now: number): Finding {
+  const validTo = endpoint.certificate?.validTo ?? null
+  if (validTo === null) return skip('there is no certificate')
   const left = validTo - now
   const until = new Date(validTo).toISOString()
   if (left <= 0) return fail(`expired at ${until}`, 'Renew the certificate, or set the clock of the device.')

@@ -8,7 +8,7 @@ import { parse as parseToml } from 'smol-toml'
 import { createExchange, EXCHANGE_DEFAULTS } from '../../agent/platform/http/exchange.ts'
 import { proxyOf } from '../../agent/platform/http/proxy-settings.ts'
 import { keyFilesOf, openKeyFiles } from '../../agent/platform/key-file/key-file.ts'
-import { inspectDatabase } from '../../agent/platform/sqlite/inspect-database.ts'
+import { type InspectedDatabase, inspectDatabase, notInspected } from '../../agent/platform/sqlite/inspect-database.ts'
 import { readLedger } from '../../agent/platform/sqlite/read-ledger.ts'
 import type { DeviceKeys } from '../../agent/keys/device-key.ts'
 import { DeviceTokens } from '../../agent/keys/device-token.ts'
@@ -37,6 +37,7 @@ import {
   type FileSystemObservation,
   type Problem,
   isProblem,
+  isStarting,
 } from './observations.ts'
 import { AGENT_TIMEOUT_MS, agentClient } from '../local-agent.ts'
 import { fileText } from '../../platform/file-text.ts'
@@ -53,10 +54,10 @@ export async function gather(
   const { directory } = settings.state
   const databasePath = join(directory, 'journal.db')
   const socketPath = named ?? settings.socket.path
-  const [inspected, isListened, agent, fileSystem, reserveFileSystem] = await Promise.all([
-    inspectDatabase(databasePath),
-    listens(socketPath),
-    askAgent(socketPath, io),
+  const agent = await askAgent(socketPath, io)
+  const [inspected, isListened, fileSystem, reserveFileSystem] = await Promise.all([
+    inspectUnlessStarting(databasePath, agent),
+    isStarting(agent) || listens(socketPath),
     fileSystemOf(directory),
     settings.durability === 'write-behind' ? fileSystemOf(settings.writeBehind.directory) : null,
   ])
@@ -109,6 +110,11 @@ export async function gather(
     broker,
     signIn: isReached ? await signIn(io, inspected, keys, outgoing) : null,
   }
+}
+
+/** A copy, and its check, would take the disk from an agent that is checking the same ledger, and find nothing else. */
+async function inspectUnlessStarting(path: string, agent: Observations['agent']): Promise<InspectedDatabase> {
+  return isStarting(agent) ? notInspected(agent) : inspectDatabase(path)
 }
 
 function configurationOf(

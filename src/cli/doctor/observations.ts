@@ -122,3 +122,8 @@ export interface Observations {
 export function isProblem(value: unknown): value is Problem {
   return typeof value === 'object' && value !== null && 'code' in value && 'message' in value
 }
+
+/** Whether the agent is checking its ledger before it serves requests. */
+export function isStarting(agent: Observations['agent']): agent is Problem & { readonly code: 'AGENT_STARTING' } {
+  return isProblem(agent) && agent.code === 'AGENT_STARTING'
+}

@@ -35,15 +35,19 @@ export interface InspectedDatabase {
 }
 
 export async function inspectDatabase(path: string): Promise<InspectedDatabase> {
-  const knownSchema = migrationNames().length
-  const nothing = { quickCheck: null, schema: null, knownSchema, tables: null, identity: null, state: null }
   try {
     await requireDiskSpace(path)
-    return await withConsistentSnapshot(path, async (copy) => inspect(copy, knownSchema))
+    return await withConsistentSnapshot(path, async (copy) => inspect(copy))
   } catch (error) {
     const code = error instanceof CodedError ? error.code : 'DATABASE_CORRUPT'
-    return { ...nothing, problem: { code, message: messageOf(error) }, policies: [], salvages: [] }
+    return notInspected({ code, message: messageOf(error) })
   }
+}
+
+/** Of a database that is not read, for this reason. */
+export function notInspected(problem: InspectedDatabase['problem']): InspectedDatabase {
+  const nothing = { quickCheck: null, schema: null, tables: null, identity: null, state: null }
+  return { ...nothing, knownSchema: migrationNames().length, problem, policies: [], salvages: [] }
 }
 
 /** The copy must not fill the device's disk. */
@@ -68,7 +72,7 @@ const STATE = `SELECT *, last_entry - acked_entry
   + (SELECT coalesce(sum(last_entry - acked_entry), 0) FROM undelivered_ranges) AS backlog,
   (SELECT count(*) FROM account WHERE reserved > used) AS open_reservations FROM state`
 
-function inspect(copy: string, knownSchema: number): InspectedDatabase {
+function inspect(copy: string): InspectedDatabase {
   const database = new Database(copy)
   try {
     database.pragma('trusted_schema = OFF')
@@ -84,7 +88,7 @@ function inspect(copy: string, knownSchema: number): InspectedDatabase {
       problem: id === APPLICATION_ID ? null : { code: 'DATABASE_CORRUPT', message: foreign },
       quickCheck,
       schema,
-      knownSchema,
+      knownSchema: migrationNames().length,
       tables: orNull(() =>
         database.prepare('SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name').pluck().all().join(';\n'),
       ),
