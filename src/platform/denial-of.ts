@@ -66,15 +66,28 @@ export function absenceOf(path: string): string | null {
   }
 }
 
+interface Denial {
+  /** The end of a sentence. */
+  readonly reason: string
+  readonly remedy: string
+}
+
 /** Why this user cannot use a database file; null: for another reason. SQLite reports an I/O error or a missing file. */
-export function denialOf(path: string): string | null {
-  if (isReadOnly(dirname(path))) return 'the file system is read-only'
+export function denialOf(path: string): Denial | null {
+  if (isReadOnly(dirname(path))) {
+    const remedy = 'Mount it for writing. If the kernel made it read-only (`dmesg`), check the disk first.'
+    return { reason: 'the file system is read-only', remedy }
+  }
   const immutable = immutableAt(path)
-  if (immutable !== null) return `${immutable} is immutable; run chattr -i on it`
+  if (immutable !== null) return { reason: `${immutable} is immutable`, remedy: `Run \`chattr -i ${immutable}\`.` }
   const first = existsSync(path) ? path : dirname(path)
-  if (!isAllowed(first)) return `the user with the id ${process.geteuid?.() ?? 0} may not read and write ${first}`
+  if (!isAllowed(first)) {
+    const remedy = 'Run the program as the user who owns it, or give it to the user of the service (`chown`).'
+    return { reason: `the user with the id ${process.geteuid?.() ?? 0} may not read and write ${first}`, remedy }
+  }
   const appendOnly = appendOnlyAt(path)
-  return appendOnly === null ? null : `${appendOnly} is append-only; run chattr -a on it`
+  if (appendOnly === null) return null
+  return { reason: `${appendOnly} is append-only`, remedy: `Run \`chattr -a ${appendOnly}\`.` }
 }
 
 function isAllowed(path: string): boolean {

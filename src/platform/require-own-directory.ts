@@ -7,7 +7,8 @@ export function requireOwnDirectory(directory: string): void {
   if (uid === 0) return
   throw new CodedError(
     'STATE_UNWRITABLE',
-    `${directory} belongs to the user with the id ${uid}, who could not use files that root makes there. Start the service as this user (sudo -u '#${uid}').`,
+    `${directory} belongs to the user with the id ${uid}, who could not use files that root makes there.`,
+    { details: { remedy: `Start the service as this user (sudo -u '#${uid}').` } },
   )
 }
 

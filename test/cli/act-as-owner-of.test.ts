@@ -216,7 +216,10 @@ describe.skipIf(process.getuid?.() !== 0)('root', () => {
     const directory = temporaryDirectory()
     give(directory)
     const { code, err } = await tallygate([service, ...flagsOf(directory)], { stop: () => AbortSignal.abort() })
-    expect(err).toMatch(/^tallygate: STATE_UNWRITABLE: .* Start the service as this user \(sudo -u '#65534'\)\./)
+    // The remedies for other reasons are left out.
+    expect(err).toMatch(
+      /^tallygate: STATE_UNWRITABLE: .* makes there\. Start the service as this user \(sudo -u '#65534'\)\.\n$/,
+    )
     expect(code).toBe(73)
     expect(readdirSync(directory)).toEqual([])
   })

@@ -21,7 +21,7 @@ test.skipIf(process.getuid?.() !== 0)('a database is named that this user may no
   writeFileSync(path, '', { mode: 0o600 })
   writeFileSync(readable, '')
   chmodSync(readable, 0o666)
-  const script = `import(process.argv[1]).then((tried) => console.log(JSON.stringify(process.argv.slice(2).map(tried.denialOf))))`
+  const script = `import(process.argv[1]).then((tried) => console.log(JSON.stringify(process.argv.slice(2).map((path) => tried.denialOf(path)?.reason ?? null))))`
   const args = ['-e', script, join(directory, 'tried.ts'), path, readable, none]
   const told = execFileSync(process.execPath, args, { uid: USER, cwd: directory, encoding: 'utf8' })
   const denial = (at: string) => `the user with the id ${USER} may not read and write ${at}`
@@ -37,7 +37,7 @@ test.skipIf(process.getuid?.() !== 0)(
     copyFileSync(new URL('../../src/platform/denial-of.ts', import.meta.url), copy)
     writeFileSync(path, '', { mode: 0o600 })
     chownSync(path, USER, USER)
-    const script = 'import(process.argv[1]).then((tried) => console.log(tried.denialOf(process.argv[2])))'
+    const script = 'import(process.argv[1]).then((tried) => console.log(tried.denialOf(process.argv[2]).reason))'
     const without = ['--bounding-set', '-fowner,-dac_override,-dac_read_search']
     const { error, stdout } = spawnSync('setpriv', [...without, process.execPath, '-e', script, copy, path], {
       encoding: 'utf8',
@@ -94,7 +94,8 @@ test.for([
   }
   const changedAt = () => statSync(place, { bigint: true }).ctimeNs
   const before = changedAt()
-  expect(denialOf(path)).toBe(`${place} is ${what}; run chattr -${attribute} on it`)
+  const remedy = `Run \`chattr -${attribute} ${place}\`.`
+  expect(denialOf(path)).toEqual({ reason: `${place} is ${what}`, remedy })
   expect(changedAt()).toBe(before)
   allow()
   const allowedAt = changedAt()

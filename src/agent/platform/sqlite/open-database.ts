@@ -164,8 +164,6 @@ export function refusalOf(error: unknown, path: string): unknown {
   const failure = denial === null ? databaseFailure(error, path) : null
   // An error of the file system is no sign of a damaged file.
   if (failure !== null || (denial === null && !UNWRITABLE.test(code) && syscall === undefined)) return failure ?? error
-  return new CodedError('STATE_UNWRITABLE', `${path}: ${denial ?? messageOf(error)}`, {
-    cause: error,
-    details: { path },
-  })
+  const details = denial === null ? { path } : { path, remedy: denial.remedy }
+  return new CodedError('STATE_UNWRITABLE', `${path}: ${denial?.reason ?? messageOf(error)}`, { cause: error, details })
 }

@@ -157,7 +157,10 @@ export function coded(error: unknown, path: string): unknown {
     return new CodedError('OVERLOADED', `${path} is locked by another process.`, { cause: error })
   }
   const denial = denialOf(path)
-  if (denial !== null) return new CodedError('STATE_UNWRITABLE', `${path}: ${denial}`, { cause: error })
+  if (denial !== null) {
+    const { reason, remedy } = denial
+    return new CodedError('STATE_UNWRITABLE', `${path}: ${reason}`, { cause: error, details: { remedy } })
+  }
   if (code.startsWith('SQLITE_IOERR')) {
     return new CodedError('DISK_FAILED', `${path}: ${error.message}`, { cause: error })
   }
