@@ -172,9 +172,28 @@ export function examine(
   log.warn({ code: 'CERTIFICATE_NOT_VALID', file: tls.certificateFile, reason }, `the certificate ${reason}`)
 }
 
+const ALL_NETWORKS = ['0.0.0.0', '::']
+
+/** Warns of addresses that devices get from this cloud, and cannot use. */
+export function examineAddresses({ http, push }: CloudSettings, log: Pick<Logger, 'warn'>): void {
+  const warn = (setting: string, text: string): void => log.warn({ setting }, `${text}: set ${setting}`)
+  const isOpen = !isLoopback(http.publicUrl === null ? http.host : hostOf(new URL(http.publicUrl)))
+  if (http.publicUrl === null && ALL_NETWORKS.includes(http.host)) {
+    warn('http.public_url', `enrollment tokens name the address ${http.host}, which devices cannot use`)
+  }
+  if (push.broker !== 'embedded' || push.publicUrl !== null) return
+  const isWithin = ALL_NETWORKS.includes(push.host) || isLoopback(push.host)
+  if (isOpen && isWithin) {
+    warn(
+      'push.public_url',
+      `devices on other machines get ${push.host} as the address of the broker, and cannot use it`,
+    )
+  }
+}
+
 /** Names and addresses by which clients reach the certificate of this cloud, as far as the settings say. */
 function hostsOf(http: CloudSettings['http'], push: CloudSettings['push']): readonly string[] {
-  const own = ['0.0.0.0', '::'].includes(http.host) ? [] : [http.host]
+  const own = ALL_NETWORKS.includes(http.host) ? [] : [http.host]
   const named = [http.publicUrl, push.broker === 'embedded' ? push.publicUrl : null]
     .filter((url) => url !== null)
     .map((url) => new URL(url))

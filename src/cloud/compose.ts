@@ -17,6 +17,7 @@ import {
   type Certificate,
   archiveTerms,
   examine,
+  examineAddresses,
   metricsPlace,
   requireConsistent,
   signInIssuer,
@@ -127,6 +128,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const metrics = settings.cells === null ? cells[0].metrics : nodeMetrics(node.metricsDeps)
   const tls = readTls(settings.tls)
   if (tls !== null) examine(tls, settings, log, now())
+  examineAddresses(settings, log)
   const server = openServer({ settings, log, newId, tls, metrics, onWrongAnswer: overrides.onWrongAnswer })
   const { http } = server
   limit.onOver(openConnections(http.server))
@@ -518,7 +520,7 @@ function runCellWatch(
 }
 
 function servesConsole({ console, host }: CloudSettings['http']): boolean {
-  return console === 'on' || (console === 'loopback' && isLoopback(host === '::1' ? '[::1]' : host))
+  return console === 'on' || (console === 'loopback' && isLoopback(host))
 }
 
 /** Encrypts the codes of sign-ins to the console: the same on all nodes, which share the signing key. */

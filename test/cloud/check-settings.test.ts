@@ -1,10 +1,11 @@
 import { expect, it } from 'vitest'
-import { requireConsistent } from '../../src/cloud/check-settings.ts'
-import { cloudOptions } from '../../src/cloud/settings.ts'
+import { examineAddresses, requireConsistent } from '../../src/cloud/check-settings.ts'
+import { type CloudSettings, cloudOptions } from '../../src/cloud/settings.ts'
 import { loadSettings } from '../../src/settings/load.ts'
 
-const check = (flags: Readonly<Record<string, string>>): void =>
-  requireConsistent(loadSettings(cloudOptions, { file: null, env: {}, flags, readText: () => 'secret' }))
+const settingsOf = (flags: Readonly<Record<string, string>>): CloudSettings =>
+  loadSettings(cloudOptions, { file: null, env: {}, flags, readText: () => 'secret' })
+const check = (flags: Readonly<Record<string, string>>): void => requireConsistent(settingsOf(flags))
 
 const SIGN_IN = { 'oidc-issuer': 'https://login.example', 'oidc-client-id': 'a' }
 const ACCESS = { 'oidc-access': '[{"value":"a","roles":["read"]}]' }
@@ -49,4 +50,25 @@ it.each([
 ])('refuses %o, and says what to change', (flags, message) => {
   expect(() => check(flags)).toThrow(expect.objectContaining({ code: 'CONFIG_INVALID' }))
   expect(() => check(flags)).toThrow(message)
+})
+
+it.each([
+  [{}, []],
+  [{ 'http-host': '192.0.2.7', 'push-host': '192.0.2.7' }, []],
+  [{ 'http-host': '::1' }, []],
+  [{ 'http-public-url': 'http://localhost:8080' }, []],
+  [{ 'http-host': '0.0.0.0', 'push-broker': 'off' }, ['http.public_url']],
+  [{ 'http-host': '0.0.0.0', 'push-host': '::' }, ['http.public_url', 'push.public_url']],
+  [{ 'http-public-url': 'https://cloud.example' }, ['push.public_url']],
+  [{ 'http-public-url': 'https://cloud.example', 'push-public-url': 'wss://cloud.example/push' }, []],
+  [{ 'http-public-url': 'https://cloud.example', 'push-broker': 'external', 'push-url': 'mqtts://b.example' }, []],
+])('of %j, warns of the addresses %j, which devices cannot use', (flags: Readonly<Record<string, string>>, named) => {
+  const warned: string[] = []
+  examineAddresses(settingsOf(flags), {
+    warn: ({ setting }: { readonly setting: string }, text: string) => {
+      expect(text).toMatch(/, (which devices cannot use|and cannot use it): set /)
+      warned.push(setting)
+    },
+  } as never)
+  expect(warned).toEqual(named)
 })
