@@ -43,7 +43,7 @@ export function consumptionLimitOperations(store: Store): readonly Operation[] {
       id: 'putconsumptionlimit',
       role: 'rules',
       summary: 'Set the consumption limit of a line item',
-      description: 'Counts start at zero when a limit is set.',
+      description: 'Counts start at zero, unless only the amount changes.',
       example: { limit: 100, frequency: 'MONTHLY', nextReset: 1_772_323_200_000 },
       answers: { 200: { description: 'The limit in force.', body: consumptionLimit } },
       method: 'PUT',
