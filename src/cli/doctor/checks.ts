@@ -239,7 +239,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     return fail(
       `${agent.message} Process ${silent.join(', ')} runs but does not respond.`,
       // The socket unit creates the file of the socket.
-      'Restart it: systemctl restart tallygate-agent.socket tallygate-agent.',
+      'If it has just started, run doctor again in a minute. Otherwise restart it: systemctl restart tallygate-agent.socket tallygate-agent.',
     )
   },
   'agent-version': ({ agent, version }) => {
