@@ -1,7 +1,7 @@
 /** The forms for the consumption limit of a line item: one sets it, the other one removes it. */
 import { type Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
-import { decimal, formatMicro, toMicro } from '../../core/pricing/amount.ts'
+import { formatMicro } from '../../core/pricing/amount.ts'
 import { LIMIT_FREQUENCIES, consumptionLimitBody, endOfPeriod } from '../../protocol/service/consumption-limits.ts'
 import type { LineItemPlace } from '../service-api/show-line-items.ts'
 import {
@@ -27,10 +27,7 @@ export const LIMIT_EDIT: Edit = {
     const parsed = consumptionLimitBody.safeParse(limitOf(fields, current, now))
     if (!parsed.success)
       return [refusalOf(parsed.error, ([field]) => (field === undefined ? undefined : String(field)))]
-    const { data } = parsed
-    if (data.limit !== toMicro(decimal(fields['limit']?.trim() ?? '')))
-      return [{ field: 'limit', text: `has too many digits. The nearest amount is ${formatMicro(data.limit)}` }]
-    await setConsumptionLimit(store, place, data, now)
+    await setConsumptionLimit(store, place, parsed.data, now)
     return []
   },
   refused: async (view, fields, problems) =>

@@ -2,7 +2,7 @@
 import type { z } from 'zod'
 import { type Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
-import { parseDecimal } from '../../core/pricing/amount.ts'
+import { formatDecimal, parseDecimal } from '../../core/pricing/amount.ts'
 import { CodedError, firstIssue } from '../../protocol/errors.ts'
 import { type RuleDeps, hasBumped, ofRevision } from '../policy/bump-policy-revision.ts'
 import { claimOf } from '../service-api/idempotency-key.ts'
@@ -172,11 +172,19 @@ export function fieldText(fields: Fields, name: string): string | undefined {
   return value === '' ? undefined : value
 }
 
-/** NaN if it is not a number, which the schemas refuse. */
+/** NaN if it is not a number, which the schemas refuse. @throws CodedError BAD_REQUEST if the number would be rounded */
 export function numberOf(fields: Fields, name: string): number | undefined {
   const text = fieldText(fields, name)
   if (text === undefined) return undefined
-  return parseDecimal(text) === undefined ? Number.NaN : Number(text)
+  const [given, nearest] = [parseDecimal(text), parseDecimal(Number(text))]
+  if (given === undefined || nearest === undefined) return Number.NaN
+  // Such an integer exceeds every amount of tokens: the schemas refuse it, or reduce it to the largest amount.
+  const isBeyond = given.scale === 0 && !Number.isSafeInteger(Number(text))
+  if (!isBeyond && formatDecimal(given) !== formatDecimal(nearest)) {
+    const problem = `has too many digits. The nearest number is ${formatDecimal(nearest)}`
+    throw new CodedError('BAD_REQUEST', `body.${name}: ${problem}`)
+  }
+  return Number(text)
 }
 
 /** Of an input of the type datetime-local, in UTC; NaN if it is no time. */
@@ -208,7 +216,7 @@ const NOT_CONFIRMED =
 export function problemOf(error: unknown): Problem {
   if (error instanceof CodedError && error.code === 'OUTCOME_UNKNOWN') return { field: null, text: NOT_CONFIRMED }
   if (error instanceof CodedError && ['BAD_REQUEST', 'CONFLICT', 'RULES_CHANGED'].includes(error.code)) {
-    const [, field = null, text] = /^body\.(\w+): (.*)$/s.exec(error.message) ?? []
+    const [, field = null, text] = /^body\.([\w.]+): (.*)$/s.exec(error.message) ?? []
     return { field, text: text ?? `${error.message} (${error.code})` }
   }
   throw error

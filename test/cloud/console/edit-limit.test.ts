@@ -101,7 +101,7 @@ it('is not saved with a problem, which the page shows at its field with what was
     [{ limit: 'many' }, '>Tokens per requester: must be a number<'],
     [{ limit: '0.0000001' }, '>Tokens per requester: is above 0 and below 0.000001 tokens, the smallest amount<'],
     [{ limit: '9999999999999' }, '>Tokens per requester: must be at most 9223372036854.775807 tokens<'],
-    [{ limit: '12345678901.234567' }, '>Tokens per requester: has too many digits. The nearest amount is '],
+    [{ limit: '12345678901.234567' }, '>Tokens per requester: has too many digits. The nearest number is '],
     [{ frequency: 'HOURLY' }, '>Resets: '],
     [{ nextReset: 'soon' }, '>Next reset, UTC, can be empty: '],
     [{ nextReset: '2020-01-01T00:00' }, '>Next reset, UTC, can be empty: must be in the future<'],

@@ -28,6 +28,16 @@ it('is unchanged when its form is sent as it is', async () => {
   }
 })
 
+it('is unchanged when its form is sent as it is, also with quantities above the largest amount', async () => {
+  for (const quantity of [2 ** 53 + 2, 2 ** 60, 2 ** 63]) {
+    await twin.lineItem(scene.instanceId, { activationId: 'PRINT-2026', quantity })
+    const before = await shown('PRINT-2026')
+    const form = await browser.form('/line-items/edit?lineItem=PRINT-2026')
+    expect([quantity, (await browser.send('/line-items/edit', form)).status]).toEqual([quantity, 303])
+    expect(await shown('PRINT-2026')).toEqual(before)
+  }
+})
+
 it('gets another quantity and end, as the administrator', async () => {
   const form = await browser.form('/line-items/edit?lineItem=PRINT-2026')
   await browser.send('/line-items/edit', { ...form, quantity: '7000', end: '2027-01-01T00:00' })

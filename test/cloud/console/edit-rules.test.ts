@@ -57,6 +57,10 @@ describe('the actions of a line item', () => {
     const form = await formOf(ACTIONS)
     for (const [change, problem] of [
       [{ 'allocation.0': '-1' }, '>Allocation of action 1: '],
+      [
+        { 'allocation.0': '12345678901.234567' },
+        '>Allocation of action 1: has too many digits. The nearest number is 12345678901.234568<',
+      ],
       [{ 'allocation.0': '' }, 'needs an allocation (BAD_REQUEST)'],
       [{ 'condition.0': '' }, 'at most one action can have no condition (BAD_REQUEST)'],
       [{ 'effect.2': 'PERHAPS' }, '>Effect of action 3: '],
@@ -207,6 +211,10 @@ describe('a rate table', () => {
       [{ version: '1' }, '(CONFLICT)'],
       [{ effectiveFrom: 'soon' }, '>Effective from, UTC: '],
       [{ 'rate.0': '-1' }, '>Rate of row 1: '],
+      [
+        { 'rate.0': '0.12345678901234567891' },
+        '>Rate of row 1: has too many digits. The nearest number is 0.12345678901234568<',
+      ],
       [{ 'rate.0': '', 'formula.0': '1+' }, '>Formula of row 1: '],
       [{ 'item.0': '', 'rate.0': '', 'item.1': '', 'rate.1': '' }, '>Item of row 1: must not be empty'],
       [{ 'item.1': 'Laser cut' }, '>The form must not contain the same name and version twice.'],
