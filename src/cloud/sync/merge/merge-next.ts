@@ -23,7 +23,7 @@ import {
 } from '../grants/give-grant.ts'
 import { type Grantable, grantableAt } from '../grants/grants.ts'
 import { LIMITED_AGAIN_MAX } from '../../devices/limits.ts'
-import { type AccountMove, type MovedPools, movePools } from '../../accounts/move-pools.ts'
+import type { AccountMove, MovedPools } from '../../accounts/move-pools.ts'
 import type { OpenedSegment } from '../open-segment.ts'
 import {
   type Device,
@@ -34,7 +34,7 @@ import {
 } from '../../storage/device-records.ts'
 import { reject, rejectOverspent } from './reject.ts'
 import { saveAccounts } from '../grants/write-settlement.ts'
-import { type RulesInForce, openListedPools, overspendCapOf } from '../../policy/rules-in-force.ts'
+import { type RulesInForce, overspendCapOf } from '../../policy/rules-in-force.ts'
 import { recallsFrom } from '../grants/rebalance.ts'
 import { mergeUndelivered } from './merge-undelivered.ts'
 import {
@@ -46,7 +46,7 @@ import {
   signAnswer,
 } from '../merge-context.ts'
 import { reportedOf } from './unbilled.ts'
-import { movesOf, requirePlausible, splitEntries, unknownAccount, writeMerge } from './write-merge.ts'
+import { type ImpossibleMove, moveListedPools, movesOf, splitEntries, writeMerge } from './write-merge.ts'
 
 /** @param mayGrant the epoch is current: it can earn grants and return tokens */
 export async function mergeNext(context: MergeContext, mayGrant: boolean): Promise<MergeResult> {
@@ -124,29 +124,19 @@ interface Billed {
   readonly toReport: readonly AccountId[]
 }
 
-interface NotBilled {
-  readonly problem: string
-  readonly details: Readonly<Record<string, unknown>>
-}
-
 /** Moves the pools by the changed counters, and writes the usage. The accounts and pools are saved later. */
 async function bill(
   context: MergeUnderRules,
   { known, limited, requested }: MergeInputs,
   changes: readonly AccountChange[],
-): Promise<Billed | NotBilled> {
-  const { tx, epoch, segment, rules } = context
-  const news = segment.entries.filter(({ n }) => n > epoch.lastEntry)
-  const split = await splitEntries(context, epoch, news)
+): Promise<Billed | ImpossibleMove> {
+  const { epoch, segment } = context
+  const fresh = segment.entries.filter(({ n }) => n > epoch.lastEntry)
+  const split = await splitEntries(context, epoch, fresh)
   const moves = movesOf(epoch, known, changes, split)
   const toReport = accountsToReport(moves, limited)
-  const ofMoves = moves.map((move) => move.after.account)
-  const before = await openListedPools(tx, rules, [...ofMoves, ...requested, ...toReport], epoch)
-  const unknown = unknownAccount(epoch, moves, before)
-  if (unknown !== undefined) return { problem: 'ACCOUNT_UNKNOWN', details: { account: unknown } }
-  const moved = movePools(before, moves)
-  if (moved === undefined) return { problem: 'AMOUNT_IMPLAUSIBLE', details: {} }
-  await requirePlausible(context, epoch, moved)
+  const moved = await moveListedPools(context, epoch, moves, [...requested, ...toReport])
+  if ('problem' in moved) return moved
   await writeMerge(context, epoch, split, moved)
   return { moved, toReport }
 }

@@ -19,13 +19,12 @@ import { fenced, newEpoch } from '../../devices/epochs.ts'
 import { billBranch } from './bill-branch.ts'
 import { fitOf } from './fit-of.ts'
 import { keepEvidence } from './keep-evidence.ts'
-import { movePools } from '../../accounts/move-pools.ts'
 import type { OpenedEntry, OpenedUndelivered } from '../open-segment.ts'
 import { type DeviceAccountRecord, type Epoch } from '../../storage/device-records.ts'
-import { openListedPools, overspendCapOf } from '../../policy/rules-in-force.ts'
+import { overspendCapOf } from '../../policy/rules-in-force.ts'
 import type { MergeUnderRules, Unbilled } from '../merge-context.ts'
 import { unbilledOf } from './unbilled.ts'
-import { movesOf, requirePlausible, splitEntries, unknownAccount, writeMerge } from './write-merge.ts'
+import { moveListedPools, movesOf, splitEntries, writeMerge } from './write-merge.ts'
 import { saveAccounts, saveMoves, writeCounted } from '../grants/write-settlement.ts'
 
 type Context = Pick<MergeUnderRules, 'tx' | 'device' | 'epoch' | 'segment' | 'now' | 'present' | 'rules'>
@@ -97,7 +96,7 @@ async function passLost(
   earlier: Epoch,
   { first, previousHash, counted }: OpenedUndelivered,
 ): Promise<Epoch | null> {
-  const { tx, device, now, rules } = context
+  const { tx, device, now } = context
   const isLost =
     earlier.grantsForgotten && !earlier.forked && earlier.status !== 'CLOSED' && first > earlier.lastEntry + 1
   if (counted === null || !isLost) return earlier
@@ -110,11 +109,8 @@ async function passLost(
   const changes = mergeReported(records, counters, termsOf(context, earlier, false))
   if ('problem' in changes) return null
   const moves = movesOf(earlier, records, changes, { all: [], ofBranch: [] })
-  const before = await openListedPools(tx, rules, accounts, earlier)
-  if (unknownAccount(earlier, moves, before) !== undefined) return null
-  const moved = movePools(before, moves)
-  if (moved === undefined) return null
-  await requirePlausible(context, earlier, moved)
+  const moved = await moveListedPools(context, earlier, moves)
+  if ('problem' in moved) return null
   await writeCounted({ tx, epoch: earlier, now }, moved)
   await saveMoves({ tx, epoch: earlier, now }, moved)
   const end = counted.isLast ? { lastEntry: first - 1, entryHead: previousHash } : {}
@@ -162,7 +158,7 @@ async function continueChain(
   sound: readonly OpenedEntry[],
   range: ReceivedSegment,
 ): Promise<boolean> {
-  const { tx, device, segment, rules } = context
+  const { tx, device, segment } = context
   const isAll = segment.undeliveredRange?.final === true && sound.length === segment.undeliveredRange.count
   const closes = isAll && earlier.status !== 'CLOSED' && lastOf(range) >= earlier.lastEntry
   if (range.entries.length === 0 && !closes) return true
@@ -175,16 +171,8 @@ async function continueChain(
   if (!merge.merged) return false
   const split = await splitEntries(context, earlier, sound.slice(sound.length - range.entries.length))
   const moves = movesOf(earlier, records, merge.changes, split)
-  const before = await openListedPools(
-    tx,
-    rules,
-    moves.map(({ after }) => after.account),
-    earlier,
-  )
-  if (unknownAccount(earlier, moves, before) !== undefined) return false
-  const moved = movePools(before, moves)
-  if (moved === undefined) return false
-  await requirePlausible(context, earlier, moved)
+  const moved = await moveListedPools(context, earlier, moves)
+  if ('problem' in moved) return false
   await writeMerge(context, earlier, split, moved)
   await saveAccounts(tx, moved)
   const { lastEntry, entryHead } = merge

@@ -4,11 +4,12 @@ import type { AccountChange } from '../../../core/sync/receive.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Pool } from '../../storage/records.ts'
 import { aboveGrantOf } from './branch-overspend.ts'
-import type { AccountMove, MovedPools } from '../../accounts/move-pools.ts'
+import { type AccountMove, type MovedPools, movePools } from '../../accounts/move-pools.ts'
 import type { OpenedEntry } from '../open-segment.ts'
 import { plausibleBy } from './plausible.ts'
 import { type DeviceAccountRecord, type Epoch, newDeviceAccount, settled } from '../../storage/device-records.ts'
 import type { MergeContext, MergeUnderRules } from '../merge-context.ts'
+import { openListedPools } from '../../policy/rules-in-force.ts'
 import { writePresumed } from '../grants/write-settlement.ts'
 import { writeUsage } from './write-usage.ts'
 
@@ -52,8 +53,29 @@ export function movesOf(
   })
 }
 
+export interface ImpossibleMove {
+  readonly problem: 'ACCOUNT_UNKNOWN' | 'AMOUNT_IMPLAUSIBLE'
+  readonly details: Readonly<Record<string, unknown>>
+}
+
+/** The caller saves the pools. @param also more accounts whose pools are opened. @throws CodedError GRANTS_FORGOTTEN */
+export async function moveListedPools(
+  { tx, rules }: Pick<MergeUnderRules, 'tx' | 'rules'>,
+  epoch: Epoch,
+  moves: readonly AccountMove[],
+  also: readonly AccountId[] = [],
+): Promise<MovedPools | ImpossibleMove> {
+  const before = await openListedPools(tx, rules, [...moves.map(({ after }) => after.account), ...also], epoch)
+  const unknown = unknownAccount(epoch, moves, before)
+  if (unknown !== undefined) return { problem: 'ACCOUNT_UNKNOWN', details: { account: unknown } }
+  const moved = movePools(before, moves)
+  if (moved === undefined) return { problem: 'AMOUNT_IMPLAUSIBLE', details: {} }
+  await requirePlausible({ tx }, epoch, moved)
+  return moved
+}
+
 /** An account that no rules have ever had. @throws CodedError GRANTS_FORGOTTEN: a restored cloud may have lost them */
-export function unknownAccount(
+function unknownAccount(
   { grantsForgotten }: Pick<Epoch, 'grantsForgotten'>,
   moves: readonly AccountMove[],
   pools: ReadonlyMap<AccountId, Pool>,
@@ -68,7 +90,7 @@ export function unknownAccount(
 }
 
 /** @throws CodedError GRANTS_FORGOTTEN: grants that a restored cloud lost must wait until the rules allow them */
-export async function requirePlausible(
+async function requirePlausible(
   { tx }: Pick<MergeContext, 'tx'>,
   epoch: Epoch,
   { moves, after: pools }: MovedPools,
