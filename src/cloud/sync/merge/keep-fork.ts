@@ -6,7 +6,7 @@ import { keepEvidence } from './keep-evidence.ts'
 import type { Epoch, MergedSegment } from '../../storage/device-records.ts'
 import { mergeUndelivered } from './merge-undelivered.ts'
 import { type MergeResult, type MergeContext, ownerOf, signAnswer } from '../merge-context.ts'
-import { together, reportedOf, unbilledOf } from './unbilled.ts'
+import { reportedOf, sumUnbilled, unbilledOf } from './unbilled.ts'
 
 export async function keepFork(context: MergeContext, recorded: MergedSegment | undefined): Promise<MergeResult> {
   const { deps, tx, device, epoch, segment, now } = context
@@ -31,7 +31,7 @@ export async function keepFork(context: MergeContext, recorded: MergedSegment | 
     recordedDocument: last?.signed?.document ?? null,
     problem: unbilled?.problem ?? null,
   })
-  const all = together(unbilled, await mergeUndelivered({ ...context, rules }))
+  const all = sumUnbilled(unbilled, await mergeUndelivered({ ...context, rules }))
   await tx.edge.devices.save({ ...device, lastSyncAt: now }, device)
   const answer = await signAnswer(deps, {
     outcome: 'FENCED',

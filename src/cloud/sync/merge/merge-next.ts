@@ -264,7 +264,7 @@ async function saveReceived(context: MergeContext, answer: string, isReleased: b
     hash: segment.header.hash,
     signed: { document: segment.document, answer },
   })
-  const heard: Device = {
+  const reported: Device = {
     ...device,
     lastSyncAt: now,
     clock: { ...segment.clock, takenAt: now },
@@ -273,7 +273,7 @@ async function saveReceived(context: MergeContext, answer: string, isReleased: b
       : {}),
     releaseRequested: device.releaseRequested && !isReleased,
   }
-  await tx.edge.devices.save(heard, device)
+  await tx.edge.devices.save(reported, device)
 }
 
 /** A segment resent after a restore is not new contact: the device may show more, so the recovery waits for it. */
@@ -288,8 +288,8 @@ function accountsToReport(
   limited: readonly DeviceAccountRecord[],
 ): readonly AccountId[] {
   const raised = moves.filter(({ before, after }) => after.granted > before.granted)
-  const news = [...raised.map(({ after }) => after), ...limited.filter(({ unlimited }) => unlimited)]
-  return news.map(({ account }) => account)
+  const newlyLimited = limited.filter(({ unlimited }) => unlimited)
+  return [...raised.map(({ after }) => after), ...newlyLimited].map(({ account }) => account)
 }
 
 /** A superseded segment may arrive after a later epoch has delivered its entries and more: then it adds nothing. */
@@ -301,8 +301,8 @@ function mergeInto(
   const { received } = segment
   const { status, lastEntry, entryHead } = epoch
   if (status === 'CLOSED' || lastOf(received) < lastEntry) return { merged: true, changes: [], lastEntry, entryHead }
-  const news = fit.kind === 'CONTINUES' ? withoutKnown(received, fit.known) : received
-  return mergeSegment(epoch, known, news, {
+  const fresh = fit.kind === 'CONTINUES' ? withoutKnown(received, fit.known) : received
+  return mergeSegment(epoch, known, fresh, {
     instances: new Set(device.instanceIds),
     returns: mayGrant,
     closes: segment.final && !epoch.forked,

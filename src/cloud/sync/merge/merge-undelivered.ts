@@ -36,19 +36,19 @@ export async function mergeUndelivered(context: Context, also: readonly AccountI
   if (undeliveredRange === null) return null
   const { count, entries } = undeliveredRange
   if (undeliveredRange.epoch >= epoch.number) {
-    return unbilledIn(context, epoch, count, unbilledOf({ misplaced: count }))
+    return keepUnmerged(context, epoch, count, unbilledOf({ misplaced: count }))
   }
-  let earlier = await earlierEpoch(context, undeliveredRange.epoch)
-  if (!undeliveredRange.isChained) return unbilledIn(context, earlier, count, unbilledOf({ broken: count }))
+  const stored = await earlierEpoch(context, undeliveredRange.epoch)
+  if (!undeliveredRange.isChained) return keepUnmerged(context, stored, count, unbilledOf({ broken: count }))
   const sound = soundStart(undeliveredRange, new Set(device.instanceIds))
   await tx.accounts.lock([...new Set([...accountsOf(undeliveredRange, sound, device.instanceIds), ...also])])
-  const passed = await passLost(context, earlier, undeliveredRange)
-  if (passed === null) return unbilledIn(context, earlier, 1, { entries: count, problem: LOST_DO_NOT_ADD_UP })
-  earlier = passed
+  const withLost = await billLost(context, stored, undeliveredRange)
+  // Also without entries: the impossible counters are the evidence.
+  if (withLost === null) return keepUnmerged(context, stored, 1, { entries: count, problem: LOST_DO_NOT_ADD_UP })
   const range = rangeOf(undeliveredRange, sound)
-  const fit = await fitOf(tx, earlier, range)
-  if (fit.kind === 'LOST') return unbilledIn(context, earlier, count, unbilledOf({ lost: count }))
-  if (sound.length > 0) earlier = await noteFork(context, earlier, fit)
+  const fit = await fitOf(tx, withLost, range)
+  if (fit.kind === 'LOST') return keepUnmerged(context, withLost, count, unbilledOf({ lost: count }))
+  const earlier = sound.length > 0 ? await noteFork(context, withLost, fit) : withLost
   const isMerged =
     !earlier.forked &&
     fit.kind === 'CONTINUES' &&
@@ -57,7 +57,7 @@ export async function mergeUndelivered(context: Context, also: readonly AccountI
   const unreadable = count - entries.length
   if (others.length + unreadable === 0) return null
   const branch = await billBranch(context, earlier, others)
-  return unbilledIn(context, earlier, others.length + unreadable, unbilledOf({ unreadable, branch }))
+  return keepUnmerged(context, earlier, others.length + unreadable, unbilledOf({ unreadable, branch }))
 }
 
 const LOST_DO_NOT_ADD_UP = 'What the device says of entries that the cloud has lost does not add up.'
@@ -91,7 +91,7 @@ function soundStart({ first, entries }: OpenedUndelivered, instances: ReadonlySe
 }
 
 /** Bills entries that both sides have lost by counters; null: impossible ones. @throws CodedError GRANTS_FORGOTTEN */
-async function passLost(
+async function billLost(
   context: Context,
   earlier: Epoch,
   { first, previousHash, counted }: OpenedUndelivered,
@@ -114,9 +114,9 @@ async function passLost(
   await writeCounted({ tx, epoch: earlier, now }, moved)
   await saveMoves({ tx, epoch: earlier, now }, moved)
   const end = counted.isLast ? { lastEntry: first - 1, entryHead: previousHash } : {}
-  const passed: Epoch = { ...earlier, ...end, carriedOn: true, quietSince: context.present }
-  await tx.edge.epochs.save(passed)
-  return passed
+  const billed: Epoch = { ...earlier, ...end, carriedOn: true, quietSince: context.present }
+  await tx.edge.epochs.save(billed)
+  return billed
 }
 
 function termsOf({ device, rules }: Context, earlier: Epoch, closes: boolean): MergeTerms {
@@ -205,7 +205,8 @@ function countersAfter(
   })
 }
 
-async function unbilledIn(
+/** Keeps the segment as evidence. @param count entries outside the merged chain; 0: there is nothing to keep */
+async function keepUnmerged(
   context: Context,
   { number }: Epoch,
   count: number,

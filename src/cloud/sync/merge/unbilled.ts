@@ -38,7 +38,7 @@ export function reportedOf(unbilled: Unbilled | null): { readonly unbilled?: num
   return unbilled === null || unbilled.entries === 0 ? {} : { unbilled: unbilled.entries }
 }
 
-export function together(a: Unbilled | null, b: Unbilled | null): Unbilled | null {
+export function sumUnbilled(a: Unbilled | null, b: Unbilled | null): Unbilled | null {
   if (a === null || b === null) return a ?? b
   return { entries: a.entries + b.entries, problem: `${a.problem} ${b.problem}` }
 }
