@@ -9,7 +9,7 @@ import {
   type Returnable,
   newDeviceAccount,
 } from '../device-records.ts'
-import { type Sql, asFlag, chunks, filledUp, parts, prepared, tableOf, times, toFlag } from './sql.ts'
+import { type Sql, asFlag, chunks, filledLength, filledUp, parts, prepared, tableOf, times, toFlag } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** Unspent tokens on the device. */
@@ -27,7 +27,7 @@ function allOfEpoch(db: Sql['db'], deviceId = '', epoch = 0n) {
     .where('device_accounts.epoch', '=', epoch)
 }
 
-const someOfEpoch = prepared((db, count) => allOfEpoch(db).where('account', 'in', Array<AccountId>(count).fill('')))
+const recordsOfEpoch = prepared((db, count) => allOfEpoch(db).where('account', 'in', Array<AccountId>(count).fill('')))
 
 const limitedOfEpoch = (db: Sql['db']) =>
   allOfEpoch(db)
@@ -88,7 +88,7 @@ export function deviceAccountReader(sql: Sql) {
     const records = new Map<AccountId, DeviceAccountRecord>()
     for (const some of chunks([...new Set(accounts)])) {
       const listed = filledUp(some)
-      const query = someOfEpoch(db, [deviceId, BigInt(epoch), ...listed], listed.length)
+      const query = recordsOfEpoch(db, [deviceId, BigInt(epoch), ...listed], listed.length)
       for (const row of (await db.executeQuery(query)).rows) records.set(row.account, recordOf(row))
     }
     return records
@@ -157,12 +157,12 @@ export function deviceAccountReader(sql: Sql) {
       readonly limited: readonly DeviceAccountRecord[]
     }> {
       const [some = [], ...more] = chunks([...new Set(accounts)])
-      const ofEpoch = [deviceId, BigInt(epoch)]
+      const key = [deviceId, BigInt(epoch)]
       const listed = filledUp(some)
       const query =
         some.length === 0
-          ? onlyLimitedOfEpoch(db, [...ofEpoch, limit])
-          : someAndLimitedOfEpoch(db, [...ofEpoch, ...listed, ...ofEpoch, limit], listed.length)
+          ? onlyLimitedOfEpoch(db, [...key, limit])
+          : someAndLimitedOfEpoch(db, [...key, ...listed, ...key, limit], listed.length)
       const { rows } = await db.executeQuery(query)
       const records = new Map<AccountId, DeviceAccountRecord>()
       const limited: DeviceAccountRecord[] = []
@@ -190,12 +190,11 @@ export function deviceAccountReader(sql: Sql) {
       const records = new Map<string, Map<AccountId, DeviceAccountRecord>>()
       const limited = new Set<string>()
       const recalled = new Set<string>()
-      const length = filledUp([...epochs.keys(), ...accounts.slice(epochs.length)]).length
+      const length = filledLength(Math.max(epochs.length, accounts.length))
       const keys = filledUp(epochs, length).flatMap(({ deviceId, number }) => [deviceId, BigInt(number)])
       const listed = accounts.length === 0 ? Array<AccountId>(length).fill('') : filledUp(accounts, length)
-      for (const { limited: isLimited, recalled: isRecalled, ...row } of (
-        await db.executeQuery(listedOrMarked(db, [...keys, ...listed], length))
-      ).rows) {
+      const { rows } = await db.executeQuery(listedOrMarked(db, [...keys, ...listed], length))
+      for (const { limited: isLimited, recalled: isRecalled, ...row } of rows) {
         const own = records.get(row.device_id) ?? new Map<AccountId, DeviceAccountRecord>()
         records.set(row.device_id, own.set(row.account, recordOf(row)))
         if (isLimited === 1n) limited.add(row.device_id)

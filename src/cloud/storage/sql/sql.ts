@@ -235,14 +235,16 @@ function typeOf(value: unknown): Column {
  * A list for a condition `IN`, filled up by repetition to one of few lengths, so that few texts serve any list.
  * @param list at most a chunk
  */
-export function filledUp<T>(
-  list: readonly T[],
-  length = Math.min(VALUES_MAX, 2 ** Math.ceil(Math.log2(list.length))),
-): readonly T[] {
+export function filledUp<T>(list: readonly T[], length = filledLength(list.length)): readonly T[] {
   const [first] = list
   return list.length === length || first === undefined
     ? list
     : [...list, ...Array.from({ length: length - list.length }, () => first)]
+}
+
+/** The length of a list of `count` values that is {@link filledUp}. */
+export function filledLength(count: number): number {
+  return Math.min(VALUES_MAX, 2 ** Math.ceil(Math.log2(count)))
 }
 
 /** The columns of `after` that differ. Writing a column rewrites its indexes, even if the value is the same. */

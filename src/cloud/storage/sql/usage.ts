@@ -42,7 +42,7 @@ export function usageTransaction(sql: Sql) {
      * as lost.
      */
     async passForgotten(position: bigint): Promise<void> {
-      if (sql.lockRows) await LOCK_NUMBERS.execute(db)
+      if (lockRows) await LOCK_NUMBERS.execute(db)
       const end = await endOf(sql)
       if (position <= end) return
       const row = rowOfPosition(position)
@@ -50,10 +50,10 @@ export function usageTransaction(sql: Sql) {
         .insertInto('forgotten_usage')
         .values({ backup_end: end, gone_on_after: row * USAGE_ROW_POSITIONS })
         .execute()
-      if (sql.lockRows) {
+      if (lockRows) {
         // Rolled back transactions may have used numbers above the newest record.
-        const highest = statement`GREATEST(${row}::BIGINT, pg_sequence_last_value(${ROW_NUMBERS}))`
-        await statement`SELECT setval(${ROW_NUMBERS}, ${highest})`.execute(db)
+        const last = statement`GREATEST(${row}::BIGINT, pg_sequence_last_value(${ROW_NUMBERS}))`
+        await statement`SELECT setval(${ROW_NUMBERS}, ${last})`.execute(db)
       } else {
         await setLastRow(sql, row)
       }
