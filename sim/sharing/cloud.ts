@@ -146,17 +146,17 @@ export class SharedCloud {
             save: async (records) => {
               for (const record of records) this.#records.set(record.deviceId, record)
             },
-            returnable: async (_accounts, except, heardSince) => {
+            returnable: async (_accounts, except, reportedSince) => {
               const others = [...this.#records.values()].filter(({ deviceId }) => deviceId !== except)
               const sumOf = (records: readonly DeviceAccountRecord[]): bigint =>
                 records.reduce((sum, record) => sum + available(record), 0n)
-              const inContact = others.filter(({ deviceId }) => (this.#lastSyncAt.get(deviceId) ?? 0) > heardSince)
+              const inContact = others.filter(({ deviceId }) => (this.#lastSyncAt.get(deviceId) ?? 0) > reportedSince)
               return new Map([[ACCOUNT, { all: sumOf(others), inContact: sumOf(inContact) }]])
             },
-            availableOfOthers: async (_account, except, heardSince, limit) =>
+            availableOfOthers: async (_account, except, reportedSince, limit) =>
               [...this.#records.values()]
                 .filter((record) => record.deviceId !== except && available(record) > 0n)
-                .filter((record) => (this.#lastSyncAt.get(record.deviceId) ?? 0) > heardSince)
+                .filter((record) => (this.#lastSyncAt.get(record.deviceId) ?? 0) > reportedSince)
                 .map((record) => ({ deviceId: record.deviceId, available: available(record) }))
                 .toSorted((a, b) => (a.available < b.available ? 1 : -1))
                 .slice(0, limit),

@@ -47,12 +47,12 @@ export function fleetFiguresSuite(name: string, open: () => Promise<Store>): voi
     const read = <T>(work: (edge: Transaction['edge']) => Promise<T>): Promise<T> =>
       store.transaction((tx) => work(tx.edge))
     const live = (since: number, except = idOf(1)) => read((edge) => edge.devices.countLive(INSTANCE, since, except))
-    const returnable = async (heardSince: number, except = idOf(1)) => {
-      const found = await read((edge) => edge.deviceAccounts.returnable([ACCOUNT], except, heardSince))
+    const returnable = async (reportedSince: number, except = idOf(1)) => {
+      const found = await read((edge) => edge.deviceAccounts.returnable([ACCOUNT], except, reportedSince))
       return found.get(ACCOUNT) ?? NOTHING_RETURNABLE
     }
-    const largest = (heardSince: number, except = idOf(1)) =>
-      read((edge) => edge.deviceAccounts.availableOfOthers(ACCOUNT, except, heardSince, 2))
+    const largest = (reportedSince: number, except = idOf(1)) =>
+      read((edge) => edge.deviceAccounts.availableOfOthers(ACCOUNT, except, reportedSince, 2))
 
     it('are exact for twenty devices, without the device that asks', async () => {
       await add(1, 20)

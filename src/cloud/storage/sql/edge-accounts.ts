@@ -17,7 +17,7 @@ export const LEFT = expression<bigint>`device_accounts.granted - device_accounts
 
 export const HAS_LEFT = expression<boolean>`device_accounts.granted - device_accounts.returned > device_accounts.used - device_accounts.refunded`
 
-export const ABOVE = expression<bigint>`accounts.charged + accounts.granted_out - accounts.cap_target`
+export const ABOVE_CAP = expression<bigint>`accounts.charged + accounts.granted_out - accounts.cap_target`
 
 function allOfEpoch(db: Sql['db'], deviceId = '', epoch = 0n) {
   return db
@@ -57,7 +57,7 @@ export function isShort(account: 'accounts.id' | 'device_accounts.account') {
 }
 
 /** The account is above its cap, or is one that a device or the cloud is short of. */
-const MAY_BE_RECALLED = expression<boolean>`(${ABOVE} > 0 OR ${isShort('device_accounts.account')})`
+const MAY_BE_RECALLED = expression<boolean>`(${ABOVE_CAP} > 0 OR ${isShort('device_accounts.account')})`
 
 const listedOrMarked = prepared((db, count) =>
   db
@@ -237,11 +237,11 @@ function otherDevicesReader({ db, fleet }: Sql) {
   /** Sums of all devices, or of one. */
   const sumsOf = async (
     accounts: readonly AccountId[],
-    heardSince: number,
+    reportedSince: number,
     deviceId: string | null,
   ): Promise<ReadonlyMap<AccountId, Sums>> => {
     const sums = new Map<AccountId, Sums>()
-    const inContact = expression<bigint>`CASE WHEN devices.last_sync_at > ${BigInt(heardSince)} THEN ${LEFT} ELSE 0 END`
+    const inContact = expression<bigint>`CASE WHEN devices.last_sync_at > ${BigInt(reportedSince)} THEN ${LEFT} ELSE 0 END`
     for (const some of chunks(accounts)) {
       let query = active()
         .select('device_accounts.account')
@@ -262,41 +262,41 @@ function otherDevicesReader({ db, fleet }: Sql) {
     async availableOfOthers(
       account: AccountId,
       except: string,
-      heardSince: number,
+      reportedSince: number,
       limit: number,
     ): Promise<readonly { readonly deviceId: string; readonly available: Micro }[]> {
-      const known = fleet.largest.get(account, heardSince)
+      const known = fleet.largest.get(account, reportedSince)
       if (known !== undefined) return known.value.filter(({ deviceId }) => deviceId !== except).slice(0, limit)
       const rows = await active()
         .select(['device_accounts.device_id', LEFT.as('available')])
         .where('device_accounts.account', '=', account)
-        .where('devices.last_sync_at', '>', BigInt(heardSince))
+        .where('devices.last_sync_at', '>', BigInt(reportedSince))
         .where(LEFT, '>', 0n)
         .orderBy('available', 'desc')
         .orderBy('device_accounts.device_id')
         .limit(limit + 1)
         .execute()
       const largest = rows.map((row) => ({ deviceId: row.device_id, available: row.available }))
-      const devices = fleet.returnable.get(account, heardSince)?.devices ?? 0
-      fleet.largest.set(account, { value: largest, devices, at: heardSince })
+      const devices = fleet.returnable.get(account, reportedSince)?.devices ?? 0
+      fleet.largest.set(account, { value: largest, devices, at: reportedSince })
       return largest.filter(({ deviceId }) => deviceId !== except).slice(0, limit)
     },
     /** What they could return of each account. Without entry: nothing. */
     async returnable(
       accounts: readonly AccountId[],
       except: string,
-      heardSince: number,
+      reportedSince: number,
     ): Promise<ReadonlyMap<AccountId, Returnable>> {
       if (accounts.length === 0) return new Map()
-      const unknown = accounts.filter((account) => fleet.returnable.get(account, heardSince) === undefined)
-      const read = await sumsOf(unknown, heardSince, null)
+      const unknown = accounts.filter((account) => fleet.returnable.get(account, reportedSince) === undefined)
+      const read = await sumsOf(unknown, reportedSince, null)
       for (const [account, value] of read) {
-        fleet.returnable.set(account, { value, devices: value.devices, at: heardSince })
+        fleet.returnable.set(account, { value, devices: value.devices, at: reportedSince })
       }
-      const own = await sumsOf(except === '' ? [] : accounts, heardSince, except)
+      const own = await sumsOf(except === '' ? [] : accounts, reportedSince, except)
       const found = new Map<AccountId, Returnable>()
       for (const account of accounts) {
-        const sums = read.get(account) ?? fleet.returnable.get(account, heardSince)?.value
+        const sums = read.get(account) ?? fleet.returnable.get(account, reportedSince)?.value
         if (sums === undefined) continue
         const { all, inContact } = own.get(account) ?? NOTHING_RETURNABLE
         // A remembered sum may be less than the device has by now.

@@ -23,7 +23,7 @@ const IS_OPEN = expression<boolean>`status <> 'CLOSED'`
 
 export function epochReader({ db }: Sql) {
   const unsettledEpochs = () => db.selectFrom('epochs').where('settled_at', 'is', null).where(IS_OPEN)
-  const silent = (before: number) =>
+  const inactive = (before: number) =>
     unsettledEpochs()
       .select(['device_id', 'number', 'quiet_since'])
       .where('quiet_since', '<', BigInt(before))
@@ -109,7 +109,7 @@ export function epochReader({ db }: Sql) {
      * unaccounted tokens. None if the cloud was restored since then, or at a time that is not known yet.
      */
     async nextInactive(before: number): Promise<InactiveEpoch | undefined> {
-      const row = await silent(before).orderBy('quiet_since').limit(1).executeTakeFirst()
+      const row = await inactive(before).orderBy('quiet_since').limit(1).executeTakeFirst()
       return row === undefined
         ? undefined
         : { deviceId: row.device_id, number: Number(row.number), quietSince: Number(row.quiet_since) }
@@ -117,7 +117,7 @@ export function epochReader({ db }: Sql) {
     /** Devices to settle, inactive since before `before`, and those settled after `settledSince`. */
     async settlementLoad(before: number, settledSince: number): Promise<SettlementLoad> {
       const count = expression<bigint>`count(DISTINCT device_id)`.as('count')
-      const due = await db.selectFrom(silent(before).as('due')).select(count).executeTakeFirstOrThrow()
+      const due = await db.selectFrom(inactive(before).as('due')).select(count).executeTakeFirstOrThrow()
       const unsettled = await unsettledEpochs().select(count).executeTakeFirstOrThrow()
       const settled = await db
         .selectFrom('epochs')

@@ -11,7 +11,7 @@ import {
   type Shortage,
   type Shortages,
 } from '../device-records.ts'
-import { ABOVE, HAS_LEFT, LEFT, isShort } from './edge-accounts.ts'
+import { ABOVE_CAP, HAS_LEFT, LEFT, isShort } from './edge-accounts.ts'
 import type { Lacking } from './fleet-figures.ts'
 import { type Sql, chunks, filledUp, prepared, rowsOf, toBigint, toNumber, upsert } from './sql.ts'
 import type { Row } from './tables.ts'
@@ -190,12 +190,12 @@ const recallsOf = prepared((db) => {
   const aboveCaps = db
     .selectFrom('device_accounts')
     .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
-    .select(['device_accounts.account', LEFT.as('available'), NONE.as('keep'), ABOVE.as('above')])
+    .select(['device_accounts.account', LEFT.as('available'), NONE.as('keep'), ABOVE_CAP.as('above')])
     .select(expression<bigint>`0`.as('rank'))
     .where('device_accounts.device_id', '=', '')
     .where('device_accounts.epoch', '=', 0n)
     .where(HAS_LEFT)
-    .where(expression<boolean>`${ABOVE} > 0`)
+    .where(expression<boolean>`${ABOVE_CAP} > 0`)
     .orderBy('device_accounts.account')
     .limit(0)
   return db
