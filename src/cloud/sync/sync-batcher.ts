@@ -21,7 +21,7 @@ const WEIGHT_OF_ACCOUNT = 4
 /** A sync with more accounts has a transaction for itself. */
 const ACCOUNTS_MAX = 64
 
-/** While a batch is committed, the next one begins when so many syncs wait. Smaller ones would take more statements for each sync. */
+/** Waiting syncs with which the next batch begins while one is committed. Smaller ones would take more statements for each sync. */
 const EARLY_MIN = 16
 
 /** With the accounts that it names. */

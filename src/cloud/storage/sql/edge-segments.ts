@@ -138,7 +138,7 @@ export interface KnownHashes {
 
 const DELIVERY = ['device_id', 'epoch', 'branch', 'first_entry', 'last_entry', 'body'] as const
 
-/** Deliveries with an entry of this range, of all writers. How many entries a segment can have bounds the search. */
+/** Deliveries with an entry of this range, of all writers. The maximum number of entries in a segment bounds the search. */
 export function deliveriesWith(
   db: Sql['db'],
   [deviceId, epoch]: readonly [deviceId: string, epoch: bigint],

@@ -19,7 +19,7 @@ interface Pace {
 
 const PACE: Pace = { exactMax: 20, usedMsPerDevice: 10 }
 
-/** How many times as long the number of live devices is used: changes by this process are counted at once. */
+/** The number of live devices is used this many times as long: changes by this process are counted at once. */
 const LIVE_TIMES = 30
 
 interface Figure<T> {

@@ -47,7 +47,7 @@ export function policyRevisionReader({ db }: Sql) {
   }
 }
 
-/** So many locks in a statement. */
+/** Most locks of one statement. */
 const INSTANCES_MAX = 64
 
 const revisionsWithIds = prepared((db, count) =>

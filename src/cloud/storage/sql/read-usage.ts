@@ -83,7 +83,7 @@ export function usageReader(sql: Sql) {
       .sort((one, other) => (isBefore(one.seq, other.seq) ? -1 : 1))
     return { rows, isAll: ends.length === 0 }
   }
-  /** Reads the deliveries of the list in its sequence: as many at a time as have so many records. */
+  /** Reads the deliveries of the list in its sequence. @param limit records that it reads at a time, rounded up to whole deliveries */
   const deliveriesOf = (list: readonly ListedRow[], range: Within, limit: number) => {
     const known = new Map<bigint, Row<'deliveries'>>()
     let at = 0

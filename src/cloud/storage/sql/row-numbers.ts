@@ -1,7 +1,7 @@
 /**
- * PostgreSQL gives numbers to rows before their transactions commit. Who inserts a row with a number of the usage record
- * holds a lock on an empty table from before the number until the commit, and takes no other lock in between: no deadlock.
- * The tables themselves are not locked: their VACUUM would be waited for.
+ * PostgreSQL gives numbers to rows before their transactions commit. A transaction that inserts into the tables with shared
+ * row numbers locks an empty table before it gets a number, and until it commits. It takes no other lock after that, so that
+ * no deadlock is possible. A lock on the tables themselves would wait for their VACUUM.
  */
 import type { Sql } from './sql.ts'
 

@@ -19,7 +19,7 @@ export interface Sql {
   readonly rules: RuleLocks
   /** Of the whole store. */
   readonly fleet: FleetFigures
-  /** Returns up to so many free pages to the file system; false: none is left. Null: the database does so itself. */
+  /** Returns up to this many free pages to the file system; false: none is left. Null: the database does so itself. */
   readonly shrink: ((pages: number) => boolean) | null
   /** Pipelines a locking query; its rows are available once a later statement is answered. Null: not supported. */
   readonly ahead: (<R>(query: Compilable<R>) => Promise<() => readonly R[]>) | null
@@ -77,7 +77,7 @@ export function* chunks<T>(list: readonly T[], size = VALUES_MAX): Generator<rea
   for (let at = 0; at < list.length; at += size) yield list.slice(at, at + size)
 }
 
-/** With a number of values: so many. Every value of the query is a parameter. */
+/** Every value of the query is a parameter. @param count length of its lists */
 type Build<R> = (db: Sql['db'], count: number) => Compilable<R>
 
 /**
@@ -121,7 +121,7 @@ export function preparedUpdate(
 /** Most rows of a statement. */
 const ROWS_MAX = 32
 
-/** The same row so often, for a statement whose parameters are given later. */
+/** The same row `count` times, for a statement whose parameters are given later. */
 export function times<T>(count: number, row: T): readonly T[] {
   return Array.from({ length: count }, () => row)
 }

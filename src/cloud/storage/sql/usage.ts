@@ -170,7 +170,7 @@ async function nextSeq(sql: Sql): Promise<bigint | RawBuilder<bigint>> {
   return sql.lockRows ? statement<bigint>`nextval(${ROW_NUMBERS})` : nextRows(sql, 1n)
 }
 
-/** SQLite: the first of so many numbers, as AUTOINCREMENT would take them. */
+/** SQLite: the first of the next `count` numbers, as AUTOINCREMENT would take them. */
 async function nextRows(sql: Sql, count: bigint): Promise<bigint> {
   const [row] = (await sql.db.executeQuery(nextNumbers(sql.db, [count]))).rows
   if (row !== undefined) return row.seq - count + 1n
