@@ -237,7 +237,7 @@ export function usageReader(sql: Sql) {
         .selectFrom('forgotten_usage')
         .select('backup_end')
         .where('backup_end', '<', position)
-        .where('gone_on_after', '>', position)
+        .where('lost_up_to', '>', position)
         .executeTakeFirst()
       return row?.backup_end ?? null
     },

@@ -114,7 +114,7 @@ export interface Tables extends EdgeTables {
   }
   forgotten_usage: {
     backup_end: bigint
-    gone_on_after: bigint
+    lost_up_to: bigint
   }
   usage_archives: {
     up_to: bigint

@@ -28,6 +28,6 @@ export function endsOf({ db }: Sql) {
   return newest('usage')
     .unionAll(newest('deliveries'))
     .unionAll(newest('events'))
-    .unionAll(db.selectFrom('forgotten_usage').select((of) => of.fn.max<bigint | null>('gone_on_after').as('end')))
+    .unionAll(db.selectFrom('forgotten_usage').select((of) => of.fn.max<bigint | null>('lost_up_to').as('end')))
     .unionAll(db.selectFrom('usage_archives').select((of) => of.fn.max<bigint | null>('up_to').as('end')))
 }

@@ -48,7 +48,7 @@ export function usageTransaction(sql: Sql) {
       const row = rowOfPosition(position)
       await db
         .insertInto('forgotten_usage')
-        .values({ backup_end: end, gone_on_after: row * USAGE_ROW_POSITIONS })
+        .values({ backup_end: end, lost_up_to: row * USAGE_ROW_POSITIONS })
         .execute()
       if (lockRows) {
         // Rolled back transactions may have used numbers above the newest record.

@@ -1,4 +1,4 @@
--- What the service itself keeps. Instants are POSIX milliseconds, amounts micro-tokens, flags 0 or 1. `seq` gives rows
+-- Tables of the service API. Instants are POSIX milliseconds, amounts micro-tokens, flags 0 or 1. `seq` gives rows
 -- the order of their creation. Equal in effect to the migration of the same number for SQLite: so each whole number has 64
 -- bits, and text that is compared or ordered is compared by its bytes, whatever the locale of the database.
 
@@ -39,7 +39,7 @@ CREATE TABLE line_items (
   overdraft_type TEXT CHECK (overdraft_type IN ('Number', 'Unlimited')),
   overdraft_limit BIGINT CHECK (overdraft_limit >= 0),
   reset_frequency TEXT,
-  -- Integers that were given larger than what is stored, as JSON.
+  -- Integers of the request that are larger than the stored ones, as JSON.
   given TEXT NOT NULL,
   calendar_frequency TEXT NOT NULL,
   calendar_first BIGINT NOT NULL,
@@ -111,7 +111,7 @@ CREATE TABLE public_keys (
   instances TEXT,
   pem TEXT NOT NULL,
   active_from BIGINT NOT NULL,
-  -- JSON: what verifies until active_from.
+  -- JSON: the key that is accepted until active_from.
   previous TEXT,
   retires_at BIGINT,
   created BIGINT NOT NULL,
@@ -141,9 +141,9 @@ CREATE TABLE accounts (
   withheld BIGINT NOT NULL CHECK (withheld >= 0),
   cap_target BIGINT CHECK (cap_target >= 0),
   cap_in_force BIGINT CHECK (cap_in_force >= 0),
-  -- The highest cap_target so far: devices can have spent by any of them.
+  -- The highest cap_target so far: devices may have spent up to any of them.
   cap_highest BIGINT NOT NULL CHECK (cap_highest >= 0 AND (cap_target IS NULL OR cap_target <= cap_highest)),
-  -- Never oversold: what is out is at most the cap in force. NULL: metered only.
+  -- Never oversold: charged and granted tokens together are at most the cap in force. NULL: metered only.
   CHECK (charged + granted_out <= cap_in_force)
 );
 
@@ -190,19 +190,19 @@ CREATE TABLE usage_rest PARTITION OF usage DEFAULT;
 
 CREATE INDEX usage_by_instance ON usage (instance_id, seq);
 
--- Positions that a twin gave out and has forgotten, because it was restored from a backup: later than where the backup ends,
--- and not later than where it goes on. They are never given out again.
+-- Positions that were used after a backup from which the cloud was then restored: those after `backup_end`, up to `lost_up_to`.
+-- They are never used again.
 CREATE TABLE forgotten_usage (
   backup_end BIGINT NOT NULL PRIMARY KEY,
-  gone_on_after BIGINT NOT NULL
+  lost_up_to BIGINT NOT NULL
 );
 
 -- Always empty: its lock orders the numbers of rows in deliveries, usage and events.
 CREATE TABLE row_numbers (locked BIGINT NOT NULL);
 
--- Changes of which sinks send events. Usage records are events as well, without a row here.
+-- Changes that sinks send as events. Usage records are events as well, without a row here.
 CREATE TABLE events (
-  -- Where it stands among the records of the table usage, whose numbers it shares.
+  -- Position among the usage records: the table usage has other numbers of the same sequence.
   seq BIGINT NOT NULL PRIMARY KEY,
   id TEXT COLLATE "C" NOT NULL UNIQUE,
   type TEXT COLLATE "C" NOT NULL,
@@ -216,7 +216,7 @@ CREATE TABLE events (
 CREATE INDEX events_by_instance ON events (instance_id, seq);
 CREATE INDEX events_by_device ON events (device_id, seq);
 
--- How far each sink of events has got. Kept when its settings go: what it has not delivered may come back with them.
+-- Position that each sink of events has reached. Kept when the sink is removed from the settings, so that it can be added again.
 CREATE TABLE event_sinks (
   name TEXT COLLATE "C" NOT NULL PRIMARY KEY,
   -- Everything up to this position of the usage record is acknowledged, or a dead letter.
@@ -243,13 +243,13 @@ CREATE TABLE dead_letters (
   PRIMARY KEY (sink, position)
 );
 
--- Archives that were written: what they contain is deleted here, if not yet at once.
+-- Archives that were written. Their records are deleted here, step by step.
 CREATE TABLE usage_archives (
-  -- Positions of their records: after the one, up to the other.
+  -- Positions of their records: above `after`, up to `up_to`.
   up_to BIGINT NOT NULL PRIMARY KEY,
   after BIGINT NOT NULL,
   records BIGINT NOT NULL,
-  -- Latest use, without that between the next two, which devices date more than a day after it was written.
+  -- Latest use, except use that devices date more than a day after it was written: that is from ahead_from to ahead_to.
   latest_use BIGINT NOT NULL,
   ahead_from BIGINT,
   ahead_to BIGINT,
@@ -276,11 +276,11 @@ CREATE TABLE sessions (
   id TEXT COLLATE "C" NOT NULL UNIQUE,
   instance_id TEXT COLLATE "C" NOT NULL REFERENCES instances (id),
   device_id TEXT COLLATE "C",
-  -- What the device that opened it calls this opening, so that it happens once; null: it is not the one of an agent.
+  -- Id of the device for this opening, so that it happens once; null: not the session of an agent.
   opening TEXT COLLATE "C",
-  -- The device that charges it, ends it and reports it; null: the twin does.
+  -- The device that charges it, ends it and reports it; null: the cloud does.
   kept_by TEXT COLLATE "C",
-  -- What an administrator wants of a session that a device keeps.
+  -- Command of an administrator for a session that a device keeps.
   wanted TEXT CHECK (wanted IN ('LOCK', 'UNLOCK', 'TERMINATE')),
   state TEXT NOT NULL CHECK (state IN ('IDLE', 'ACTIVE', 'LOCKED', 'TERMINATED', 'FAILED', 'DISCONNECTED')),
   created BIGINT NOT NULL,

@@ -1,4 +1,4 @@
--- What the service itself keeps. Instants are POSIX milliseconds, amounts micro-tokens, flags 0 or 1. `seq` gives rows
+-- Tables of the service API. Instants are POSIX milliseconds, amounts micro-tokens, flags 0 or 1. `seq` gives rows
 -- the order of their creation.
 
 CREATE TABLE instances (
@@ -38,7 +38,7 @@ CREATE TABLE line_items (
   overdraft_type TEXT CHECK (overdraft_type IN ('Number', 'Unlimited')),
   overdraft_limit INTEGER CHECK (overdraft_limit >= 0),
   reset_frequency TEXT,
-  -- Integers that were given larger than what is stored, as JSON.
+  -- Integers of the request that are larger than the stored ones, as JSON.
   given TEXT NOT NULL,
   calendar_frequency TEXT NOT NULL,
   calendar_first INTEGER NOT NULL,
@@ -110,7 +110,7 @@ CREATE TABLE public_keys (
   instances TEXT,
   pem TEXT NOT NULL,
   active_from INTEGER NOT NULL,
-  -- JSON: what verifies until active_from.
+  -- JSON: the key that is accepted until active_from.
   previous TEXT,
   retires_at INTEGER,
   created INTEGER NOT NULL,
@@ -140,9 +140,9 @@ CREATE TABLE accounts (
   withheld INTEGER NOT NULL CHECK (withheld >= 0),
   cap_target INTEGER CHECK (cap_target >= 0),
   cap_in_force INTEGER CHECK (cap_in_force >= 0),
-  -- The highest cap_target so far: devices can have spent by any of them.
+  -- The highest cap_target so far: devices may have spent up to any of them.
   cap_highest INTEGER NOT NULL CHECK (cap_highest >= 0 AND (cap_target IS NULL OR cap_target <= cap_highest)),
-  -- Never oversold: what is out is at most the cap in force. NULL: metered only.
+  -- Never oversold: charged and granted tokens together are at most the cap in force. NULL: metered only.
   CHECK (charged + granted_out <= cap_in_force)
 ) STRICT, WITHOUT ROWID;
 
@@ -185,16 +185,16 @@ CREATE TABLE usage (
 
 CREATE INDEX usage_by_instance ON usage (instance_id, seq);
 
--- Positions that a twin gave out and has forgotten, because it was restored from a backup: later than where the backup ends,
--- and not later than where it goes on. They are never given out again.
+-- Positions that were used after a backup from which the cloud was then restored: those after `backup_end`, up to `lost_up_to`.
+-- They are never used again.
 CREATE TABLE forgotten_usage (
   backup_end INTEGER PRIMARY KEY,
-  gone_on_after INTEGER NOT NULL
+  lost_up_to INTEGER NOT NULL
 ) STRICT;
 
--- Changes of which sinks send events. Usage records are events as well, without a row here.
+-- Changes that sinks send as events. Usage records are events as well, without a row here.
 CREATE TABLE events (
-  -- Where it stands among the records of the table usage, whose numbers it shares.
+  -- Position among the usage records: the table usage has other numbers of the same sequence.
   seq INTEGER PRIMARY KEY,
   id TEXT NOT NULL UNIQUE,
   type TEXT NOT NULL,
@@ -208,7 +208,7 @@ CREATE TABLE events (
 CREATE INDEX events_by_instance ON events (instance_id, seq);
 CREATE INDEX events_by_device ON events (device_id, seq);
 
--- How far each sink of events has got. Kept when its settings go: what it has not delivered may come back with them.
+-- Position that each sink of events has reached. Kept when the sink is removed from the settings, so that it can be added again.
 CREATE TABLE event_sinks (
   name TEXT NOT NULL PRIMARY KEY,
   -- Everything up to this position of the usage record is acknowledged, or a dead letter.
@@ -235,13 +235,13 @@ CREATE TABLE dead_letters (
   PRIMARY KEY (sink, position)
 ) STRICT, WITHOUT ROWID;
 
--- Archives that were written: what they contain is deleted here, if not yet at once.
+-- Archives that were written. Their records are deleted here, step by step.
 CREATE TABLE usage_archives (
-  -- Positions of their records: after the one, up to the other.
+  -- Positions of their records: above `after`, up to `up_to`.
   up_to INTEGER PRIMARY KEY,
   after INTEGER NOT NULL,
   records INTEGER NOT NULL,
-  -- Latest use, without that between the next two, which devices date more than a day after it was written.
+  -- Latest use, except use that devices date more than a day after it was written: that is from ahead_from to ahead_to.
   latest_use INTEGER NOT NULL,
   ahead_from INTEGER,
   ahead_to INTEGER,
@@ -268,11 +268,11 @@ CREATE TABLE sessions (
   id TEXT NOT NULL UNIQUE,
   instance_id TEXT NOT NULL REFERENCES instances (id),
   device_id TEXT,
-  -- What the device that opened it calls this opening, so that it happens once; null: it is not the one of an agent.
+  -- Id of the device for this opening, so that it happens once; null: not the session of an agent.
   opening TEXT,
-  -- The device that charges it, ends it and reports it; null: the twin does.
+  -- The device that charges it, ends it and reports it; null: the cloud does.
   kept_by TEXT,
-  -- What an administrator wants of a session that a device keeps.
+  -- Command of an administrator for a session that a device keeps.
   wanted TEXT CHECK (wanted IN ('LOCK', 'UNLOCK', 'TERMINATE')),
   state TEXT NOT NULL CHECK (state IN ('IDLE', 'ACTIVE', 'LOCKED', 'TERMINATED', 'FAILED', 'DISCONNECTED')),
   created INTEGER NOT NULL,
