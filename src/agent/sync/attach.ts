@@ -2,7 +2,7 @@
 import { attachAnswer } from '../../protocol/edge/attach.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type LinkMemory, backlogOf, identityOf, takeEpoch } from './memory.ts'
-import { call, type StepContext, type StepResult, verify, verifyTime } from './step.ts'
+import { call, type StepContext, type StepResult, verify, applySignedTime } from './step.ts'
 
 export async function attach(context: StepContext): Promise<StepResult> {
   const { cloud, journal, ledger, clock, randomness, memory, software, signal, log } = context
@@ -19,7 +19,7 @@ export async function attach(context: StepContext): Promise<StepResult> {
   const receivedAt = clock.sinceBoot()
   const answer = await verify(context, 'attach-answer', response.answer, attachAnswer)
   const { deviceId, nonce: echoed, epoch, restored } = answer
-  const now = await verifyTime(context, response, nonce)
+  const now = await applySignedTime(context, response, nonce)
   if (deviceId !== identity.deviceId || echoed !== nonce) {
     throw new CodedError('ANSWER_UNEXPECTED', 'The answer belongs to another attach.', { details: { deviceId } })
   }

@@ -10,7 +10,7 @@ import type { Identity } from '../ledger/journal.ts'
 import type { SignedAnswer } from './cloud.ts'
 import type { DeviceKey, DeviceKeys } from '../keys/device-key.ts'
 import { type LinkMemory, identityOf } from './memory.ts'
-import { call, raiseAndLog, type StepContext, type StepResult, verify, verifyTime } from './step.ts'
+import { call, raiseAndLog, type StepContext, type StepResult, verify, applySignedTime } from './step.ts'
 
 export const KEY = 'device key'
 
@@ -132,7 +132,7 @@ export function isUnknownKey({ identity, key }: LinkMemory, error: unknown): boo
 
 async function verifyKey(context: StepContext, response: SignedAnswer, nonce: string, key: DeviceKey): Promise<void> {
   const answer = await verify(context, 'device-key-answer', response.answer, keyAnswer)
-  await verifyTime(context, response, nonce)
+  await applySignedTime(context, response, nonce)
   const { deviceId } = identityOf(context.memory)
   if (answer.deviceId === deviceId && answer.nonce === nonce && answer.keyId === key.signer.keyId) return
   throw new CodedError('ANSWER_UNEXPECTED', 'The answer belongs to another change of a key.', {

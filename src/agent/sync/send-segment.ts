@@ -13,7 +13,7 @@ import { REFUSALS_MAX, REFUSED_FOR_MIN_MS } from './limits.ts'
 import { identityOf } from './memory.ts'
 import { proofsBeside } from './proofs.ts'
 import { extentOf } from './segment-extent.ts'
-import { call, raiseAndLog, type StepContext, type StepResult, verify, verifyTime } from './step.ts'
+import { call, raiseAndLog, type StepContext, type StepResult, verify, applySignedTime } from './step.ts'
 import { NO_TOP_UPS, topUpsOf } from './top-ups.ts'
 
 export async function sealAndSend(
@@ -77,7 +77,7 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
   if (response === undefined) return 'PLAN_AGAIN'
   const receivedAt = clock.sinceBoot()
   const answer = await verify(context, 'sync-answer', response.answer, syncAnswer)
-  const now = await verifyTime(context, response, nonce)
+  const now = await applySignedTime(context, response, nonce)
   const { epoch, seq, hash } = sent
   if (isEarlier(context, sent)) {
     memory.earlier = afterEarlier(answer, sent)

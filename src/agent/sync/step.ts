@@ -112,10 +112,10 @@ export async function verify<S extends z.ZodType>(
 }
 
 /**
- * POSIX ms. Also applies the suspension and the broker that are signed with it.
+ * Applies the suspension and the broker that are signed with the time. Returns the time, POSIX ms.
  * @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED
  */
-export async function verifyTime(
+export async function applySignedTime(
   context: StepContext,
   { answer, time: document }: SignedAnswer,
   nonce: string,
