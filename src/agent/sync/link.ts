@@ -80,9 +80,9 @@ export class Link {
   readonly #waiting: WaitingRequests
   readonly #rounds: Rounds
   readonly #rotation = new RotationRequests()
-  /** Whose broker and instances the connection is for. A broker of null: there is none. */
+  /** Broker and instances of the connection; without a broker, there is no connection. */
   #pushOf: PushPlace = { pushUrl: null, instanceIds: [] }
-  /** Null: there has been no connection. */
+  /** Ends when the connection is closed; null: there has been none. */
   #push: Promise<void> | null = null
   #pushStopped = new AbortController()
   #pushConnected = false
