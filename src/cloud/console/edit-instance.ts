@@ -16,7 +16,7 @@ export const INSTANCE_EDIT: Edit = {
       shortName: fieldText(fields, 'shortName'),
       accountId: fieldText(fields, 'accountId'),
     })
-    if (!parsed.success) return [refusalOf(parsed.error, ([field]) => String(field))]
+    if (!parsed.success) return [refusalOf(parsed.error)]
     const { shortName, accountId } = parsed.data
     const cell = await otherCellOf(accountId)
     if (cell !== null)

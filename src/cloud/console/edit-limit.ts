@@ -25,8 +25,7 @@ export const LIMIT_EDIT: Edit = {
     const place = placeOf(instanceId, fields)
     const current = await store.read((reader) => currentOf(reader, place, now))
     const parsed = consumptionLimitBody.safeParse(limitOf(fields, current, now))
-    if (!parsed.success)
-      return [refusalOf(parsed.error, ([field]) => (field === undefined ? undefined : String(field)))]
+    if (!parsed.success) return [refusalOf(parsed.error)]
     await setConsumptionLimit(store, place, parsed.data, now)
     return []
   },

@@ -5,7 +5,17 @@ import type { RatedItem } from '../../core/rules/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { rateTableBody } from '../../protocol/service/rate-tables.ts'
 import { createRateTable } from '../service-api/change-rate-tables.ts'
-import { type Edit, EMPTY_ROWS, fieldText, formPart, instantOf, numberOf, refusalOf, rowsIn } from './edit.ts'
+import {
+  type Edit,
+  EMPTY_ROWS,
+  fieldOfBody,
+  fieldText,
+  formPart,
+  instantOf,
+  numberOf,
+  refusalOf,
+  rowsIn,
+} from './edit.ts'
 import { type Fields, type Problem, Inputs } from './inputs.ts'
 import { type Page, type View, tableOf } from './page.ts'
 
@@ -84,8 +94,9 @@ const CELLS = new Map<PropertyKey | undefined, string>([
   ['formula', 'formula'],
 ])
 
-function inputOf(rows: readonly number[], [field, at, key]: readonly PropertyKey[]): string | undefined {
-  if (field !== 'items') return field === undefined ? undefined : String(field)
+function inputOf(rows: readonly number[], path: readonly PropertyKey[]): string | undefined {
+  const [field, at, key] = path
+  if (field !== 'items') return fieldOfBody(path)
   if (at === undefined) return rows.length === 0 ? 'item.0' : undefined
   // An item as a whole has neither a rate nor a formula, or both.
   const row = rows[Number(at)]

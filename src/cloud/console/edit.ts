@@ -112,11 +112,18 @@ export async function createOnce(
   })
 }
 
-/** What is wrong with the body that a form makes. @param fieldOf name of the input, by the path in the body */
-export function refusalOf(error: z.ZodError, fieldOf: (path: readonly PropertyKey[]) => string | undefined): Problem {
+/**
+ * What is wrong with the body that a form makes.
+ * @param fieldOf name of the input, by the path in the body. Absent: inputs have the names of the body's fields
+ */
+export function refusalOf(error: z.ZodError, fieldOf = fieldOfBody): Problem {
   const { path, message } = firstIssue(error)
   const field = fieldOf(path)
   return field === undefined ? { field: null, text: `The form ${message}.` } : { field, text: message }
+}
+
+export function fieldOfBody([field]: readonly PropertyKey[]): string | undefined {
+  return field === undefined ? undefined : String(field)
 }
 
 const RULES_CHANGED =
@@ -135,7 +142,7 @@ export function withChange(
 
 /**
  * Saves a form for the rules of the revision that it shows. Browsers send a form again by themselves if a connection
- * breaks: the same form is saved once, and is then saved for each of them. Returns what is wrong. @throws CodedError
+ * breaks: then the same form is saved once, and each request succeeds. Returns what is wrong. @throws CodedError
  */
 export async function saveForm(edit: Edit, deps: EditDeps, form: Fields): Promise<readonly Problem[]> {
   const { store, instanceId, editor, present } = deps
