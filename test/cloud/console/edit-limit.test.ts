@@ -69,10 +69,11 @@ it('gets another amount, frequency or reset, and keeps its reset unless the freq
   }
   expect(await change({ limit: '600' })).toEqual({ ...SET, limit: 600 })
   expect(await change({ nextReset: '2031-01-01T06:00' })).toMatchObject({ nextReset: Date.UTC(2031, 0, 1, 6) })
-  const { year, month } = { year: new Date(twin.now).getUTCFullYear(), month: new Date(twin.now).getUTCMonth() }
+  const now = new Date(twin.now)
   expect(await change({ frequency: 'MONTHLY' })).toEqual({
-    ...{ limit: 600, frequency: 'MONTHLY' },
-    nextReset: Date.UTC(year, month + 1, 1),
+    limit: 600,
+    frequency: 'MONTHLY',
+    nextReset: Date.UTC(now.getUTCFullYear(), now.getUTCMonth() + 1, 1),
   })
 })
 
