@@ -48,7 +48,7 @@ import { claimStore } from './storage/sqlite/claim-store.ts'
 import { makeDurableDirectory } from './platform/system/durable-directory.ts'
 import { readTls } from './platform/system/read-tls.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
-import { openConnections } from '../platform/open-connections.ts'
+import { CONNECTIONS_WAITING_MAX, openConnections } from '../platform/open-connections.ts'
 import { readAuthorityFile, readSettingFile } from '../platform/read-setting-file.ts'
 import { requireOwnDirectory } from '../platform/require-own-directory.ts'
 import type { Service } from '../platform/run-service.ts'
@@ -88,9 +88,6 @@ export interface Cloud extends Service<CloudSettings> {
 }
 
 const REAP_EVERY_MS = 50
-
-/** Connections that wait to be accepted: Node's 511 are too few when all devices come back. The kernel may allow fewer. */
-const CONNECTIONS_WAITING_MAX = 4_096
 
 /** How often to look whether the database of a cell responds, ms. */
 const PROBE_EVERY_MS = 1_000

@@ -4,7 +4,7 @@ import { Duplex, Transform, type TransformCallback } from 'node:stream'
 import { Server as TlsServer, createServer as createTlsServer } from 'node:tls'
 import { Aedes, type AuthenticateHandler, type Client } from 'aedes'
 import { CodedError } from '../../../protocol/errors.ts'
-import { HANDSHAKE_TIMEOUT_MS, openConnections } from '../../../platform/open-connections.ts'
+import { CONNECTIONS_WAITING_MAX, HANDSHAKE_TIMEOUT_MS, openConnections } from '../../../platform/open-connections.ts'
 import { listenFailure } from '../../../protocol/listen-failure.ts'
 import type { Broker, PushMessage } from '../../devices/publish-notifications.ts'
 import { type SignedIn, mayPublish, maySubscribe } from './device-rights.ts'
@@ -276,7 +276,7 @@ function authenticator(
 async function listen(server: Server, { host, port }: EmbeddedBrokerOptions): Promise<number> {
   await new Promise<void>((resolve, reject) => {
     server.once('error', (cause) => reject(listenFailure(cause, `${host}:${port} (push.port)`) as Error))
-    server.listen({ host, port }, resolve)
+    server.listen({ host, port, backlog: CONNECTIONS_WAITING_MAX }, resolve)
   })
   const address = server.address()
   if (address === null || typeof address === 'string') throw new Error('invariant: a TCP server has a port')

@@ -4,12 +4,16 @@ import { connect as connectSocket } from 'node:net'
 import { duplexPair } from 'node:stream'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { openEmbeddedBroker } from '../../../../src/cloud/platform/mqtt/embedded-broker.ts'
+import { fileText } from '../../../../src/platform/file-text.ts'
 import { deviceTopic, policyTopic, presenceTopic } from '../../../../src/protocol/push.ts'
 import { Authority } from '../../../support/certificates.ts'
 import { silentPeer } from '../../../support/silent-peer.ts'
 import { DAY, type Twin, openTwin, pick } from '../../harness.ts'
 import { EDGE, EdgeClient } from '../../devices/edge-client.ts'
 import { Listener } from './listener.ts'
+
+/** State of a connection in `/proc/net/tcp`. */
+const ESTABLISHED = '01'
 
 let twin: Twin
 let instanceId: string
@@ -251,6 +255,30 @@ describe('an embedded broker', () => {
       expect(new Set((await Promise.all(answers)).map(String))).toEqual(new Set([String(CONNECTION_ACCEPTED)]))
     },
   )
+
+  it('lets all connections of a fleet wait, so that none has to be tried again', async ({ skip }) => {
+    const fleet = 1_500
+    const most = fileText('/proc/sys/net/core/somaxconn')
+    if (most === null || Number(most) < fleet) skip('the kernel of this machine lets fewer connections wait')
+    await using ended = new AsyncDisposableStack()
+    const broker = await openEmbeddedBroker({
+      ...{ host: '127.0.0.1', port: 0, tls: null, onPresence: () => undefined, log: { info: () => undefined } },
+      signIn: async (token) => ({ deviceId: token, instanceIds: [] }),
+    })
+    ended.defer(() => broker.close())
+    const { port } = new URL(broker.url)
+    const sockets = Array.from({ length: fleet }, () => connectSocket(Number(port), '127.0.0.1'))
+    for (const socket of sockets) ended.defer(() => void socket.on('error', () => undefined).destroy())
+    // After the system calls that connect, and before the broker can accept a connection.
+    await new Promise<void>((resolve) => process.nextTick(resolve))
+    const place = `:${Number(port).toString(16).toUpperCase().padStart(4, '0')}`
+    const states = new Map<string, number>()
+    for (const line of fileText('/proc/net/tcp')?.split('\n') ?? []) {
+      const [, , remote = '', state = ''] = line.trim().split(/\s+/)
+      if (remote.endsWith(place)) states.set(state, (states.get(state) ?? 0) + 1)
+    }
+    expect(Object.fromEntries(states)).toEqual({ [ESTABLISHED]: fleet })
+  })
 
   it('gives no place to a device that disconnects before its token is checked', async () => {
     await using ended = new AsyncDisposableStack()
