@@ -21,6 +21,16 @@ function logger(): { readonly log: Logger; readonly about: (message: string) => 
 }
 
 describe('the log', () => {
+  it('warns at the start of an address that devices get and cannot use', async () => {
+    const { log, about } = logger()
+    await using _twin = await openTwin(
+      (settings) => ({ ...settings, http: { ...settings.http, host: '0.0.0.0' } }),
+      log,
+    )
+    const warning = 'enrollment tokens name the address 0.0.0.0, which devices cannot use: set http.public_url'
+    expect(about(warning)).toEqual([expect.objectContaining({ level: 40, setting: 'http.public_url' })])
+  })
+
   it('gets one line a minute for requests that find no place', async () => {
     const { log, about } = logger()
     await using twin = await openTwin((settings) => ({ ...settings, http: { ...settings.http, requestsMax: 1 } }), log)
