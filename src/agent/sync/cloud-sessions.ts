@@ -2,11 +2,10 @@
  * Keeps the agent's sessions in the service API alive. The request to open is durable before it is sent, and the id
  * once it is known, so a lost answer opens no second session. Only an unreachable cloud ends the round.
  */
-import { CodedError } from '../../protocol/errors.ts'
 import type { CloudSession } from '../ledger/journal.ts'
 import { identityOf, type SessionMemory } from './memory.ts'
 import { nextCloudSession, type CloudSessionEvent } from './cloud-session-state.ts'
-import { call, endsRound, raiseAndLog, type StepContext, type StepResult } from './step.ts'
+import { call, type Part, raiseAndLog, type StepContext, type StepResult, unlessRefused } from './step.ts'
 
 export async function openCloudSession(context: StepContext, instanceId: string): Promise<StepResult> {
   const sessionMemory = memoryOf(context, instanceId)
@@ -15,7 +14,7 @@ export async function openCloudSession(context: StepContext, instanceId: string)
   const before = keptOf(context, instanceId)
   const isRepeated = before?.sessionId === null
   const opening = isRepeated ? before.opening : randomness.token()
-  await unlessRefused(context, instanceId, async () => {
+  await unlessRefused(context, partOf(instanceId), async () => {
     if (!isRepeated) await keep(context, instanceId, { instanceId, opening, sessionId: null })
     const sessionId = await call(context, () => cloud.openSession(identityOf(memory), instanceId, opening, signal))
     take(context, instanceId, sessionMemory, { kind: 'OPENED', sessionId })
@@ -31,7 +30,7 @@ export async function sendHeartbeat(context: StepContext, instanceId: string, se
   sessionMemory.tried = true
   // Until the cloud accepts one: a merged segment keeps the session alive, and would leave a refusal in the status.
   sessionMemory.needsCheck = true
-  const ended = await unlessRefused(context, instanceId, async () => {
+  const ended = await unlessRefused(context, partOf(instanceId), async () => {
     const { cloud, memory, signal } = context
     const state = await call(context, () => cloud.heartbeat(identityOf(memory), instanceId, sessionId, signal))
     sessionMemory.needsCheck = false
@@ -67,6 +66,10 @@ function sessionSubject(instanceId: string): string {
   return `session ${instanceId}`
 }
 
+function partOf(instanceId: string): Part {
+  return { subject: sessionSubject(instanceId), instanceId }
+}
+
 function take(
   { clock, health, log }: StepContext,
   instanceId: string,
@@ -78,24 +81,6 @@ function take(
   sessionMemory.session = session
   if (notice === 'CLEAR') health.clear(subject)
   else if (notice !== undefined) raiseAndLog({ health, log }, subject, notice, { instanceId })
-}
-
-async function unlessRefused<T>(
-  context: StepContext,
-  instanceId: string,
-  work: () => Promise<T>,
-): Promise<T | undefined> {
-  const { memory } = context
-  const { contact } = memory
-  try {
-    return await work()
-  } catch (error) {
-    if (!(error instanceof CodedError) || endsRound(error)) throw error
-    // A proxy may not pass on the service API. Tokens come with the syncs.
-    memory.contact = contact
-    raiseAndLog(context, sessionSubject(instanceId), error, { instanceId })
-    return undefined
-  }
 }
 
 function memoryOf({ memory }: StepContext, instanceId: string): SessionMemory {

@@ -1,7 +1,7 @@
 /** Stores newer rules before it puts them in force. A refused document does not end the round: usage is delivered. */
 import { learnKeys } from './learn-keys.ts'
 import { identityOf, type PolicyMemory } from './memory.ts'
-import { call, endsRound, raiseAndLog, type StepContext, type StepResult } from './step.ts'
+import { call, endsRound, type StepContext, type StepResult, unlessRefused } from './step.ts'
 import { distinctKeys, formerKeys, Trust } from '../keys/trust.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { StoredPolicy } from '../ledger/journal.ts'
@@ -14,18 +14,14 @@ export async function fetchPolicy(context: StepContext, instanceId: string): Pro
   const policyMemory = memory.policies.get(instanceId)
   if (policyMemory === undefined) throw new Error('invariant: only a policy of an own instance is fetched')
   policyMemory.tried = true
-  const { contact } = memory
-  try {
+  const subject = policySubject(instanceId)
+  const ends = (error: CodedError): boolean => endsRound(error) || error.code === 'NOT_RECORDED'
+  await unlessRefused(context, { subject, instanceId, ends }, async () => {
     const request = { instanceId, knownRevision: policyMemory.applied, engine }
     const answer = await call(context, () => cloud.policy(identity, request, signal))
     if (answer.kind === 'DOCUMENT') await takeDocument(context, instanceId, policyMemory, answer.document)
-    health.clear(policySubject(instanceId))
-  } catch (error) {
-    if (!(error instanceof CodedError) || endsRound(error) || error.code === 'NOT_RECORDED') throw error
-    // A proxy may not pass on the rules. Tokens come with the syncs.
-    memory.contact = contact
-    raiseAndLog(context, policySubject(instanceId), error, { instanceId })
-  }
+    health.clear(subject)
+  })
   return 'CONTINUE'
 }
 

@@ -92,6 +92,34 @@ export async function call<T>({ memory, clock }: StepContext, exchange: () => Pr
   }
 }
 
+export interface Part {
+  readonly subject: string
+  readonly instanceId: string
+  /** Absent: {@link endsRound}. */
+  readonly ends?: (error: CodedError) => boolean
+}
+
+/**
+ * Runs a part of the round. If it fails, its condition shows why, and the round continues with the contact from before the
+ * part: a proxy may not pass on these requests, but tokens come with the syncs. @throws CodedError that ends the round
+ */
+export async function unlessRefused<T>(
+  context: StepContext,
+  { subject, instanceId, ends = endsRound }: Part,
+  work: () => Promise<T>,
+): Promise<T | undefined> {
+  const { memory } = context
+  const { contact } = memory
+  try {
+    return await work()
+  } catch (error) {
+    if (!(error instanceof CodedError) || ends(error)) throw error
+    memory.contact = contact
+    raiseAndLog(context, subject, error, { instanceId })
+    return undefined
+  }
+}
+
 /** Verifies and parses a signed document. @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED */
 export async function verify<S extends z.ZodType>(
   context: StepContext,
