@@ -1,7 +1,7 @@
 /** What settings must be together, beyond the form of each one. */
 import type { Logger } from 'pino'
 import { certificateProblem } from '../platform/certificate-problem.ts'
-import { hostOf } from '../platform/host-of.ts'
+import { hostInUrl, hostOf } from '../platform/host-of.ts'
 import { CodedError } from '../protocol/errors.ts'
 import { isLoopback } from '../protocol/sign-in.ts'
 import type { CloudSettings } from './settings.ts'
@@ -60,11 +60,7 @@ function requireBroker({ broker, host, url, publicUrl }: CloudSettings['push']):
     throw invalid('push.public_url takes no user name: every device gets it. Set push.username of each agent.')
   }
   // Devices would refuse the response to each sync.
-  if (
-    broker === 'embedded' &&
-    publicUrl === null &&
-    !URL.canParse(`mqtt://${host.includes(':') ? `[${host}]` : host}`)
-  ) {
+  if (broker === 'embedded' && publicUrl === null && !URL.canParse(`mqtt://${hostInUrl(host)}`)) {
     throw invalid(
       `push.host is ${JSON.stringify(host)}, which a URL cannot contain. Set push.public_url to the URL at which devices reach the broker.`,
     )

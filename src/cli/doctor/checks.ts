@@ -124,18 +124,20 @@ function describeOther({ pid, user, socket }: OtherAgent): string {
   return `process ${pid} of ${user} ${typeof socket === 'string' ? UNKNOWN_SOCKET[socket] : `listens on ${socket.path}`}`
 }
 
+const LEDGER_IN_CHECK = 'the agent is checking the ledger'
+
 function noAnswerReason(agent: Problem): string {
   return isStarting(agent) ? 'the agent starts' : 'no agent responds'
 }
 
-/** Why the ledger has not been read; null: it has, or there is none. */
+/** Reason that doctor did not read the ledger. Null: it did, or there is none. */
 function unreadReason({ agent, database: { kind, readable }, inspected: { problem } }: Observations): string | null {
-  if (isStarting(agent)) return 'the agent is checking the ledger'
+  if (isStarting(agent)) return LEDGER_IN_CHECK
   const isUnread = kind === 'hidden' || (kind === 'file' && (!readable || problem !== null))
   return isUnread ? 'the ledger cannot be read' : null
 }
 
-/** Why neither the agent nor the ledger says how the device is; null: one of them does. */
+/** Reason that neither the agent nor the ledger shows the state of the device. Null: one of them does. */
 function unknownReason(observations: Observations): string | null {
   const unread = unreadReason(observations)
   if (unread === null || !isProblem(observations.agent)) return null
@@ -378,7 +380,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
             'If the agent uses another state directory, give doctor the same settings (TALLYGATE_AGENT_STATE_DIRECTORY). Otherwise restart the agent.',
           )
     }
-    if (isStarting(agent)) return skip('the agent is checking the ledger')
+    if (isStarting(agent)) return skip(LEDGER_IN_CHECK)
     if (problem?.code === 'LEDGER_UNREADABLE')
       return warn(problem.message, 'Run doctor as root or as the user of the agent.')
     if (problem !== null)
@@ -402,7 +404,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
   },
   'hash-chain': ({ verification, database, agent }) => {
     if (database.kind === 'none') return skip('there is no ledger yet')
-    if (isStarting(agent)) return skip('the agent is checking the ledger')
+    if (isStarting(agent)) return skip(LEDGER_IN_CHECK)
     if (isProblem(verification)) return warn(`not checked: ${verification.message}`, 'See the check "database".')
     const { findings, checked } = verification
     const [first] = findings

@@ -12,9 +12,9 @@ import {
 } from '../service-api/set-consumption-limit.ts'
 import { requireLineItem } from '../storage/require-record.ts'
 import type { Reader } from '../storage/store.ts'
-import { fieldText, formPart, instantOf, numberOf, refusalOf, type Edit } from './edit.ts'
+import { type Edit, fieldText, formPart, instantOf, numberOf, refusalOf } from './edit.ts'
 import { type Fields, type Problem, Inputs } from './inputs.ts'
-import { type Page, type View, hrefOf, ofInstance } from './page.ts'
+import { type Page, type View, exactTextOf, hrefOf, ofInstance } from './page.ts'
 
 const EDIT = { next: '/line-items', concerns: 'INSTANCE', needsConfirmation: true } as const
 
@@ -85,8 +85,7 @@ function limitOf(fields: Fields, current: ConsumptionLimitTerms | undefined, now
 }
 
 function inWords({ limit, frequency, nextReset }: ConsumptionLimitTerms): string {
-  const reset = new Date(nextReset).toISOString().slice(0, 19).replace('T', ' ')
-  return `${formatMicro(limit)} tokens per requester, ${frequency.toLowerCase()}, next reset ${reset} UTC`
+  return `${formatMicro(limit)} tokens per requester, ${frequency.toLowerCase()}, next reset ${exactTextOf(nextReset)} UTC`
 }
 
 async function limitForm(view: View, instanceId: string, fields: Fields, problems: readonly Problem[]): Promise<Html> {

@@ -166,7 +166,7 @@ export async function saveForm(edit: Edit, deps: EditDeps, form: Fields): Promis
   }
   try {
     const problems = await edit.save({ ...deps, store: ofShown }, form)
-    // What the form has saved may be the problem: its line item exists already.
+    // The first request of the form may cause the problem: its line item exists already.
     return problems.length > 0 && (await isSaved()) ? [] : problems
   } catch (error) {
     if (error instanceof CodedError && (await isSaved())) return []

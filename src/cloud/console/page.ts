@@ -351,8 +351,15 @@ export function timeOf(at: number | null, now: number): Html {
 
 /** In UTC. For times that people compare with those of logs and of contracts. */
 export function exactTimeOf(at: number, withSeconds = true): Html {
-  const exact = new Date(at).toISOString()
-  return html`<time datetime="${exact}">${exact.slice(0, withSeconds ? 19 : 16).replace('T', ' ')}</time>`
+  return html`<time datetime="${new Date(at).toISOString()}">${exactTextOf(at, withSeconds)}</time>`
+}
+
+/** UTC. */
+export function exactTextOf(at: number, withSeconds = true): string {
+  return new Date(at)
+    .toISOString()
+    .slice(0, withSeconds ? 19 : 16)
+    .replace('T', ' ')
 }
 
 export function nameOfInstance({ shortName, id }: Pick<Instance, 'shortName' | 'id'>): string {

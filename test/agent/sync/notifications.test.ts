@@ -237,7 +237,7 @@ test('a device that enrolls again for another instance gets its notifications to
   expect(push.order?.instanceIds).toEqual([INSTANCE, OTHER_INSTANCE])
 })
 
-/** Brokers of which some respond. */
+/** Only the brokers in `up` respond. */
 class FakeBrokers implements Push {
   readonly up = new Set([OLD])
   readonly visits: string[] = []
@@ -438,7 +438,7 @@ test('nodes that name different brokers cause a change in ten minutes, and no mo
   expect(both.writes).toBeLessThanOrEqual(6)
 })
 
-test('nodes that name different brokers, of which none responds, cause one extra sync for each broker', async () => {
+test('nodes that name different brokers cause one extra sync for each broker if none responds', async () => {
   const usual = await hourWith([OLD, OLD], [OLD])
   const none = await hourWith([OLD, NEW], [])
   expect(none.syncs).toBeLessThanOrEqual(usual.syncs + 2)
@@ -446,7 +446,7 @@ test('nodes that name different brokers, of which none responds, cause one extra
   expect(none.device.conditions).toEqual(['push: BROKER_UNREACHABLE'])
 })
 
-test('nodes of which one has no broker cause a change in ten minutes', async () => {
+test('two nodes, one without a broker, cause a change in ten minutes', async () => {
   const usual = await hourWith([OLD, OLD], [OLD])
   const off = await hourWith([null, OLD], [])
   expect(off.syncs).toBeLessThanOrEqual(usual.syncs + 6)

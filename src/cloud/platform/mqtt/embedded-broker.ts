@@ -4,6 +4,7 @@ import { Duplex, Transform, type TransformCallback } from 'node:stream'
 import { Server as TlsServer, createServer as createTlsServer } from 'node:tls'
 import { Aedes, type AuthenticateHandler, type Client } from 'aedes'
 import { CodedError } from '../../../protocol/errors.ts'
+import { hostInUrl } from '../../../platform/host-of.ts'
 import { CONNECTIONS_WAITING_MAX, HANDSHAKE_TIMEOUT_MS, openConnections } from '../../../platform/open-connections.ts'
 import { listenFailure } from '../../../protocol/listen-failure.ts'
 import type { Broker, PushMessage } from '../../devices/publish-notifications.ts'
@@ -117,7 +118,7 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
   }
 
   return {
-    url: `${tls === null ? 'mqtt' : 'mqtts'}://${options.host.includes(':') ? `[${options.host}]` : options.host}:${port}`,
+    url: `${tls === null ? 'mqtt' : 'mqtts'}://${hostInUrl(options.host)}:${port}`,
     isConnected: true,
     publish: (message) => publish(aedes, message),
     accept,
