@@ -465,7 +465,7 @@ export class FakeCloud {
     if (session === undefined) return json(404, { message: 'There is no such session.' })
     if (method === 'GET' && heartbeat === 'heartbeat') {
       if (session.state === 'IDLE') return { status: 204, headers: {}, body: '' }
-      return json(409, { message: `Session is ${session.state}` })
+      return refusal(409, 'SESSION_NOT_OPERABLE', `Session is ${session.state}`)
     }
     session.state = 'TERMINATED'
     return { status: 204, headers: {}, body: '' }

@@ -123,7 +123,7 @@ export function createCloudHttp(deps: CloudHttpDeps): Cloud {
       const headers = ofInstance(instanceId)
       const answer = await callAs(device, { method: 'DELETE', url, headers, repeatable: true, signal })
       // Already gone or ended, as intended.
-      if (refusalOf(answer) !== 'NOT_FOUND' && answer.status !== 409) accepted(answer)
+      if (refusalOf(answer) !== 'NOT_FOUND' && !isNotOperable(answer)) accepted(answer)
     },
   }
 }
@@ -183,13 +183,18 @@ function refusalOf(answer: HttpAnswer): ErrorCode | undefined {
 
 function heartbeatOf(answer: HttpAnswer): Heartbeat {
   if (refusalOf(answer) === 'NOT_FOUND') return { kind: 'ENDED', state: 'UNKNOWN' }
-  if (answer.status !== 409) {
+  if (!isNotOperable(answer)) {
     accepted(answer)
     return { kind: 'ALIVE' }
   }
   const state = /\b(LOCKED|TERMINATED|FAILED|DISCONNECTED)\b/.exec(messageOf(answer))?.[1]
   if (state === 'LOCKED') return { kind: 'LOCKED' }
   return { kind: 'ENDED', state: state === 'FAILED' || state === 'DISCONNECTED' ? state : 'TERMINATED' }
+}
+
+/** Only the cloud has this code: the 409 of a proxy says nothing about the session. */
+function isNotOperable(answer: HttpAnswer): boolean {
+  return codeOf(answer) === 'SESSION_NOT_OPERABLE'
 }
 
 function parse<S extends z.ZodType>(answer: HttpAnswer, schema: S): z.output<S> {

@@ -3,7 +3,7 @@ import { createCloudHttp } from '../../../../src/agent/platform/http/cloud-clien
 import type { HttpAnswer, HttpRequest } from '../../../../src/agent/platform/http/exchange.ts'
 import type { Identity } from '../../../../src/agent/ledger/journal.ts'
 import { CodedError } from '../../../../src/protocol/errors.ts'
-import { DEVICE, EDGE, INSTANCE, json, SERVICE } from '../../sync/fake-cloud.ts'
+import { DEVICE, EDGE, INSTANCE, json, refusal, SERVICE } from '../../sync/fake-cloud.ts'
 
 const device: Identity = {
   deviceId: DEVICE,
@@ -102,20 +102,24 @@ test('a session is an ordinary session of the service API', async () => {
 })
 
 test.each([
-  [409, 'Session is LOCKED', { kind: 'LOCKED' }],
-  [409, 'Session is TERMINATED', { kind: 'ENDED', state: 'TERMINATED' }],
-  [409, 'Session is FAILED', { kind: 'ENDED', state: 'FAILED' }],
-  [409, 'Session is DISCONNECTED', { kind: 'ENDED', state: 'DISCONNECTED' }],
-  [409, 'something else', { kind: 'ENDED', state: 'TERMINATED' }],
-  [404, 'There is no such session.', { kind: 'ENDED', state: 'UNKNOWN' }],
-])('a heartbeat answered %i %s means %o', async (status, message, state) => {
-  const { cloud } = answering(json(status, { message }))
+  ['Session is LOCKED', { kind: 'LOCKED' }],
+  ['Session is TERMINATED', { kind: 'ENDED', state: 'TERMINATED' }],
+  ['Session is FAILED', { kind: 'ENDED', state: 'FAILED' }],
+  ['Session is DISCONNECTED', { kind: 'ENDED', state: 'DISCONNECTED' }],
+  ['something else', { kind: 'ENDED', state: 'TERMINATED' }],
+])('a heartbeat that is refused with "%s" means %o', async (message, state) => {
+  const { cloud } = answering(refusal(409, 'SESSION_NOT_OPERABLE', message))
   expect(await cloud.heartbeat(device, INSTANCE, 's', signal)).toEqual(state)
 })
 
+test('a heartbeat of a session that the cloud does not know ends it', async () => {
+  const { cloud } = answering(json(404, { message: 'There is no such session.' }))
+  expect(await cloud.heartbeat(device, INSTANCE, 's', signal)).toEqual({ kind: 'ENDED', state: 'UNKNOWN' })
+})
+
 test('closing a session that is gone already is no failure', async () => {
-  for (const status of [404, 409]) {
-    const { cloud, requests } = answering(json(status, { message: 'gone' }))
+  for (const answer of [json(404, { message: 'gone' }), refusal(409, 'SESSION_NOT_OPERABLE', 'gone')]) {
+    const { cloud, requests } = answering(answer)
     await cloud.closeSession(device, INSTANCE, 's', signal)
     expect(requests.map(({ method }) => method)).toEqual(['DELETE'])
   }
@@ -124,7 +128,9 @@ test('closing a session that is gone already is no failure', async () => {
 test.each([
   ['OPERATION_UNKNOWN', json(404, { code: 'OPERATION_UNKNOWN', message: 'No operation GET at this path.' })],
   ['ANSWER_UNEXPECTED', { status: 404, headers: {}, body: '<html>Not found</html>' }],
-])('a wrong address (%s) does not end or close a session', async (code, answer) => {
+  ['ANSWER_UNEXPECTED', { status: 409, headers: {}, body: '<html>Session is TERMINATED</html>' }],
+  ['CONFLICT', json(409, { message: 'Session is TERMINATED' })],
+])('a response without the code of the cloud for it (%s) does not end or close a session', async (code, answer) => {
   const { cloud } = answering(answer)
   expect((await failed(cloud.heartbeat(device, INSTANCE, 's', signal))).code).toBe(code)
   expect((await failed(cloud.closeSession(device, INSTANCE, 's', signal))).code).toBe(code)
