@@ -2,6 +2,7 @@ import { InvalidArgumentError } from 'commander'
 import { parseLabel } from '../protocol/edge/labels.ts'
 import { CodedError, type ErrorCode } from '../protocol/errors.ts'
 import { isNotUtf8, shownPath, systemFailure, unreadableReason } from '../protocol/file-reasons.ts'
+import { digitsProblem, tokenDigitsProblem, typedNumber } from '../protocol/typed-number.ts'
 import { API_PREFIX, cellName, uuid } from '../protocol/wire.ts'
 import { DURATION } from '../settings/quantity.ts'
 import { hasCertificate } from '../platform/has-certificate.ts'
@@ -74,13 +75,23 @@ export function wholeNumberArgument(min: number, max: number): (text: string) =>
   }
 }
 
-/** A positive decimal that fits a JSON number without loss. */
+/** Tokens, or a rate. */
+export function numberArgument(text: string): number {
+  return exact(text, tokenDigitsProblem(text), 'Use a number.')
+}
+
 export function countArgument(text: string): number {
-  const number = /^\d{1,15}(\.\d{1,15})?$/.test(text) ? Number(text) : Number.NaN
-  if (number > 0) return number
-  throw new InvalidArgumentError(
-    'Use a number greater than 0, such as 2.5, with up to 15 digits before and after the point.',
-  )
+  const advice = 'Use a number greater than 0, such as 2.5.'
+  const count = exact(text, digitsProblem(text), advice)
+  if (count > 0) return count
+  throw new InvalidArgumentError(advice)
+}
+
+function exact(text: string, problem: string | undefined, advice: string): number {
+  if (problem !== undefined) throw new InvalidArgumentError(`It ${problem}.`)
+  const number = typedNumber(text)
+  if (Number.isNaN(number)) throw new InvalidArgumentError(advice)
+  return number
 }
 
 /** @param min characters of the second text */

@@ -25,7 +25,22 @@ describe('a command line that is not understood is USAGE, exit code 64, in one l
     ['an interval beyond timers', ['status', '--every', '30d'], 'Use a duration from 1ms to 24h.'],
     ['a token that does not expire', ['token', '--ttl', '3661d'], 'Use a duration from 1s to 3660d.'],
     ['a wait that does not end', ['rotate-key', '--wait', '25h'], 'Use a duration from 1ms to 24h.'],
-    ['a count with too many digits', ['access', '--item', 'A', '--count', '0.0000000000000001'], 'up to 15 digits'],
+    [
+      'a count with too many digits',
+      ['access', '--item', 'A', '--count', '123456789.123456789'],
+      'It has too many digits. The nearest number is 123456789.12345679.',
+    ],
+    ['a count of zero', ['access', '--item', 'A', '--count', '0.00'], 'Use a number greater than 0, such as 2.5.'],
+    [
+      'an amount with too many digits',
+      ['limits', 'set', 'A', '--limit', '12345678901.234567'],
+      'It has too many digits. The nearest number is 12345678901.234568.',
+    ],
+    [
+      'a rate with too many digits',
+      ['rate-tables', 'set', '1', '--rate', 'A=0.12345678901234567891'],
+      'It has too many digits. The nearest number is 0.12345678901234568.',
+    ],
     ['a value that is not taken', ['token', '--ttl', 'long'], 'Use a duration such as 30s, 5m or 24h.'],
     ['options that exclude each other', ['token', '--admin', '--client', '--key', 'x'], 'cannot be used with'],
     ['a second value', ['access', '--item', 'A', '--requester', 'user:a', '--item=B'], 'Give --item only once.'],

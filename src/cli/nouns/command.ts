@@ -1,8 +1,8 @@
 import { Command, InvalidArgumentError, Option } from 'commander'
-import { parseDecimal } from '../../core/pricing/amount.ts'
 import { CodedError } from '../../protocol/errors.ts'
+import { typedNumber } from '../../protocol/typed-number.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
-import { timeArgument, wholeNumberArgument } from '../arguments.ts'
+import { numberArgument, timeArgument, wholeNumberArgument } from '../arguments.ts'
 import { collect } from '../collect.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
@@ -280,10 +280,7 @@ function withFlags(object: Row, fields: readonly Field[], flags: Readonly<Record
 const PARSERS: Readonly<Record<Extract<Field['kind'], string>, (text: string, before: unknown) => unknown>> = {
   text: (text) => text,
   time: timeArgument,
-  number: (text) => {
-    if (parseDecimal(text) === undefined) throw new InvalidArgumentError('Use a number.')
-    return Number(text)
-  },
+  number: numberArgument,
   boolean: (text) => {
     if (text !== 'true' && text !== 'false') throw new InvalidArgumentError('Use true or false.')
     return text === 'true'
@@ -299,7 +296,7 @@ const PARSERS: Readonly<Record<Extract<Field['kind'], string>, (text: string, be
 /** `LaserCut@1.0=0.85` or `LaserCut=0.85` */
 function rateOf(text: string): Row {
   const [, name, version, rate = ''] = /^([^@=]+)(?:@([^=]+))?=([\d.]+)$/.exec(text) ?? []
-  if (name === undefined || parseDecimal(rate) === undefined)
+  if (name === undefined || Number.isNaN(typedNumber(rate)))
     throw new InvalidArgumentError('Use an item with its rate, such as LaserCut@1.0=0.85.')
-  return { name, ...(version === undefined ? {} : { version }), rate: Number(rate) }
+  return { name, ...(version === undefined ? {} : { version }), rate: numberArgument(rate) }
 }

@@ -1,7 +1,8 @@
 /** A JSON or YAML file whose values know their lines. JSON is YAML. */
-import { type Document, LineCounter, isMap, isNode, isScalar, parseDocument } from 'yaml'
+import { type Document, LineCounter, isMap, isNode, isScalar, parseDocument, visit } from 'yaml'
 import { CodedError } from '../../protocol/errors.ts'
 import { isTooDeep } from '../../protocol/parse-json.ts'
+import { tokenDigitsProblem } from '../../protocol/typed-number.ts'
 import { STANDARD_INPUT, readFileArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
 
@@ -37,6 +38,7 @@ export function readDocument(path: string, io: Io): FileDocument {
   const problems = (tooDeep.length > 0 ? tooDeep : [...document.errors, ...document.warnings]).map(
     ({ code, message, pos: [start] }) => `${name}:${lines.linePos(start).line}: ${PARSER_MESSAGES[code] ?? message}`,
   )
+  if (problems.length === 0) problems.push(...roundedNumbers(document, (at) => `${name}:${lines.linePos(at).line}`))
   if (problems.length > 0)
     throw new CodedError('FILE_INVALID', [...new Set(problems)].slice(0, PROBLEMS_MAX).join('; '))
   const value = valueOf(() => document.toJS() as unknown, name)
@@ -53,6 +55,18 @@ export function readDocument(path: string, io: Io): FileDocument {
       return `${name}:1`
     },
   }
+}
+
+/** @param placeOf offset in the text */
+function roundedNumbers(document: Document, placeOf: (offset: number) => string): readonly string[] {
+  const found: string[] = []
+  visit(document, {
+    Scalar: (_key, { value, source = '', range }) => {
+      const problem = typeof value === 'number' ? tokenDigitsProblem(source) : undefined
+      if (problem !== undefined) found.push(`${placeOf(range?.[0] ?? 0)}: ${source} ${problem}`)
+    },
+  })
+  return found
 }
 
 /** Where a value begins; in a map, where its key does. */

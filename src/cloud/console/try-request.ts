@@ -7,6 +7,7 @@ import { type Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import { firstProblem } from '../../protocol/errors.ts'
 import { accessRequestBody, requestOf } from '../../protocol/service/access-request.ts'
+import { digitsProblem, typedNumber } from '../../protocol/typed-number.ts'
 import { decideWithoutCharge } from '../policy/decide-over-pools.ts'
 import type { LoadedPolicy } from '../policy/load-policy.ts'
 import { Inputs } from './inputs.ts'
@@ -41,15 +42,20 @@ async function resultPart(view: View, loaded: LoadedPolicy): Promise<Html> {
     const odd = linesOf(query[name]).find((line) => line.indexOf('=') < 1)
     if (odd !== undefined) return problemPart(`The line “${odd}” of the ${name} is not name=value.`)
   }
-  const variables = pairsOf(query['variables']).map(([name, number]) => [name, Number(number)])
+  const count = (query['count'] ?? '').trim()
+  const variables = pairsOf(query['variables'])
+  for (const [name, number] of [['count', count] as const, ...variables]) {
+    const problem = digitsProblem(number)
+    if (problem !== undefined) return problemPart(`The number ${name} ${problem}.`)
+  }
   const body = accessRequestBody['v1.1'].safeParse({
     requester: { type, value, dictionary: Object.fromEntries(pairsOf(query['dictionary'])) },
     requestedItems: [
       {
         item: query['item'],
         ...((query['version'] ?? '') === '' ? {} : { version: query['version'] }),
-        count: Number(query['count']),
-        ...(variables.length === 0 ? {} : { variables: Object.fromEntries(variables) as Record<string, number> }),
+        count: typedNumber(count),
+        ...(variables.length === 0 ? {} : { variables: numbersOf(variables) }),
       },
     ],
   })
@@ -73,6 +79,10 @@ function pairsOf(text: string | undefined): readonly (readonly [name: string, va
   return linesOf(text).map(
     (line) => [line.slice(0, line.indexOf('=')).trim(), line.slice(line.indexOf('=') + 1).trim()] as const,
   )
+}
+
+function numbersOf(pairs: readonly (readonly [name: string, number: string])[]): Readonly<Record<string, number>> {
+  return Object.fromEntries(pairs.map(([name, number]) => [name, typedNumber(number)]))
 }
 
 function outcomePart(item: ItemOutcome, loaded: LoadedPolicy): Html {

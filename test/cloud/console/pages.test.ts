@@ -125,6 +125,12 @@ describe('a tried request', () => {
   it('says what is wrong with the form', async () => {
     for (const [change, problem] of [
       [{ count: '-1' }, 'count'],
+      [{ count: '0x10' }, 'count: must be a number'],
+      [{ count: '9007199254740993' }, 'The number count has too many digits. The nearest number is 9007199254740992.'],
+      [
+        { variables: 'x=0.12345678901234567891' },
+        'The number x has too many digits. The nearest number is 0.12345678901234568.',
+      ],
       [
         { dictionary: 'site=berlin\ndepartment sales' },
         'The line “department sales” of the dictionary is not name=value.',
