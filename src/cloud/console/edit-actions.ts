@@ -6,7 +6,7 @@ import { replacedActionsBody } from '../../protocol/service/actions.ts'
 import { replaceActions } from '../service-api/change-actions.ts'
 import { requireLineItem } from '../storage/require-record.ts'
 import { type Edit, EMPTY_ROWS, fieldText, formPart, numberOf, refusalOf, rowsIn } from './edit.ts'
-import { type Fields, type Problem, Inputs } from './inputs.ts'
+import { type Fields, type Problem, FormRefused, Inputs } from './inputs.ts'
 import { type Page, type View, ROWS_SHOWN, ofInstance, tableOf } from './page.ts'
 
 export const ACTIONS_EDIT: Edit = {
@@ -16,14 +16,14 @@ export const ACTIONS_EDIT: Edit = {
   needsConfirmation: true,
   save: async ({ store, newId, instanceId, now }, fields) => {
     const unused = unusedRow(fields)
-    if (unused !== undefined) return [{ field: `effect.${unused}`, text: 'choose an effect, or empty the row' }]
+    if (unused !== undefined)
+      throw new FormRefused([{ field: `effect.${unused}`, text: 'choose an effect, or empty the row' }])
     const rows = actionRows(fields)
     const unplaced = rows.find((row) => !Number.isFinite(positionOf(fields, row)))
-    if (unplaced !== undefined) return [{ field: `position.${unplaced}`, text: 'must be a number' }]
+    if (unplaced !== undefined) throw new FormRefused([{ field: `position.${unplaced}`, text: 'must be a number' }])
     const parsed = replacedActionsBody.safeParse(rows.map((row) => actionOf(fields, row)))
-    if (!parsed.success) return [refusalOf(parsed.error, ([at, key]) => inputOf(rows[Number(at)], key))]
+    if (!parsed.success) throw refusalOf(parsed.error, ([at, key]) => inputOf(rows[Number(at)], key))
     await replaceActions({ store, newId }, { instanceId, lineItemId: fields['lineItem'] ?? '' }, parsed.data, now)
-    return []
   },
   refused: async (view, fields, problems) =>
     ofInstance(view, 'The actions were not saved', async ({ id }) => actionsForm(view, id, fields, problems)),

@@ -6,9 +6,8 @@ import { parseJson } from '../../protocol/parse-json.ts'
 import { conditionsBody } from '../../protocol/service/conditions.ts'
 import { patchConditions } from '../service-api/change-conditions.ts'
 import type { ConditionNode } from '../storage/records.ts'
-import type { Store } from '../storage/store.ts'
-import { type Edit, createOnce, fieldText, formPart, keyOf, refusalOf } from './edit.ts'
-import { type Fields, type Problem, Inputs } from './inputs.ts'
+import { type Edit, fieldText, formPart, keyOf, refusalOf } from './edit.ts'
+import { type Fields, type Problem, FormRefused, Inputs } from './inputs.ts'
 import { type Page, type View, hrefOf, ofInstance } from './page.ts'
 
 export const CONDITION_EDIT: Edit = {
@@ -16,19 +15,12 @@ export const CONDITION_EDIT: Edit = {
   next: '/rules',
   concerns: 'INSTANCE',
   needsConfirmation: true,
-  save: async (deps, fields) => {
-    const { newId, instanceId, now } = deps
+  save: async ({ store, newId, instanceId, now }, fields) => {
     if (fields['json'] !== undefined && parseJson(fields['json']) === undefined)
-      return [{ field: 'json', text: 'is not JSON, or is nested too deeply' }]
+      throw new FormRefused([{ field: 'json', text: 'is not JSON, or is nested too deeply' }])
     const parsed = conditionsBody.safeParse([conditionOf(fields)])
-    if (!parsed.success) return [problemIn(parsed.error, fields)]
-    const { data } = parsed
-    const save = (store: Store) => patchConditions({ store, newId }, instanceId, data, now)
-    if (fieldText(fields, 'id') === undefined) {
-      return createOnce(deps, { thing: 'condition', key: fields['key'], request: [instanceId, data] }, save)
-    }
-    await save(deps.store)
-    return []
+    if (!parsed.success) throw refusalIn(parsed.error, fields)
+    await patchConditions({ store, newId }, instanceId, parsed.data, now)
   },
   refused: async (view, fields, problems) =>
     ofInstance(view, 'The condition was not saved', async () => conditionForm(view, fields, problems)),
@@ -82,8 +74,9 @@ function conditionOf(fields: Fields): unknown {
 }
 
 /** A problem in the JSON keeps its path, which leads to the place in the text. */
-function problemIn(error: z.ZodError, fields: Fields): Problem {
-  if (fields['json'] !== undefined) return { field: 'json', text: firstProblem(error, '').replace(/^\[0\]\.?/, '') }
+function refusalIn(error: z.ZodError, fields: Fields): FormRefused {
+  if (fields['json'] !== undefined)
+    return new FormRefused([{ field: 'json', text: firstProblem(error, '').replace(/^\[0\]\.?/, '') }])
   return refusalOf(error, ([, key]) => (key === undefined ? undefined : String(key)))
 }
 

@@ -1,8 +1,8 @@
 import { type Html, html } from '../../html/html.ts'
 import { instanceBody } from '../../protocol/service/instances.ts'
 import { createInstance } from '../service-api/create-instance.ts'
-import { type Edit, createOnce, fieldText, formPart, keyOf, refusalOf } from './edit.ts'
-import { type Fields, type Problem, Inputs } from './inputs.ts'
+import { type Edit, fieldText, formPart, keyOf, refusalOf } from './edit.ts'
+import { type Fields, type Problem, FormRefused, Inputs } from './inputs.ts'
 import type { Page, View } from './page.ts'
 
 export const INSTANCE_EDIT: Edit = {
@@ -10,21 +10,19 @@ export const INSTANCE_EDIT: Edit = {
   next: '',
   concerns: 'ACCOUNT',
   needsConfirmation: false,
-  save: async (deps, fields) => {
-    const { otherCellOf, newId, now } = deps
+  save: async ({ store, otherCellOf, newId, now }, fields) => {
     const parsed = instanceBody.safeParse({
       shortName: fieldText(fields, 'shortName'),
       accountId: fieldText(fields, 'accountId'),
     })
-    if (!parsed.success) return [refusalOf(parsed.error)]
+    if (!parsed.success) throw refusalOf(parsed.error)
     const { shortName, accountId } = parsed.data
     const cell = await otherCellOf(accountId)
-    if (cell !== null)
-      return [{ field: 'accountId', text: `belongs to the cell ${cell}. Use the console of that cell.` }]
-    const request = [shortName, accountId]
-    return createOnce(deps, { thing: 'instance', key: fields['key'], request }, (store) =>
-      createInstance(store, { id: newId(), shortName, accountId }, now),
-    )
+    if (cell !== null) {
+      const text = `belongs to the cell ${cell}. Use the console of that cell.`
+      throw new FormRefused([{ field: 'accountId', text }])
+    }
+    await createInstance(store, { id: newId(), shortName, accountId }, now)
   },
   refused: async (view, fields, problems) => ({
     title: 'The instance was not created',

@@ -25,9 +25,8 @@ export const LIMIT_EDIT: Edit = {
     const place = placeOf(instanceId, fields)
     const current = await store.read((reader) => currentOf(reader, place, now))
     const parsed = consumptionLimitBody.safeParse(limitOf(fields, current, now))
-    if (!parsed.success) return [refusalOf(parsed.error)]
+    if (!parsed.success) throw refusalOf(parsed.error)
     await setConsumptionLimit(store, place, parsed.data, now)
-    return []
   },
   refused: async (view, fields, problems) =>
     ofInstance(view, 'The limit was not saved', ({ id }) => limitForm(view, id, fields, problems)),
@@ -38,7 +37,6 @@ export const LIMIT_REMOVAL: Edit = {
   path: '/line-items/limit/remove',
   save: async ({ store, instanceId, now }, fields) => {
     await removeConsumptionLimit(store, placeOf(instanceId, fields), now)
-    return []
   },
   refused: async (view, fields, problems) =>
     ofInstance(view, 'The limit was not removed', ({ id }) => removalForm(view, id, fields, problems)),

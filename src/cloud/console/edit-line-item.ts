@@ -10,8 +10,9 @@ import { INSTANT_MAX } from '../../protocol/wire.ts'
 import { mapLineItem } from '../service-api/map-line-item.ts'
 import { requireLineItem } from '../storage/require-record.ts'
 import type { LineItemRecord } from '../storage/records.ts'
+import { withTransactions } from '../storage/with-transactions.ts'
 import { type Edit, fieldText, formPart, instantOf, instantText, numberOf } from './edit.ts'
-import { type Fields, type Problem, Inputs } from './inputs.ts'
+import { type Fields, type Problem, FormRefused, Inputs } from './inputs.ts'
 import { type Page, type View, ofInstance } from './page.ts'
 
 export const LINE_ITEM_EDIT: Edit = {
@@ -21,13 +22,19 @@ export const LINE_ITEM_EDIT: Edit = {
   needsConfirmation: false,
   save: async ({ store, instanceId, now }, fields) => {
     const parsed = parseLineItem('v1.1', instanceId, lineItemOf(fields))
-    if (!parsed.ok) return parsed.problems.map(ofInput)
+    if (!parsed.ok) throw new FormRefused(parsed.problems.map(ofInput))
     const { activationId: id } = parsed.body
     const replaced = id === fields['lineItem'] ? undefined : await store.read((tx) => tx.lineItems.get(instanceId, id))
-    if (replaced?.deleted === null)
-      return [{ field: 'activationId', text: `${id} exists already. To change it, follow its link in the list.` }]
-    const mapped = await mapLineItem(store, instanceId, parsed.body, now)
-    return mapped.outcome === 'REFUSED' ? mapped.problems.map(ofInput) : []
+    if (replaced?.deleted === null) {
+      const text = `${id} exists already. To change it, follow its link in the list.`
+      throw new FormRefused([{ field: 'activationId', text }])
+    }
+    // A refused form is rolled back: it is not saved.
+    await store.transaction(async (tx) => {
+      const inside = withTransactions(store, (work) => work(tx))
+      const mapped = await mapLineItem(inside, instanceId, parsed.body, now)
+      if (mapped.outcome === 'REFUSED') throw new FormRefused(mapped.problems.map(ofInput))
+    })
   },
   refused: async (view, fields, problems) => ({
     title: 'The line item was not saved',

@@ -12,6 +12,7 @@ import {
   fieldText,
   formPart,
   instantOf,
+  keyOf,
   numberOf,
   refusalOf,
   rowsIn,
@@ -27,9 +28,8 @@ export const RATE_TABLE_EDIT: Edit = {
   save: async ({ store, now }, fields) => {
     const rows = rateRows(fields)
     const parsed = rateTableBody['v1.1'].safeParse(rateTableOf(fields, rows))
-    if (!parsed.success) return [refusalOf(parsed.error, (path) => inputOf(rows, path))]
+    if (!parsed.success) throw refusalOf(parsed.error, (path) => inputOf(rows, path))
     await createRateTable(store, parsed.data, now)
-    return []
   },
   refused: async (view, fields, problems) => ({
     title: 'The rate table was not saved',
@@ -42,11 +42,12 @@ const ITEMS_MAX = 100
 export async function editRateTablePage(view: View): Promise<Page> {
   const { series, version } = view.query
   const title = 'New rate table'
-  if (version === undefined) return { title, content: rateTableForm(view, fieldsOf(series ?? '', []), []) }
+  const key = keyOf(view)
+  if (version === undefined) return { title, content: rateTableForm(view, { key, ...fieldsOf(series ?? '', []) }, []) }
   const table = await view.reader.rateTables.get(series ?? '', version)
   if (table === undefined) throw new CodedError('NOT_FOUND', `There is no rate table ${version} of this series.`)
   if (table.items.length <= ITEMS_MAX) {
-    return { title, content: rateTableForm(view, fieldsOf(table.series, table.items), []) }
+    return { title, content: rateTableForm(view, { key, ...fieldsOf(table.series, table.items) }, []) }
   }
   const content = html`<p class="problem">
     This rate table has ${table.items.length} items, and the form takes up to ${ITEMS_MAX}. Create the next one with

@@ -2,14 +2,13 @@
 import type { z } from 'zod'
 import { type Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
-import { formatDecimal, parseDecimal } from '../../core/pricing/amount.ts'
 import { CodedError, firstIssue } from '../../protocol/errors.ts'
-import { type RuleDeps, hasBumped, ofRevision } from '../policy/bump-policy-revision.ts'
+import { tokenDigitsProblem, typedNumber } from '../../protocol/typed-number.ts'
+import { type RuleDeps, ofRevision } from '../policy/bump-policy-revision.ts'
 import { claimOf } from '../service-api/idempotency-key.ts'
 import { type Administrator, scopeWith } from '../service-api/principal.ts'
-import type { Store } from '../storage/store.ts'
 import { withTransactions } from '../storage/with-transactions.ts'
-import type { Fields, Inputs, Problem } from './inputs.ts'
+import { type Fields, FormRefused, type Inputs, type Problem } from './inputs.ts'
 import { type Page, type View, confirmation, formTokenField, hrefOf } from './page.ts'
 
 export interface EditDeps extends RuleDeps {
@@ -29,8 +28,8 @@ export interface Edit {
   /** What it changes: the chosen instance, what all cells share, or a customer account. */
   readonly concerns: 'INSTANCE' | 'ALL_CELLS' | 'ACCOUNT'
   readonly needsConfirmation: boolean
-  /** Returns what is wrong; nothing if it is saved. @throws CodedError */
-  readonly save: (deps: EditDeps, fields: Fields) => Promise<readonly Problem[]>
+  /** In one transaction of the store. @throws FormRefused, CodedError */
+  readonly save: (deps: EditDeps, fields: Fields) => Promise<void>
   readonly refused: (view: View, fields: Fields, problems: readonly Problem[]) => Promise<Page>
 }
 
@@ -75,7 +74,7 @@ export function formPart(
 
 /**
  * Address of the form for something new whose id the cloud chooses. It has a key: a browser that goes back to the form, or
- * loads it again, sends the same key, and {@link createOnce} creates one thing.
+ * loads it again, sends the same key, and {@link saveForm} creates one thing.
  */
 export function newFormHref(view: View, { path }: Pick<Edit, 'path'>): string {
   return hrefOf(view, path, { key: view.newId() })
@@ -86,40 +85,16 @@ export function keyOf({ query: { key = '' }, newId }: Pick<View, 'query' | 'newI
   return key === '' ? newId() : key
 }
 
-/** @param thing such as `instance` @param request its values in the form */
-export async function createOnce(
-  { store, editor, present }: Pick<EditDeps, 'store' | 'editor' | 'present'>,
-  {
-    thing,
-    key = '',
-    request,
-  }: { readonly thing: string; readonly key: string | undefined; readonly request: readonly unknown[] },
-  create: (store: Store) => Promise<unknown>,
-): Promise<readonly Problem[]> {
-  // All forms without a key would be one form.
-  if (key === '') return [{ field: null, text: 'The form has no key, so it could create two. Open a new form.' }]
-  const claim = claimOf(editor, { concerned: `console ${thing}`, key, request, created: present })
-  return store.transaction(async (tx) => {
-    if (await tx.idempotency.add({ ...claim, answer: '' })) {
-      await create(withTransactions(store, (work) => work(tx)))
-      return []
-    }
-    const stored = (await tx.idempotency.find([claim.scope])).get(claim.scope)
-    if (stored === undefined) throw new Error('invariant: what prevents a second form can be read')
-    if (stored.requestHash === claim.requestHash) return []
-    const text = `This form has already created one ${thing}, with other values. Check the list. For one more, open a new form.`
-    return [{ field: null, text }]
-  })
-}
-
 /**
- * What is wrong with the body that a form makes.
+ * Of the body that a form makes.
  * @param fieldOf name of the input, by the path in the body. Absent: inputs have the names of the body's fields
  */
-export function refusalOf(error: z.ZodError, fieldOf = fieldOfBody): Problem {
+export function refusalOf(error: z.ZodError, fieldOf = fieldOfBody): FormRefused {
   const { path, message } = firstIssue(error)
   const field = fieldOf(path)
-  return field === undefined ? { field: null, text: `The form ${message}.` } : { field, text: message }
+  return new FormRefused([
+    field === undefined ? { field: null, text: `The form ${message}.` } : { field, text: message },
+  ])
 }
 
 export function fieldOfBody([field]: readonly PropertyKey[]): string | undefined {
@@ -141,37 +116,42 @@ export function withChange(
 }
 
 /**
- * Saves a form for the rules of the revision that it shows. Browsers send a form again by themselves if a connection
- * breaks: then the same form is saved once, and each request succeeds. Returns what is wrong. @throws CodedError
+ * Saves a form. A browser sends a form again by itself if a connection breaks, and people go back to a form: it is saved once,
+ * and each request with the same values succeeds. The form for something new has a key, and any other form is known by the
+ * revision of the rules that it shows. Returns what is wrong; nothing if it is saved. @throws CodedError
  */
 export async function saveForm(edit: Edit, deps: EditDeps, form: Fields): Promise<readonly Problem[]> {
   const { store, instanceId, editor, present } = deps
-  const { revision: shown } = form
-  if (edit.concerns !== 'INSTANCE' || shown === undefined) return edit.save(deps, form)
-  const key = `${instanceId} ${shown}`
-  const claim = claimOf(editor, { concerned: `console ${edit.path}`, key, request: [form], created: present })
-  const recording = withTransactions(store, (work) =>
-    store.transaction(async (tx) => {
-      const result = await work(tx)
-      if (hasBumped(tx)) await tx.idempotency.add({ ...claim, answer: '' })
-      return result
+  const { formToken: _token, confirmed: _confirmed, revision: shown, ...values } = form
+  const key = fieldText(form, 'key') ?? (shown === undefined ? undefined : `${instanceId} ${shown}`)
+  // All forms without a key would be one form.
+  if (key === undefined) return [NO_KEY]
+  const claim = claimOf(editor, { concerned: `console ${edit.path}`, key, request: [values], created: present })
+  const requireShown = (revision: number): void => {
+    if (String(revision) !== shown) throw new CodedError('RULES_CHANGED', RULES_CHANGED)
+  }
+  const ofShown = edit.concerns === 'INSTANCE' ? ofRevision(store, instanceId, requireShown) : store
+  const once = withTransactions(ofShown, (work) =>
+    ofShown.transaction(async (tx) => {
+      if (!(await tx.idempotency.add({ ...claim, answer: '' }))) throw new FormRefused([SAVED_OTHERWISE])
+      return work(tx)
     }),
   )
-  const ofShown = ofRevision(recording, instanceId, (revision) => {
-    if (String(revision) !== shown) throw new CodedError('RULES_CHANGED', RULES_CHANGED)
-  })
-  const isSaved = async (): Promise<boolean> => {
-    const saved = await store.transaction((tx) => tx.idempotency.find([claim.scope]))
-    return saved.get(claim.scope)?.requestHash === claim.requestHash
-  }
   try {
-    const problems = await edit.save({ ...deps, store: ofShown }, form)
-    // The first request of the form may cause the problem: its line item exists already.
-    return problems.length > 0 && (await isSaved()) ? [] : problems
+    await edit.save({ ...deps, store: once }, form)
+    return []
   } catch (error) {
-    if (error instanceof CodedError && (await isSaved())) return []
-    throw error
+    // The first request of this form can be the cause: its line item exists already. The error says more than that of the check.
+    const saved = await store.transaction((tx) => tx.idempotency.find([claim.scope])).catch(() => undefined)
+    return saved?.get(claim.scope)?.requestHash === claim.requestHash ? [] : problemsOf(error)
   }
+}
+
+const NO_KEY = { field: null, text: 'The form has no key, so it could create two. Open a new form.' }
+
+const SAVED_OTHERWISE = {
+  field: null,
+  text: 'This form has already created one, with other values. Check the list. For one more, open a new form.',
 }
 
 export function fieldText(fields: Fields, name: string): string | undefined {
@@ -179,19 +159,13 @@ export function fieldText(fields: Fields, name: string): string | undefined {
   return value === '' ? undefined : value
 }
 
-/** NaN if it is not a number, which the schemas refuse. @throws CodedError BAD_REQUEST if the number would be rounded */
+/** NaN if it is not a number, which the schemas refuse. @throws FormRefused if the number would be rounded */
 export function numberOf(fields: Fields, name: string): number | undefined {
   const text = fieldText(fields, name)
   if (text === undefined) return undefined
-  const [given, nearest] = [parseDecimal(text), parseDecimal(Number(text))]
-  if (given === undefined || nearest === undefined) return Number.NaN
-  // Such an integer exceeds every amount of tokens: the schemas refuse it, or reduce it to the largest amount.
-  const isBeyond = given.scale === 0 && !Number.isSafeInteger(Number(text))
-  if (!isBeyond && formatDecimal(given) !== formatDecimal(nearest)) {
-    const problem = `has too many digits. The nearest number is ${formatDecimal(nearest)}`
-    throw new CodedError('BAD_REQUEST', `body.${name}: ${problem}`)
-  }
-  return Number(text)
+  const problem = tokenDigitsProblem(text)
+  if (problem !== undefined) throw new FormRefused([{ field: name, text: problem }])
+  return typedNumber(text)
 }
 
 /** Of an input of the type datetime-local, in UTC; NaN if it is no time. */
@@ -220,11 +194,14 @@ export function rowsIn(fields: Fields, field: string, max: number): readonly num
 const NOT_CONFIRMED =
   'The database did not confirm the change, so it may or may not be saved. Save the form again: nothing is created twice. (OUTCOME_UNKNOWN)'
 
-export function problemOf(error: unknown): Problem {
-  if (error instanceof CodedError && error.code === 'OUTCOME_UNKNOWN') return { field: null, text: NOT_CONFIRMED }
-  if (error instanceof CodedError && ['BAD_REQUEST', 'CONFLICT', 'RULES_CHANGED'].includes(error.code)) {
-    const [, field = null, text] = /^body\.([\w.]+): (.*)$/s.exec(error.message) ?? []
-    return { field, text: text ?? `${error.message} (${error.code})` }
-  }
-  throw error
+/** @throws the error if it does not concern the form */
+function problemsOf(error: unknown): readonly Problem[] {
+  if (error instanceof FormRefused) return error.problems
+  if (!(error instanceof CodedError)) throw error
+  const { code, message, details } = error
+  if (code === 'OUTCOME_UNKNOWN') return [{ field: null, text: NOT_CONFIRMED }]
+  if (!['BAD_REQUEST', 'CONFLICT', 'RULES_CHANGED'].includes(code)) throw error
+  const { field, problem } = details
+  if (typeof field === 'string' && typeof problem === 'string') return [{ field, text: problem }]
+  return [{ field: null, text: `${message} (${code})` }]
 }

@@ -10,6 +10,16 @@ export interface Problem {
   readonly text: string
 }
 
+/** Nothing of the form is saved. */
+export class FormRefused extends Error {
+  readonly problems: readonly Problem[]
+
+  constructor(problems: readonly Problem[]) {
+    super('The form has problems.')
+    this.problems = problems
+  }
+}
+
 interface Field {
   readonly name: string
   readonly label: string

@@ -1,7 +1,6 @@
 /**
- * Idempotency keys of one-off access requests, new instances, and forms of the console that create something. The answer
- * is stored in the transaction of the effect, so a request that is repeated under its key has one effect, whichever node
- * serves it.
+ * Idempotency keys of one-off access requests, new instances, and forms of the console. The answer is stored in the
+ * transaction of the effect, so a request that is repeated under its key has one effect, whichever node serves it.
  */
 import { CodedError } from '../../protocol/errors.ts'
 import { sha256 } from '../../protocol/signing.ts'

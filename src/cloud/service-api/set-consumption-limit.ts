@@ -45,7 +45,10 @@ export async function setConsumptionLimit(
   terms: ConsumptionLimitTerms,
   now: number,
 ): Promise<ConsumptionLimitTerms> {
-  if (terms.nextReset <= now) throw new CodedError('BAD_REQUEST', 'body.nextReset: must be in the future')
+  if (terms.nextReset <= now) {
+    const details = { field: 'nextReset', problem: 'must be in the future' }
+    throw new CodedError('BAD_REQUEST', `body.${details.field}: ${details.problem}`, { details })
+  }
   return changeRules(store, instanceId, now, async (tx, { listedAt }) => {
     const record = await requireLineItem(tx, instanceId, lineItemId)
     const stored = await tx.consumptionLimits.get(instanceId, lineItemId)

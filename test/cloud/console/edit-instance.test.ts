@@ -46,7 +46,10 @@ it('is created once if the form is sent twice', async () => {
   expect(sent.map(({ status }) => status)).toEqual([303, 303])
   expect(await listed()).toHaveLength(1)
   const changed = await browser.send(FORM, { ...form, shortName: 'Plant 9' })
-  expect([changed.status, changed.page]).toEqual([400, expect.stringContaining('has already created one instance')])
+  expect([changed.status, changed.page]).toEqual([
+    400,
+    expect.stringContaining('has already created one, with other values'),
+  ])
   await browser.send(FORM, { ...(await browser.form(FORM)), ...NEW })
   expect(await listed()).toHaveLength(2)
 })

@@ -1,10 +1,10 @@
 // Actions, conditions and rate tables that the forms of the console change.
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { mayCommand } from '../../../src/cloud/console/device-commands.ts'
-import { type Edit, mayEdit, problemOf } from '../../../src/cloud/console/edit.ts'
+import { type Edit, type EditDeps, mayEdit, saveForm } from '../../../src/cloud/console/edit.ts'
 import type { Administrator } from '../../../src/cloud/service-api/principal.ts'
 import type { Instance } from '../../../src/cloud/storage/records.ts'
-import { CodedError } from '../../../src/protocol/errors.ts'
+import { CodedError, type ErrorCode } from '../../../src/protocol/errors.ts'
 import { DAY, type Twin, openTwin, pick, text } from '../harness.ts'
 import { Browser, type Form } from './browse.ts'
 import { type Scene, furnish } from './scene.ts'
@@ -205,6 +205,19 @@ describe('a rate table', () => {
     expect(await audited('CREATE_RATE_TABLE')).toBe('ADMINISTRATOR')
   })
 
+  it('is saved once if a browser sends its form again', async () => {
+    const form: Form = { ...(await formOf(next)), version: '2', effectiveFrom: later() }
+    const sent = await Promise.all([browser.send('/rate-tables/edit', form), browser.send('/rate-tables/edit', form)])
+    expect(sent.map(({ status }) => status)).toEqual([303, 303])
+    expect(await tables()).toHaveLength(2)
+    const other = await browser.send('/rate-tables/edit', { ...form, version: '3' })
+    expect([other.status, other.page]).toEqual([
+      400,
+      expect.stringContaining('has already created one, with other values'),
+    ])
+    expect(await tables()).toHaveLength(2)
+  })
+
   it('is not saved with a problem', async () => {
     const form: Form = { ...(await formOf(next)), version: '2', effectiveFrom: later() }
     for (const [change, problem] of [
@@ -284,9 +297,14 @@ it('is offered only where the administrator may save it', async () => {
   }
 })
 
-it('says that a form can be saved again if the database did not confirm the commit', () => {
-  const error = new CodedError('OUTCOME_UNKNOWN', 'a commit was not confirmed.')
-  expect(problemOf(error).text).toContain('Save the form again: nothing is created twice.')
+it('says that a form can be saved again if the database did not confirm the commit, and is gone', async () => {
+  const failing = (code: ErrorCode) => () => Promise.reject(new CodedError(code, 'no answer.'))
+  const edit = { path: '/x', concerns: 'ACCOUNT', save: failing('OUTCOME_UNKNOWN') } as unknown as Edit
+  const deps = { store: { transaction: failing('DATABASE_UNREACHABLE') }, editor: {} } as unknown as EditDeps
+  const problems = await saveForm(edit, deps, { key: 'k' })
+  expect(problems.map(({ text: shown }) => shown)).toEqual([
+    expect.stringContaining('Save the form again: nothing is created twice.'),
+  ])
 })
 
 describe('a form', () => {
@@ -337,7 +355,10 @@ describe('a form', () => {
     expect((await browser.send('/rules/condition', again)).status).toBe(303)
     expect(await conditions()).toHaveLength(before.length + 1)
     const other = await browser.send('/rules/condition', { ...again, values: 'day' })
-    expect([other.status, other.page]).toEqual([400, expect.stringContaining('has already created one condition')])
+    expect([other.status, other.page]).toEqual([
+      400,
+      expect.stringContaining('has already created one, with other values'),
+    ])
     expect((await browser.open(opened)).page).toContain(`as=json&amp;key=${again['key'] ?? ''}`)
   })
 

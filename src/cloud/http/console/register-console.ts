@@ -11,7 +11,7 @@ import { USAGE_MEDIA_TYPES } from '../../../protocol/service/usage-export.ts'
 import { uuidInLowerCase } from '../../../protocol/wire.ts'
 import { html } from '../../../html/html.ts'
 import { commandOf, commandedDevices, resultPieces } from '../../console/device-commands.ts'
-import { type Edit, problemOf, saveForm, withChange } from '../../console/edit.ts'
+import { type Edit, saveForm, withChange } from '../../console/edit.ts'
 import type { Fields, Problem } from '../../console/inputs.ts'
 import {
   type Page,
@@ -248,11 +248,7 @@ class Console {
       now: now(),
       present: devices.present(),
     }
-    try {
-      return await saveForm(edit, deps, form)
-    } catch (error) {
-      return [problemOf(error)]
-    }
+    return saveForm(edit, deps, form)
   }
 
   async exportDevices(format: DeviceFormat, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
