@@ -78,7 +78,7 @@ export async function applySite(flags: ApplyFlags, io: Io): Promise<void> {
       )
       if (step === undefined || !isChange(step) || flags.quiet === true) continue
       writeLines(io.stdout, flags.json === true ? [jsonLine(documentOf(step))] : linesOf(step))
-      const warning = await target.warningOf(step, steps.slice(0, index))
+      const warning = await target.add(step)
       if (warning !== undefined) io.stderr.write(`warning: ${warning}\n`)
     } catch (error) {
       io.stderr.write(stoppedText(steps, index))
@@ -142,7 +142,7 @@ async function unknownConditions(
 
 class Target {
   readonly #service: Service
-  readonly #lists = new Map<string, Promise<readonly Row[]>>()
+  readonly #lists = new Map<string, Row[]>()
   /** Ids by short name. */
   #instances: Promise<Map<string, string>> | undefined
 
@@ -150,28 +150,31 @@ class Target {
     this.#service = service
   }
 
-  async find({ noun, given, instance, where }: SiteObject): Promise<Row | undefined> {
+  async find(object: SiteObject): Promise<Row | undefined> {
+    const { noun, given, where } = object
     const name = noun.nameOf(noun.set.complete(given, {}, 0))
-    const rows = await this.#rows({ noun, instance })
+    const rows = await this.#rows(object)
     const [found, ...others] = rows.filter((row) => noun.nameOf(row) === name)
     if (others.length === 0) return found
     const ids = [found, ...others].map((row) => valueText(row?.['id'])).join(', ')
     throw new CodedError('CONFLICT', `${where()}: The cloud has several ${noun.name} with the name ${name} (${ids}).`)
   }
 
-  async warningOf({ object, existing, body }: Step, earlier: readonly Step[]): Promise<string | undefined> {
-    const { noun, instance } = object
-    if (existing !== undefined || noun.set.warning === undefined) return undefined
-    const created = earlier.filter((step) => step.object.noun.name === noun.name && step.object.instance === instance)
-    return noun.set.warning(body, [...(await this.#rows(object)), ...created.map((step) => step.body)])
+  /** Counts a new object, which a dry run does not save, among those of the cloud. Returns a warning of it. */
+  async add({ object, existing, body }: Step): Promise<string | undefined> {
+    if (existing !== undefined) return undefined
+    const rows = await this.#rows(object)
+    const warning = object.noun.set.warning?.(body, rows)
+    rows.push(body)
+    return warning
   }
 
-  /** Objects in the cloud before the changes. None: the instance does not exist yet. */
-  async #rows({ noun, instance }: Pick<SiteObject, 'noun' | 'instance'>): Promise<readonly Row[]> {
+  /** None: the instance does not exist yet. */
+  async #rows({ noun, instance }: SiteObject): Promise<Row[]> {
     const instanceId = await this.#instanceId(instance)
     if (instanceId === undefined) return []
     const key = `${noun.name} ${instanceId}`
-    const rows = this.#lists.get(key) ?? noun.list(this.#service, { instanceId })
+    const rows = this.#lists.get(key) ?? [...(await noun.list(this.#service, { instanceId }))]
     this.#lists.set(key, rows)
     return rows
   }

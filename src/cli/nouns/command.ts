@@ -89,7 +89,6 @@ function addSet(group: Command, noun: Settable, io: Io): void {
     const service = new Service(client)
     const scope = await scopeOf(noun, service, flags, io)
     let known = await noun.list(service, scope)
-    const created: Row[] = []
     const save = async (object: Row): Promise<{ readonly outcome: string; readonly body: Row }> => {
       const existing = known.find((row) => isSame(noun, row, object))
       const isFromFlags = flags.file === undefined && existing !== undefined
@@ -104,9 +103,9 @@ function addSet(group: Command, noun: Settable, io: Io): void {
       if (differences.length === 0) return { outcome: 'unchanged', body }
       await service.send(await noun.set.call({ service, scope, ...planned }))
       if (existing !== undefined) return { outcome: 'changed', body }
-      const warning = noun.set.warning?.(body, [...known, ...created])
+      const warning = noun.set.warning?.(body, known)
       if (warning !== undefined) io.stderr.write(`warning: ${warning}\n`)
-      created.push(body)
+      known = [...known, body]
       return { outcome: 'created', body }
     }
     for (const object of given) {

@@ -53,7 +53,7 @@ export interface Setting {
   readonly current: (row: Row) => Row
   readonly call: (change: Change) => Call | Promise<Call>
   readonly fixed?: true
-  /** Warns of an effect of a new object that is easy to miss. @param known the objects that existed before it */
+  /** Warns of an effect of a new object that is easy to miss. @param known the objects before it */
   readonly warning?: (body: Row, known: readonly Row[]) => string | undefined
 }
 
