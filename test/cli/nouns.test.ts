@@ -118,6 +118,41 @@ describe('set', () => {
     ])
   })
 
+  it('sets the next reset of a limit as the console does, and keeps a file valid after its time', async () => {
+    await twin.shop()
+    const set = (...flags: readonly string[]) => run('limits', 'set', 'ACT-1', ...flags)
+    const limit = async () => (await table('limits', 'list'))[0]?.slice(1)
+    await set('--limit', '10', '--frequency', 'DAILY')
+    expect(await limit()).toEqual(['10', 'DAILY', '2026-05-07T00:00:00.000Z'])
+    await set('--next-reset', '2026-05-07T06:00Z')
+    expect(await limit()).toEqual(['10', 'DAILY', '2026-05-07T06:00:00.000Z'])
+    await set('--limit', '20')
+    expect(await limit()).toEqual(['20', 'DAILY', '2026-05-07T06:00:00.000Z'])
+    await set('--frequency', 'MONTHLY')
+    expect(await limit()).toEqual(['20', 'MONTHLY', '2026-06-01T00:00:00.000Z'])
+    files['/limits.yaml'] = 'lineItemId: ACT-1\nlimit: 20\nfrequency: MONTHLY\nnextReset: 2026-05-20\n'
+    const ofFile = async () => (await run('limits', 'set', '-f', '/limits.yaml')).out
+    expect(await ofFile()).toBe('consumption limit ACT-1: changed\n')
+    expect(await limit()).toEqual(['20', 'MONTHLY', '2026-05-20T00:00:00.000Z'])
+    twin.now += 30 * 86_400_000
+    expect(await ofFile()).toBe('consumption limit ACT-1: unchanged\n')
+    expect(await limit()).toEqual(['20', 'MONTHLY', '2026-06-20T00:00:00.000Z'])
+  })
+
+  it('refuses numbers in a file that JSON would round, with their lines', async () => {
+    await twin.shop()
+    files['/limits.yaml'] = 'lineItemId: ACT-1\nfrequency: DAILY\nlimit: 12345678901.234567\n'
+    const { code, err } = await run('limits', 'set', '-f', '/limits.yaml')
+    expect([code, err]).toEqual([
+      65,
+      expect.stringContaining(
+        '/limits.yaml:3: 12345678901.234567 has too many digits. The nearest number is 12345678901.234568',
+      ),
+    ])
+    files['/limits.yaml'] = files['/limits.yaml'].replace('12345678901.234567', '1234567.000001')
+    expect((await run('limits', 'set', '-f', '/limits.yaml')).out).toBe('consumption limit ACT-1: created\n')
+  })
+
   it('takes JSON from standard input', async () => {
     await twin.shop()
     files['/dev/stdin'] = '[{"lineItemId": "ACT-1", "limit": 10, "frequency": "DAILY"}]'

@@ -92,7 +92,7 @@ function addSet(group: Command, noun: Settable, io: Io): void {
     const save = async (object: Row): Promise<{ readonly outcome: string; readonly body: Row }> => {
       const existing = known.find((row) => isSame(noun, row, object))
       const isFromFlags = flags.file === undefined && existing !== undefined
-      const wanted = isFromFlags ? withFlags(noun.set.current(existing), noun.set.fields, { ...flags }) : object
+      const wanted = isFromFlags ? withFlags(givenBy(noun, existing), noun.set.fields, { ...flags }) : object
       const planned = plan(noun, wanted, existing, io.now())
       const [problem] = problemsOf(noun, planned.body)
       if (problem !== undefined) {
@@ -209,6 +209,12 @@ function givenObjects(noun: Settable, name: string | undefined, flags: Flags, io
   const problems = repeated(objects)
   if (problems.length > 0) throw new CodedError('FILE_INVALID', problems.join('; '))
   return objects.map((object) => object.given)
+}
+
+/** What options do not name stays. */
+function givenBy({ set }: Settable, existing: Row): Row {
+  const { [set.derived ?? '']: _derived, ...kept } = set.current(existing)
+  return kept
 }
 
 function isSame(noun: Settable, row: Row, object: Row): boolean {

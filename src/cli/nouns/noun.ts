@@ -51,6 +51,8 @@ export interface Setting {
   readonly refuse?: (body: Row, existing: Row | undefined) => string | undefined
   /** The settable fields of an existing object, as `complete` returns them. */
   readonly current: (row: Row) => Row
+  /** Field that `complete` finds if options do not give it: that of the existing object does not count as given. */
+  readonly derived?: string
   readonly call: (change: Change) => Call | Promise<Call>
   readonly fixed?: true
   /** Warns of an effect of a new object that is easy to miss. @param known the objects before it */

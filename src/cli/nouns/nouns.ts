@@ -7,7 +7,7 @@ import { CodedError } from '../../protocol/errors.ts'
 import { CONDITION_DEPTH_MAX } from '../../core/rules/policy.ts'
 import { conditionDepth, conditionInput } from '../../protocol/service/conditions.ts'
 import { configurationProblem } from '../../protocol/service/configuration.ts'
-import { LIMIT_FREQUENCIES, consumptionLimitBody, endOfPeriod } from '../../protocol/service/consumption-limits.ts'
+import { LIMIT_FREQUENCIES, consumptionLimitBody, usualReset } from '../../protocol/service/consumption-limits.ts'
 import { instanceBody } from '../../protocol/service/instances.ts'
 import { contradictions, lineItemBodies, RESET_FREQUENCIES, stateProblem } from '../../protocol/service/line-items.ts'
 import { rateTableBody } from '../../protocol/service/rate-tables.ts'
@@ -257,18 +257,20 @@ export const NOUNS: readonly Noun[] = [
         field(
           'nextReset',
           '--next-reset <time>',
-          'end of the first period (default: the end of this day, week, month or year, UTC)',
+          'next reset (default: unchanged; of a new limit or frequency, the end of this day, week, month or year, UTC)',
           'time',
         ),
       ],
       schema: consumptionLimitBody.safeExtend({ lineItemId: lineItemBodies['v1.1'].shape.activationId }),
-      // The next reset of an existing limit moves by itself: only a new frequency sets another one.
       complete: (given, current, now) => {
-        const isSame = given['frequency'] === undefined || given['frequency'] === current['frequency']
-        const reset = isSame && 'nextReset' in current ? current['nextReset'] : given['nextReset']
-        return { ...current, ...given, nextReset: reset ?? endOfPeriod(given['frequency'], now) }
+        const body = { ...current, ...given }
+        const usual = usualReset(body['frequency'], current, now)
+        // The time in a file passes, and the limit has then moved on.
+        const isPast = body['frequency'] === current['frequency'] && Number(given['nextReset']) <= now
+        return { ...body, nextReset: isPast ? usual : (given['nextReset'] ?? usual) }
       },
       current: (row) => row,
+      derived: 'nextReset',
       call: ({ body: { lineItemId, ...body }, scope }) => ({
         method: 'PUT',
         path: `${below(SERVICE, scope.instanceId)}/line-items/${segment(lineItemId)}/consumption-limit`,

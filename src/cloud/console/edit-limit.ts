@@ -2,7 +2,7 @@
 import { type Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
-import { LIMIT_FREQUENCIES, consumptionLimitBody, endOfPeriod } from '../../protocol/service/consumption-limits.ts'
+import { LIMIT_FREQUENCIES, consumptionLimitBody, usualReset } from '../../protocol/service/consumption-limits.ts'
 import type { LineItemPlace } from '../service-api/show-line-items.ts'
 import {
   type ConsumptionLimitTerms,
@@ -75,11 +75,11 @@ async function currentOf(
   return termsOf(await reader.consumptionLimits.get(instanceId, lineItemId), now)
 }
 
-/** The body of the service's operation. Without a next reset, that of an unchanged frequency stays. */
+/** The body of the service's operation. */
 function limitOf(fields: Fields, current: ConsumptionLimitTerms | undefined, now: number): unknown {
   const frequency = fieldText(fields, 'frequency')
-  const usual = frequency === current?.frequency ? current?.nextReset : endOfPeriod(frequency, now)
-  return { limit: numberOf(fields, 'limit'), frequency, nextReset: instantOf(fields, 'nextReset') ?? usual }
+  const nextReset = instantOf(fields, 'nextReset') ?? usualReset(frequency, current, now)
+  return { limit: numberOf(fields, 'limit'), frequency, nextReset }
 }
 
 function inWords({ limit, frequency, nextReset }: ConsumptionLimitTerms): string {

@@ -19,8 +19,20 @@ export const consumptionLimit = z
   .strictObject({ limit: z.number().gt(0), frequency, nextReset: instant })
   .meta({ id: 'ConsumptionLimit', description: 'Maximum tokens for one requester from the line item in a period.' })
 
-/** The end of the current period in UTC, POSIX ms; weeks begin on Monday. Undefined for an unknown frequency. */
-export function endOfPeriod(frequency: unknown, now: number): number | undefined {
+/**
+ * The next reset of a limit that is set without one: a limit of the same frequency keeps its own, and any other one resets at
+ * the end of the current period. Undefined for an unknown frequency.
+ */
+export function usualReset(
+  frequency: unknown,
+  current: { readonly frequency?: unknown; readonly nextReset?: unknown } | undefined,
+  now: number,
+): unknown {
+  return frequency === current?.frequency ? current?.nextReset : endOfPeriod(frequency, now)
+}
+
+/** In UTC, POSIX ms; weeks begin on Monday. */
+function endOfPeriod(frequency: unknown, now: number): number | undefined {
   const date = new Date(now)
   const [year, month, day] = [date.getUTCFullYear(), date.getUTCMonth(), date.getUTCDate()]
   switch (frequency) {
