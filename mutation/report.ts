@@ -70,7 +70,7 @@ function survivorOf(file: string, source: string, { location: { start, end }, re
 }
 
 /** Without line breaks and indentation. */
-function oneLine(text: string): string {
+export function oneLine(text: string): string {
   return text.replaceAll(/\s+/g, ' ').trim()
 }
 
