@@ -179,7 +179,8 @@ export const AREAS: readonly Area[] = [
       'storage/device-records',
       'policy/offline-policy',
       'sync/grants/expire-inactive',
-      'sync/grants/write-settlement',
+      'sync/grants/settle-epoch',
+      'sync/save-moves',
       'sync/grants/watch-shortages',
       'sync/grants/cloud-shortages',
     ),
@@ -214,7 +215,7 @@ export const AREAS: readonly Area[] = [
       'devices/epochs',
       'sync/merge/plausible',
       'sync/merge/unbilled',
-      'sync/merge/write-merge',
+      'sync/merge/bill-entries',
     ),
     tests: tests(
       'cloud/sync/sync',

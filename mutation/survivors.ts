@@ -609,11 +609,13 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
       'A shortcut: the transaction that notes the shortage checks the same.',
     ],
   ],
-  'src/cloud/sync/grants/write-settlement.ts': [
+  'src/cloud/sync/grants/settle-epoch.ts': [
     [
       [/^\[\.\.\.records\.values\(\)\]/, 'before.presumed !== after.presumed || before.released !== after.released'],
       'Saving an account that has not changed changes nothing.',
     ],
+  ],
+  'src/cloud/sync/save-moves.ts': [
     [
       [/^\{ return writeLines/, "'COUNTED'", /spentOn\(after\) - spentOn\(before\)$/],
       untested(
@@ -802,7 +804,7 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
       untested('a segment with two kinds of entries that are not billed'),
     ],
   ],
-  'src/cloud/sync/merge/write-merge.ts': [
+  'src/cloud/sync/merge/bill-entries.ts': [
     [/^epoch\.status === 'ACTIVE'|^'ACTIVE'$/, 'A shortcut for an active epoch: the query finds no entries of others.'],
     [['first === undefined', 'last === undefined'], 'Without entries, the query finds none.'],
     [/^before\.branchOverspend/, untested('a branch, if only a part of its overspend was counted')],

@@ -6,7 +6,7 @@ import { type Proof, isForgotten } from './open-proofs.ts'
 import { type Epoch, newDeviceAccount, settled } from '../storage/device-records.ts'
 import { openPools } from '../policy/rules-in-force.ts'
 import type { MergeContext } from './merge-context.ts'
-import { saveMoves } from './grants/write-settlement.ts'
+import { saveMoves } from './save-moves.ts'
 
 /** All that the proofs show of one account. */
 interface ProvenGrant {

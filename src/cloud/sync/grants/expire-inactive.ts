@@ -9,7 +9,7 @@ import type { SettlementStateWire } from '../../../protocol/edge/administration.
 import type { Reader, Store, Transaction } from '../../storage/store.ts'
 import { fenced } from '../../devices/epochs.ts'
 import type { Epoch, Settlement } from '../../storage/device-records.ts'
-import { settleEpoch } from './write-settlement.ts'
+import { settleEpoch } from './settle-epoch.ts'
 
 export interface ExpireInactive {
   readonly store: Pick<Store, 'read' | 'transaction'>

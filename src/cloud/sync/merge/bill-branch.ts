@@ -15,7 +15,7 @@ import { type DeviceAccountRecord, type Epoch, newDeviceAccount, settled } from 
 import { type OverspendCapOf, lockListedPools, openPools, overspendCapOf } from '../../policy/rules-in-force.ts'
 import type { MergeUnderRules } from '../merge-context.ts'
 import type { BranchUnbilled } from './unbilled.ts'
-import { saveMoves } from '../grants/write-settlement.ts'
+import { saveMoves } from '../save-moves.ts'
 import { writeUsage } from './write-usage.ts'
 
 export async function billBranch(

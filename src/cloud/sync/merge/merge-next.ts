@@ -23,7 +23,7 @@ import {
 } from '../grants/give-grant.ts'
 import { type Grantable, grantableAt } from '../grants/grants.ts'
 import { LIMITED_AGAIN_MAX } from '../../devices/limits.ts'
-import type { AccountMove, MovedPools } from '../../accounts/move-pools.ts'
+import type { MovedPools } from '../../accounts/move-pools.ts'
 import type { OpenedSegment } from '../open-segment.ts'
 import {
   type Device,
@@ -32,8 +32,9 @@ import {
   type Recall,
   newDeviceAccount,
 } from '../../storage/device-records.ts'
+import { type ImpossibleMove, billEntries } from './bill-entries.ts'
 import { reject, rejectOverspent } from './reject.ts'
-import { saveAccounts } from '../grants/write-settlement.ts'
+import { saveAccounts } from '../save-moves.ts'
 import { type RulesInForce, overspendCapOf } from '../../policy/rules-in-force.ts'
 import { recallsFrom } from '../grants/rebalance.ts'
 import { mergeUndelivered } from './merge-undelivered.ts'
@@ -46,7 +47,6 @@ import {
   signAnswer,
 } from '../merge-context.ts'
 import { reportedOf } from './unbilled.ts'
-import { type ImpossibleMove, moveListedPools, movesOf, splitEntries, writeMerge } from './write-merge.ts'
 
 /** @param mayGrant the epoch is current: it can earn grants and return tokens */
 export async function mergeNext(context: MergeContext, mayGrant: boolean): Promise<MergeResult> {
@@ -124,21 +124,21 @@ interface Billed {
   readonly toReport: readonly AccountId[]
 }
 
-/** Moves the pools by the changed counters, and writes the usage. The accounts and pools are saved later. */
+/** The accounts and pools are saved later. */
 async function bill(
   context: MergeUnderRules,
   { known, limited, requested }: MergeInputs,
   changes: readonly AccountChange[],
 ): Promise<Billed | ImpossibleMove> {
   const { epoch, segment } = context
-  const fresh = segment.entries.filter(({ n }) => n > epoch.lastEntry)
-  const split = await splitEntries(context, epoch, fresh)
-  const moves = movesOf(epoch, known, changes, split)
-  const toReport = accountsToReport(moves, limited)
-  const moved = await moveListedPools(context, epoch, moves, [...requested, ...toReport])
+  const entries = segment.entries.filter(({ n }) => n > epoch.lastEntry)
+  const newlyLimited = limited.filter(({ unlimited }) => unlimited).map(({ account }) => account)
+  const part = { records: known, changes, entries }
+  const moved = await billEntries(context, epoch, part, [...requested, ...newlyLimited])
   if ('problem' in moved) return moved
-  await writeMerge(context, epoch, split, moved)
-  return { moved, toReport }
+  // Overspend that now counts as granted.
+  const raised = moved.moves.filter(({ before, after }) => after.granted > before.granted)
+  return { moved, toReport: [...raised.map(({ after }) => after.account), ...newlyLimited] }
 }
 
 /** Only the current epoch reports the state of sessions. */
@@ -280,16 +280,6 @@ async function saveReceived(context: MergeContext, answer: string, isReleased: b
 function newestRecoveryOf({ proof, epoch, rules }: MergeUnderRules): number {
   if (proof?.answer.outcome === 'MERGED') return epoch.recovery
   return Math.max(epoch.recovery, ...[...rules.values()].map(({ recovery }) => recovery))
-}
-
-/** Accounts to report even if not requested: overspend that now counts as granted, or a new limit. */
-function accountsToReport(
-  moves: readonly AccountMove[],
-  limited: readonly DeviceAccountRecord[],
-): readonly AccountId[] {
-  const raised = moves.filter(({ before, after }) => after.granted > before.granted)
-  const newlyLimited = limited.filter(({ unlimited }) => unlimited)
-  return [...raised.map(({ after }) => after), ...newlyLimited].map(({ account }) => account)
 }
 
 /** A superseded segment may arrive after a later epoch has delivered its entries and more: then it adds nothing. */

@@ -17,6 +17,7 @@ import {
 import { forkEvent } from '../../events/device-event.ts'
 import { fenced, newEpoch } from '../../devices/epochs.ts'
 import { billBranch } from './bill-branch.ts'
+import { billEntries, moveListedPools, movesOf } from './bill-entries.ts'
 import { fitOf } from './fit-of.ts'
 import { keepEvidence } from './keep-evidence.ts'
 import type { OpenedEntry, OpenedUndelivered } from '../open-segment.ts'
@@ -24,8 +25,7 @@ import { type DeviceAccountRecord, type Epoch } from '../../storage/device-recor
 import { overspendCapOf } from '../../policy/rules-in-force.ts'
 import type { MergeUnderRules, Unbilled } from '../merge-context.ts'
 import { unbilledOf } from './unbilled.ts'
-import { moveListedPools, movesOf, splitEntries, writeMerge } from './write-merge.ts'
-import { saveAccounts, saveMoves, writeCounted } from '../grants/write-settlement.ts'
+import { saveAccounts, saveMoves, writeCounted } from '../save-moves.ts'
 
 type Context = Pick<MergeUnderRules, 'tx' | 'device' | 'epoch' | 'segment' | 'now' | 'present' | 'rules'>
 
@@ -108,7 +108,7 @@ async function billLost(
   }))
   const changes = mergeReported(records, counters, termsOf(context, earlier, false))
   if ('problem' in changes) return null
-  const moves = movesOf(earlier, records, changes, { all: [], ofBranch: [] })
+  const moves = movesOf(earlier, records, changes)
   const moved = await moveListedPools(context, earlier, moves)
   if ('problem' in moved) return null
   await writeCounted({ tx, epoch: earlier, now }, moved)
@@ -169,11 +169,9 @@ async function continueChain(
   const counted = { ...range, counters: countersAfter(range, records) }
   const merge = mergeSegment(earlier, records, counted, termsOf(context, earlier, closes))
   if (!merge.merged) return false
-  const split = await splitEntries(context, earlier, sound.slice(sound.length - range.entries.length))
-  const moves = movesOf(earlier, records, merge.changes, split)
-  const moved = await moveListedPools(context, earlier, moves)
+  const missing = sound.slice(sound.length - range.entries.length)
+  const moved = await billEntries(context, earlier, { records, changes: merge.changes, entries: missing })
   if ('problem' in moved) return false
-  await writeMerge(context, earlier, split, moved)
   await saveAccounts(tx, moved)
   const { lastEntry, entryHead } = merge
   const status = closes ? 'CLOSED' : earlier.status

@@ -3,7 +3,7 @@ import { formatMicro } from '../../../core/pricing/amount.ts'
 import type { RulesInForce } from '../../policy/rules-in-force.ts'
 import type { Epoch } from '../../storage/device-records.ts'
 import { fenced } from '../../devices/epochs.ts'
-import { settleEpoch } from '../grants/write-settlement.ts'
+import { settleEpoch } from '../grants/settle-epoch.ts'
 import { keepEvidence } from './keep-evidence.ts'
 import { type MergeResult, type MergeContext, ownerOf, signAnswer } from '../merge-context.ts'
 

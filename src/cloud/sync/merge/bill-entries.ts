@@ -10,33 +10,61 @@ import { plausibleBy } from './plausible.ts'
 import { type DeviceAccountRecord, type Epoch, newDeviceAccount, settled } from '../../storage/device-records.ts'
 import type { MergeContext, MergeUnderRules } from '../merge-context.ts'
 import { openListedPools } from '../../policy/rules-in-force.ts'
-import { writePresumed } from '../grants/write-settlement.ts'
+import { writePresumed } from '../save-moves.ts'
 import { writeUsage } from './write-usage.ts'
 
-export interface SplitEntries {
-  readonly all: readonly OpenedEntry[]
-  readonly ofBranch: readonly OpenedEntry[]
+/** Entries that continue a chain, with the counters that they change. */
+export interface ChainPart {
+  readonly records: ReadonlyMap<AccountId, DeviceAccountRecord>
+  readonly changes: readonly AccountChange[]
+  readonly entries: readonly OpenedEntry[]
 }
 
-export async function splitEntries(
-  { tx }: Pick<MergeContext, 'tx'>,
+export interface ImpossibleMove {
+  readonly problem: 'ACCOUNT_UNKNOWN' | 'AMOUNT_IMPLAUSIBLE'
+  readonly details: Readonly<Record<string, unknown>>
+}
+
+/**
+ * Moves the pools by the changed counters, and writes the usage. The caller saves the accounts and pools.
+ * @param epoch as it was before @param also more accounts whose pools are opened @throws CodedError GRANTS_FORGOTTEN
+ */
+export async function billEntries(
+  { tx, segment, now, rules }: Pick<MergeUnderRules, 'tx' | 'segment' | 'now' | 'rules'>,
+  epoch: Epoch,
+  { records, changes, entries }: ChainPart,
+  also: readonly AccountId[] = [],
+): Promise<MovedPools | ImpossibleMove> {
+  const ofBranch = await billedAsBranch(tx, epoch, entries)
+  const moves = movesOf(epoch, records, changes, ofBranch)
+  const moved = await moveListedPools({ tx, rules }, epoch, moves, also)
+  if ('problem' in moved) return moved
+  // Entries billed as a branch join the chain: the counters include them, and their usage is written.
+  const billedBefore = ofBranch.map(({ n }) => n)
+  const chain = { branch: false, previousHash: epoch.entryHead, entries, billedBefore }
+  await writeUsage({ tx, epoch, segment, now, rules }, chain, moved.before)
+  await writePresumed({ tx, epoch, now }, moved)
+  return moved
+}
+
+async function billedAsBranch(
+  tx: MergeContext['tx'],
   epoch: Epoch,
   entries: readonly OpenedEntry[],
-): Promise<SplitEntries> {
+): Promise<readonly OpenedEntry[]> {
   const [first, last] = [entries[0]?.n, entries.at(-1)?.n]
   // Only a second writer or a later epoch can have delivered them; neither exists while it is active.
-  if (epoch.status === 'ACTIVE' || first === undefined || last === undefined) {
-    return { all: entries, ofBranch: [] }
-  }
+  if (epoch.status === 'ACTIVE' || first === undefined || last === undefined) return []
   const reported = await tx.edge.entries.hashes(epoch.deviceId, epoch.number, first, last)
-  return { all: entries, ofBranch: entries.filter(({ hash }) => reported.has(hash)) }
+  return entries.filter(({ hash }) => reported.has(hash))
 }
 
+/** @param ofBranch those of the entries that were billed as a branch before */
 export function movesOf(
   epoch: Epoch,
   records: ReadonlyMap<AccountId, DeviceAccountRecord>,
   changes: readonly AccountChange[],
-  { ofBranch }: SplitEntries,
+  ofBranch: readonly OpenedEntry[] = [],
 ): readonly AccountMove[] {
   const postings = ofBranch.flatMap(({ body }) => body.postings)
   const adopted = sumPostings(postings)
@@ -51,11 +79,6 @@ export function movesOf(
     const reported = { ...before, ...after, branchUsed, branchOverspend }
     return { before, after: settled(reported, epoch.settlement) }
   })
-}
-
-export interface ImpossibleMove {
-  readonly problem: 'ACCOUNT_UNKNOWN' | 'AMOUNT_IMPLAUSIBLE'
-  readonly details: Readonly<Record<string, unknown>>
 }
 
 /** The caller saves the pools. @param also more accounts whose pools are opened. @throws CodedError GRANTS_FORGOTTEN */
@@ -105,18 +128,4 @@ async function requirePlausible(
       details: { account: after.account, deviceId: after.deviceId },
     })
   }
-}
-
-/** Writes the usage; the caller saves the accounts and pools. @param epoch as it was before */
-export async function writeMerge(
-  { tx, segment, now, rules }: Pick<MergeUnderRules, 'tx' | 'segment' | 'now' | 'rules'>,
-  epoch: Epoch,
-  { all, ofBranch }: SplitEntries,
-  moved: MovedPools,
-): Promise<void> {
-  // Entries billed as a branch join the chain: the counters include them, and their usage is written.
-  const billedBefore = ofBranch.map(({ n }) => n)
-  const chain = { branch: false, previousHash: epoch.entryHead, entries: all, billedBefore }
-  await writeUsage({ tx, epoch, segment, now, rules }, chain, moved.before)
-  await writePresumed({ tx, epoch, now }, moved)
 }
