@@ -63,7 +63,7 @@ async function show(named: string, flags: Flags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
   const deviceId = await new Service(client).deviceId(named)
   const device = await client.json({ method: 'GET', path: `${EDGE}/devices/${deviceId}` }, deviceState)
-  print(device, flags, io, flags.json === true ? NO_NAMES : await actionNames(client, device))
+  print(device, flags, io, flags.json === true ? NO_NAMES : await actionNamesById(client, device))
 }
 
 async function label(named: string, set: readonly string[], flags: Flags, io: Io): Promise<void> {
@@ -171,7 +171,7 @@ function print(device: DeviceState, { json }: Flags, io: Io, names = NO_NAMES): 
 const NO_NAMES: ReadonlyMap<string, string> = new Map()
 
 /** By the id of the action; none where the rules cannot be read. Two actions of a line item can have one name, so the id goes with it. */
-async function actionNames(client: HttpClient, { outstanding }: DeviceState): Promise<ReadonlyMap<string, string>> {
+async function actionNamesById(client: HttpClient, { outstanding }: DeviceState): Promise<ReadonlyMap<string, string>> {
   const lineItems = new Map<string, Set<string>>()
   for (const { account } of outstanding) {
     const parsed = parseAccount(account)

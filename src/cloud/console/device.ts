@@ -39,7 +39,7 @@ export async function devicePage(view: View): Promise<Page> {
   requireReadable(view, device.instanceIds, 'The device')
   const state = await reportedState(reader, device, presence(device.id))
   const accounts = await reader.edge.deviceAccounts.someOfEpoch(device.id, device.epoch, ROWS_SHOWN)
-  const names = await actionNames(
+  const names = await actionNamesByAccount(
     view,
     accounts.map(({ account }) => account),
   )
@@ -85,7 +85,7 @@ export async function devicePage(view: View): Promise<Page> {
 }
 
 /** Two actions of a line item can have one name, so the start of the id goes with it. */
-async function actionNames(
+async function actionNamesByAccount(
   { reader, policies }: View,
   accounts: readonly AccountId[],
 ): Promise<ReadonlyMap<AccountId, string>> {
