@@ -16,7 +16,7 @@ import type { EdgeTerms } from '../../src/cloud/devices/terms.ts'
 import { Policies } from '../../src/cloud/policy/load-policy.ts'
 import { renewDuePolicy } from '../../src/cloud/policy/bump-policy-revision.ts'
 import type { CreateLoadedSyncs } from '../../src/cloud/sync/loaded-syncs.ts'
-import type { Sync } from '../../src/cloud/sync/merge-context.ts'
+import type { SyncDeps } from '../../src/cloud/sync/merge-context.ts'
 import { endRecoveries } from '../../src/cloud/sync/recovery/recovery.ts'
 import { Sales } from '../../src/cloud/sync/recovery/sales.ts'
 import { SyncBatcher } from '../../src/cloud/sync/sync-batcher.ts'
@@ -128,7 +128,7 @@ export class TwinNode {
       present: () => (defects.trustsClock(clock.isTrusted()) ? now() : clock.present()),
       trustsClock: () => clock.isTrusted(),
       heartbeat: (tx, { id }, ...rest) => heartbeatOfDevice(tx, id, ...rest),
-    } satisfies Sync
+    } satisfies SyncDeps
     const defer = this.#defer(() => process.alive)
     const process: TwinProcess & { alive: boolean } = {
       alive: true,

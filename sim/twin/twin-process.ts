@@ -5,7 +5,7 @@ import type { Keyring } from '../../src/cloud/devices/keyring.ts'
 import type { EdgeTerms } from '../../src/cloud/devices/terms.ts'
 import type { Policies } from '../../src/cloud/policy/load-policy.ts'
 import type { AccessBatcher } from '../../src/cloud/service-api/request-access.ts'
-import type { Sync } from '../../src/cloud/sync/merge-context.ts'
+import type { SyncDeps } from '../../src/cloud/sync/merge-context.ts'
 import type { SyncBatcher } from '../../src/cloud/sync/sync-batcher.ts'
 import type { Store } from '../../src/cloud/storage/store.ts'
 
@@ -15,7 +15,7 @@ export interface TwinProcess {
   readonly policies: Policies
   readonly batcher: AccessBatcher
   readonly syncBatcher: SyncBatcher
-  readonly heartbeat: Sync['heartbeat']
+  readonly heartbeat: SyncDeps['heartbeat']
   readonly shortages: CloudShortages
   readonly authenticator: Authenticator
   readonly keys: Keyring

@@ -26,7 +26,7 @@ import type { Keyring } from './devices/keyring.ts'
 import { type ExpireInactive, expireNextInactive } from './sync/grants/expire-inactive.ts'
 import { notifyServable, recallEveryMs, recallForCloud } from './sync/grants/watch-shortages.ts'
 import { renewDuePolicy } from './policy/bump-policy-revision.ts'
-import type { Sync } from './sync/merge-context.ts'
+import type { SyncDeps } from './sync/merge-context.ts'
 import { endRecoveries } from './sync/recovery/recovery.ts'
 import { TURN_EVERY_MS } from './sync/recovery/sales.ts'
 import { SyncBatcher } from './sync/sync-batcher.ts'
@@ -104,7 +104,7 @@ export interface ComposedCell {
   readonly run: (started: AsyncDisposableStack) => void
 }
 
-const heartbeat: Sync['heartbeat'] = (tx, { id }, ...rest) => heartbeatOfDevice(tx, id, ...rest)
+const heartbeat: SyncDeps['heartbeat'] = (tx, { id }, ...rest) => heartbeatOfDevice(tx, id, ...rest)
 
 export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedCell> {
   const { settings, log, now, newId, keys, signIn, defer, publicAddress } = deps

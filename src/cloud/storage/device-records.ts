@@ -162,7 +162,7 @@ export interface Epoch extends EpochState {
 }
 
 /** The numbers are of sessions that have not ended. */
-export interface EpochAndSessions {
+export interface EpochWithSessionCount {
   readonly epoch: Epoch
   /** In the cloud. */
   readonly ownSessions: number

@@ -12,13 +12,13 @@ import type {
   Device,
   DeviceAccountRecord,
   Epoch,
-  EpochAndSessions,
+  EpochWithSessionCount,
   LastSegment,
   Shortage,
 } from '../storage/device-records.ts'
 import type { Pool } from '../storage/records.ts'
 import type { Transaction } from '../storage/store.ts'
-import type { Sync } from './merge-context.ts'
+import type { SyncDeps } from './merge-context.ts'
 import { type OpenedSync, type SyncResult, receiveSegment } from './receive-segment.ts'
 
 /** The sync must have a transaction for itself. */
@@ -31,7 +31,7 @@ class HalfWritten extends Error {}
 export interface Loaded {
   readonly devices: ReadonlyMap<string, Device>
   /** By device. */
-  readonly epochs: ReadonlyMap<string, EpochAndSessions>
+  readonly epochs: ReadonlyMap<string, EpochWithSessionCount>
   /** By device, the sessions in the cloud that have not ended, without those that another transaction has locked. */
   readonly sessions: ReadonlyMap<string, readonly Session[]>
   readonly rules: RulesInForce
@@ -81,7 +81,7 @@ export type CreateLoadedSyncs = (
 export const createLoadedSyncs: CreateLoadedSyncs = (...loaded) => new LoadedSyncs(...loaded)
 
 export class LoadedSyncs {
-  readonly #deps: Sync
+  readonly #deps: SyncDeps
   readonly #tx: Transaction
   readonly #loaded: Loaded
   readonly #all = new Writes()
@@ -93,7 +93,7 @@ export class LoadedSyncs {
   /** As they are in the database. */
   readonly #pools: Map<AccountId, Pool>
 
-  constructor(deps: Sync, tx: Transaction, loaded: Loaded) {
+  constructor(deps: SyncDeps, tx: Transaction, loaded: Loaded) {
     this.#tx = tx
     this.#loaded = loaded
     this.#short = new Set(loaded.short)

@@ -11,7 +11,7 @@ import type { Proof } from './open-proofs.ts'
 import type { EdgeTerms } from '../devices/terms.ts'
 import type { GiveWay } from '../runtime/give-way.ts'
 
-export interface Sync {
+export interface SyncDeps {
   readonly store: Pick<Store, 'read' | 'transaction'>
   readonly keys: Keyring
   readonly now: () => number
@@ -26,7 +26,7 @@ export interface Sync {
 }
 
 export interface MergeContext extends Moment {
-  readonly deps: Sync
+  readonly deps: SyncDeps
   readonly tx: Transaction
   readonly device: Device
   readonly epoch: Epoch
@@ -66,6 +66,6 @@ export function ownerOf({ deviceId, number }: Pick<Epoch, 'deviceId' | 'number'>
 }
 
 /** Signed inside the transaction and stored with it; a rerun only signs again. */
-export async function signAnswer({ keys }: Pick<Sync, 'keys'>, answer: SyncAnswerWire): Promise<string> {
+export async function signAnswer({ keys }: Pick<SyncDeps, 'keys'>, answer: SyncAnswerWire): Promise<string> {
   return signDocument('sync-answer', JSON.stringify(answer), keys.signer)
 }

@@ -1,5 +1,5 @@
 /** Judges an opened segment in a transaction: merges it, or keeps it as evidence. A resent one gets its first response. */
-import { type MergeOutcome, receive } from '../../core/sync/receive.ts'
+import { type MergeOutcome, judgeSegment } from '../../core/sync/receive.ts'
 import { fenceCurrent, fenced, noteContact, newEpoch } from '../devices/epochs.ts'
 import { lockSessions } from '../sessions/device-sessions.ts'
 import { fitOf } from './merge/fit-of.ts'
@@ -12,7 +12,7 @@ import type { Transaction } from '../storage/store.ts'
 import { noticeRestore } from './recovery/notice-restore.ts'
 import type { Proof, Shown } from './open-proofs.ts'
 import { takeProofs } from './take-proofs.ts'
-import { type MergeContext, type MergeResult, type Sync, ownerOf, signAnswer } from './merge-context.ts'
+import { type MergeContext, type MergeResult, type SyncDeps, ownerOf, signAnswer } from './merge-context.ts'
 import { requireTrusted } from '../storage/require-trusted.ts'
 
 export type SyncOutcome = MergeOutcome['kind'] | 'UNREADABLE' | 'REJECTED'
@@ -32,7 +32,7 @@ export interface SyncResult extends Pick<Device, 'suspension'> {
 }
 
 /** @throws CodedError DEVICE_REVOKED, GRANTS_FORGOTTEN */
-export async function receiveSegment(deps: Sync, tx: Transaction, opened: OpenedSync): Promise<SyncResult> {
+export async function receiveSegment(deps: SyncDeps, tx: Transaction, opened: OpenedSync): Promise<SyncResult> {
   const { deviceId, segment, shown, now, present } = opened
   // Sent together and answered in this order: what follows the lock is read under it.
   const [device, { epoch: known, hasSessions }] = await Promise.all([
@@ -69,7 +69,7 @@ async function receiveUnderLocks(
   const mergeContext: MergeContext = { ...current, epoch, fit, sessions, proof: proofOf(segment, proofs) }
   const { seq } = segment.header
   const recorded = seq > epoch.lastSeq ? undefined : await tx.edge.segments.get(device.id, epoch.number, seq)
-  const outcome = receive(epoch, segment.header, recorded?.hash ?? null, fit)
+  const outcome = judgeSegment(epoch, segment.header, recorded?.hash ?? null, fit)
   const merge = await carryOut(mergeContext, outcome, recorded)
   return { outcome: merge.accepted ? outcome.kind : 'REJECTED', merge, restored }
 }

@@ -9,7 +9,7 @@ import { mayBeOfOneRequest, waitedForLocks } from '../storage/shared-failures.ts
 import type { Transaction } from '../storage/store.ts'
 import { accountsIn } from './grants/give-grant.ts'
 import { type CreateLoadedSyncs, type Loaded, Unusual, createLoadedSyncs } from './loaded-syncs.ts'
-import type { Sync } from './merge-context.ts'
+import type { SyncDeps } from './merge-context.ts'
 import { isServed } from './merge/merge-next.ts'
 import { type OpenedSync, type SyncResult, receiveSegment } from './receive-segment.ts'
 
@@ -32,11 +32,11 @@ interface SyncRequest extends OpenedSync {
 type Outcome = PromiseSettledResult<SyncResult | Promise<SyncResult>>
 
 export class SyncBatcher {
-  readonly #deps: Sync
+  readonly #deps: SyncDeps
   readonly #createLoadedSyncs: CreateLoadedSyncs
   readonly #batcher: Batcher<SyncRequest, SyncResult>
 
-  constructor(deps: Sync, defer: Defer, create = createLoadedSyncs) {
+  constructor(deps: SyncDeps, defer: Defer, create = createLoadedSyncs) {
     this.#deps = deps
     this.#createLoadedSyncs = create
     this.#batcher = new Batcher({
@@ -84,7 +84,7 @@ export class SyncBatcher {
     const [devices, sessions, epochs] = await Promise.all([
       tx.edge.devices.lockSome(ids),
       tx.sessions.lockOfDevices(ids),
-      tx.edge.epochs.someAndSessions(requests.map(epochOf)),
+      tx.edge.epochs.someWithSessionCount(requests.map(epochOf)),
     ])
     // A device that another transaction has locked would delay all others.
     const locked = requests.filter(({ deviceId }) => devices.has(deviceId))

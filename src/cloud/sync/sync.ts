@@ -6,10 +6,10 @@ import { namedKey } from '../../protocol/signing.ts'
 import { openSegment } from './open-segment.ts'
 import type { Device } from '../storage/device-records.ts'
 import { openProofs, openRules } from './open-proofs.ts'
-import type { MergeResult, Sync } from './merge-context.ts'
+import type { MergeResult, SyncDeps } from './merge-context.ts'
 import type { OpenedSync, SyncOutcome, SyncResult } from './receive-segment.ts'
 
-export interface WatchedSync extends Sync {
+export interface WatchedSyncDeps extends SyncDeps {
   readonly onOutcome?: (outcome: SyncOutcome) => void
   /** Called after the commit: the device has proven that the cloud lost documents of these instances. */
   readonly onRestored?: (deviceId: string, instanceIds: readonly string[]) => void
@@ -18,12 +18,12 @@ export interface WatchedSync extends Sync {
 
 /** @throws CodedError DEVICE_REVOKED, GRANTS_FORGOTTEN */
 export async function sync(
-  deps: WatchedSync,
+  deps: WatchedSyncDeps,
   device: Device,
   document: string,
   proofDocuments: readonly string[] = [],
 ): Promise<MergeResult & Pick<Device, 'suspension'>> {
-  const opening = await openSegment(device, await signerOf(deps, device, document), document, deps.giveWay)
+  const opening = await openSegment(device, await sealingKeyOf(deps, device, document), document, deps.giveWay)
   if (!opening.opened) {
     deps.onOutcome?.('UNREADABLE')
     return { accepted: false, problem: opening.problem, suspension: device.suspension }
@@ -44,8 +44,8 @@ export async function sync(
 }
 
 /** A resent segment may have been sealed by a key that was replaced since; its sender has authenticated. */
-async function signerOf(
-  { store }: Pick<Sync, 'store'>,
+async function sealingKeyOf(
+  { store }: Pick<SyncDeps, 'store'>,
   device: Device,
   document: string,
 ): Promise<Device['publicKey']> {

@@ -9,7 +9,7 @@ import type { AccessRequest } from '../../../src/core/rules/decision.ts'
 import { openPostgresStore } from '../../../src/cloud/storage/postgres/store.ts'
 import { createRateTable } from '../../../src/cloud/service-api/change-rate-tables.ts'
 import { SyncBatcher } from '../../../src/cloud/sync/sync-batcher.ts'
-import type { Sync } from '../../../src/cloud/sync/merge-context.ts'
+import type { SyncDeps } from '../../../src/cloud/sync/merge-context.ts'
 import { sync } from '../../../src/cloud/sync/sync.ts'
 import { createInstance } from '../../../src/cloud/service-api/create-instance.ts'
 import { mapLineItem } from '../../../src/cloud/service-api/map-line-item.ts'
@@ -128,7 +128,7 @@ describe('two nodes that lock whatever there is to lock', () => {
     }
     const syncDeps = new Map(
       nodes.map((node) => {
-        const deps: Sync = {
+        const deps: SyncDeps = {
           store: node.store,
           keys: node.keys,
           now: () => time,

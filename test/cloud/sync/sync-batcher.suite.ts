@@ -6,7 +6,7 @@ import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { NO_SHORTAGES } from '../../../src/cloud/storage/device-records.ts'
 import type { Store } from '../../../src/cloud/storage/store.ts'
 import { Unusual } from '../../../src/cloud/sync/loaded-syncs.ts'
-import type { Sync } from '../../../src/cloud/sync/merge-context.ts'
+import type { SyncDeps } from '../../../src/cloud/sync/merge-context.ts'
 import { SyncBatcher } from '../../../src/cloud/sync/sync-batcher.ts'
 import { setOfflinePolicy } from '../../../src/cloud/policy/offline-policy.ts'
 import { openSegment } from '../../../src/cloud/sync/open-segment.ts'
@@ -36,7 +36,7 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
 
     /** The sync of a device fails after all of its work. */
     const receivedFailing = (failing: TestDevice, orders: readonly OpenedSync[]) => {
-      const heartbeat: Sync['heartbeat'] = async (tx, device, ...rest) => {
+      const heartbeat: SyncDeps['heartbeat'] = async (tx, device, ...rest) => {
         await twin.syncDeps.heartbeat(tx, device, ...rest)
         if (device.id === failing.id) throw new CodedError('GRANTS_FORGOTTEN', 'at the end')
       }

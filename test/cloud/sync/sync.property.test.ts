@@ -8,7 +8,7 @@ import { actionAccount, lineAccount } from '../../../src/core/accounts/account.t
 import { outstanding, available } from '../../../src/core/accounts/grant.ts'
 import type { Action } from '../../../src/core/rules/policy.ts'
 import type { EntryBodyWire } from '../../../src/protocol/edge/sync.ts'
-import type { Sync } from '../../../src/cloud/sync/merge-context.ts'
+import type { SyncDeps } from '../../../src/cloud/sync/merge-context.ts'
 import { SyncBatcher } from '../../../src/cloud/sync/sync-batcher.ts'
 import { sync } from '../../../src/cloud/sync/sync.ts'
 import type { MergeResult } from '../../../src/cloud/sync/merge-context.ts'
@@ -216,7 +216,7 @@ class Simulation {
   /** The twin stops before its commit: nothing of the segment may remain. */
   async failInTheMiddle({ device, document }: Message): Promise<void> {
     const before = await this.#dump()
-    const deps: Sync = {
+    const deps: SyncDeps = {
       store: this.twin.store,
       keys: this.twin.keys,
       now: this.twin.now,

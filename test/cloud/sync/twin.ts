@@ -17,7 +17,7 @@ import { openPools } from '../../../src/cloud/policy/rules-in-force.ts'
 import { type ExpireInactive, expireNextInactive } from '../../../src/cloud/sync/grants/expire-inactive.ts'
 import { receiveSegment } from '../../../src/cloud/sync/receive-segment.ts'
 import { SyncBatcher } from '../../../src/cloud/sync/sync-batcher.ts'
-import { type WatchedSync, sync } from '../../../src/cloud/sync/sync.ts'
+import { type WatchedSyncDeps, sync } from '../../../src/cloud/sync/sync.ts'
 import { notifyServable, recallForCloud } from '../../../src/cloud/sync/grants/watch-shortages.ts'
 import type { MergeResult } from '../../../src/cloud/sync/merge-context.ts'
 import type { EdgeTerms } from '../../../src/cloud/devices/terms.ts'
@@ -63,7 +63,7 @@ export class Twin implements AsyncDisposable {
   time = START
   sharesTransactions = true
   readonly #cleanUp: () => Promise<void>
-  readonly syncDeps: WatchedSync & { readonly syncBatcher: SyncBatcher }
+  readonly syncDeps: WatchedSyncDeps & { readonly syncBatcher: SyncBatcher }
 
   private constructor(store: Store, keys: Keyring, cleanUp: () => Promise<void>) {
     this.store = watchLockOrder(store)
@@ -246,7 +246,7 @@ export class Twin implements AsyncDisposable {
   /** Usual ones that are sent at the same time share a transaction. */
   async sync(deviceId: string, document: string, proofs: readonly string[] = []): Promise<MergeResult> {
     const deps = this.syncDeps
-    const alone: WatchedSync['syncBatcher'] = {
+    const alone: WatchedSyncDeps['syncBatcher'] = {
       receive: (order) => this.store.transaction((tx) => receiveSegment(deps, tx, order)),
     }
     return sync(

@@ -18,14 +18,14 @@ import { noInstance } from '../../storage/require-record.ts'
 import type { Store } from '../../storage/store.ts'
 import { type Attach, attach } from '../../sync/attach.ts'
 import type { SyncOutcome } from '../../sync/receive-segment.ts'
-import { type WatchedSync, sync } from '../../sync/sync.ts'
+import { type WatchedSyncDeps, sync } from '../../sync/sync.ts'
 import { wholeNumber } from './devices.ts'
 import { SyncGate } from './sync-gate.ts'
 import { parseTags } from '../entity-tags.ts'
 import { type Answer, type Operation, edgeOperation, inDevice, inInstance } from '../operation.ts'
 
 export type OwnDevice = Attach &
-  WatchedSync &
+  WatchedSyncDeps &
   PolicyDocuments &
   ChangeDeviceKey &
   Pick<IssueEnrollmentToken, 'addresses'> & { readonly store: Store; readonly keys: Keyring }

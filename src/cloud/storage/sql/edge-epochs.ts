@@ -1,6 +1,12 @@
 /** A unique index allows one active epoch per device. */
 import { sql as expression } from 'kysely'
-import type { Epoch, EpochAndSessions, EpochWithSessions, InactiveEpoch, SettlementLoad } from '../device-records.ts'
+import type {
+  Epoch,
+  EpochWithSessionCount,
+  EpochWithSessions,
+  InactiveEpoch,
+  SettlementLoad,
+} from '../device-records.ts'
 import {
   type Sql,
   asFlag,
@@ -65,14 +71,14 @@ export function epochReader({ db }: Sql) {
       return { epoch: epochOf(row), hasSessions: row.hasSessions !== 0n }
     },
     /** One epoch of each device. Those that do not exist are left out. */
-    async someAndSessions(
+    async someWithSessionCount(
       keys: readonly { readonly deviceId: string; readonly number: number }[],
-    ): Promise<ReadonlyMap<string, EpochAndSessions>> {
-      const found = new Map<string, EpochAndSessions>()
+    ): Promise<ReadonlyMap<string, EpochWithSessionCount>> {
+      const found = new Map<string, EpochWithSessionCount>()
       for (const some of chunks(keys, 100)) {
         const listed = filledUp(some)
         const parameters = listed.flatMap(({ deviceId, number }) => [deviceId, BigInt(number)])
-        for (const row of (await db.executeQuery(epochsAndSessions(db, parameters, listed.length))).rows) {
+        for (const row of (await db.executeQuery(epochsWithSessionCount(db, parameters, listed.length))).rows) {
           const sessions = { ownSessions: Number(row.ownSessions), keepsSessions: row.keepsSessions !== 0n }
           found.set(row.device_id, { epoch: epochOf(row), ...sessions })
         }
@@ -158,7 +164,7 @@ const given = (db: Sql['db'], count: number) =>
     .crossJoin('epochs')
     .where(expression<boolean>`epochs.device_id = given.column1 AND epochs.number = given.column2`)
 
-const epochsAndSessions = prepared((db, count) =>
+const epochsWithSessionCount = prepared((db, count) =>
   given(db, count)
     .selectAll('epochs')
     .select([OWN_SESSIONS.as('ownSessions'), asFlag(KEEPS_SESSIONS).as('keepsSessions')]),

@@ -57,7 +57,7 @@ export async function mustRelease({ tx, device, epoch }: MergeContext): Promise<
   return device.releaseRequested && (await tx.edge.deviceAccounts.hasLeft(device.id, epoch.number))
 }
 
-export interface Giving {
+export interface GrantInputs {
   readonly rules: RulesInForce
   readonly grantable: Grantable
   readonly topUps: TopUps
@@ -84,8 +84,8 @@ export interface GrantContext {
   readonly now: number
 }
 
-export async function giveGrant(grantContext: GrantContext, giving: Giving): Promise<Grant> {
-  const context: Context = { ...grantContext, ...giving }
+export async function giveGrant(grantContext: GrantContext, inputs: GrantInputs): Promise<Grant> {
+  const context: Context = { ...grantContext, ...inputs }
   const { deps, tx, device, epoch, now, rules, grantable, topUps, releasing } = context
   const { terms } = deps
   const known = await knownShortages(context, accountsOf(topUps, grantable))
@@ -93,7 +93,7 @@ export async function giveGrant(grantContext: GrantContext, giving: Giving): Pro
   const granting = grantRequested(requested, topUps.needs, topUps.topUpRequests, (account) =>
     quantityOf(account, grantable),
   )
-  const { moves, after } = giving.unsaved
+  const { moves, after } = inputs.unsaved
   const moved = moves.map((move) => [move.after.account, move.after] as const)
   const granted = granting.accounts.map((record) => [record.account, record] as const)
   await tx.accounts.save([...new Map([...after, ...granting.pools]).values()])
@@ -101,7 +101,7 @@ export async function giveGrant(grantContext: GrantContext, giving: Giving): Pro
   const isUnmet = granting.unmet.length > 0
   const lacked = [...requested.values()]
     .filter(({ pool, mustReturn, isUnproven }) => pool.capTarget !== null && !mustReturn && !isUnproven)
-    .filter((each) => isUnmet || (giving.inUse.has(each.account) && inAdvanceOf(each, granting) > 0n))
+    .filter((each) => isUnmet || (inputs.inUse.has(each.account) && inAdvanceOf(each, granting) > 0n))
     .map(({ account }) => account)
   const returnable = await returnableOf(context, lacked, device.id)
   if (!releasing) await noteShortages(context, requested, granting, { known, returnable })
@@ -123,7 +123,7 @@ function withReturnable(
   return inContact > 0n ? { ...account, returnable: inContact } : account
 }
 
-type Context = GrantContext & Giving
+type Context = GrantContext & GrantInputs
 
 type Known = ReadonlyMap<AccountId, Shortages>
 

@@ -13,7 +13,7 @@ import type { Grant, SyncAnswerWire } from '../../../protocol/edge/sync.ts'
 import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
 import { disconnectUnreported, commandsFor, takeSessions } from '../../sessions/device-sessions.ts'
 import {
-  type Giving,
+  type GrantInputs,
   NO_TOP_UPS,
   type TopUps,
   accountsIn,
@@ -219,7 +219,7 @@ function isEnd({ segment, epoch }: MergeContext): boolean {
   return segment.final && lastOf(segment.received) >= epoch.lastEntry
 }
 
-const NOTHING_UNSAVED: Giving['unsaved'] = { moves: [], after: new Map() }
+const NOTHING_UNSAVED: GrantInputs['unsaved'] = { moves: [], after: new Map() }
 
 interface Renewal {
   readonly grant: Grant

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { expect, it } from 'vitest'
 import { type OwnDevice, ownDeviceOperations } from '../../../../src/cloud/http/edge/device.ts'
 import type { Call } from '../../../../src/cloud/http/operation.ts'
-import type { Sync } from '../../../../src/cloud/sync/merge-context.ts'
+import type { SyncDeps } from '../../../../src/cloud/sync/merge-context.ts'
 import { SyncBatcher } from '../../../../src/cloud/sync/sync-batcher.ts'
 import { TestDevice, newDeviceKeys } from '../../sync/test-device.ts'
 
@@ -24,7 +24,7 @@ it('opens 64 segments at a time, and the next one when one is answered', async (
     },
     ...{ keys: { trusted: [] }, now: () => 0, present: () => 0 },
   }
-  const deps = { ...syncs, syncBatcher: new SyncBatcher(syncs as unknown as Sync, setImmediate) }
+  const deps = { ...syncs, syncBatcher: new SyncBatcher(syncs as unknown as SyncDeps, setImmediate) }
   const sync = ownDeviceOperations(deps as unknown as OwnDevice).find(({ id }) => id === 'sync')
   const stored = { id: device.id, publicKey: keys.jwk, thumbprint: keys.signer.keyId, instanceIds: [] }
   const call = { principal: { device: stored }, body: { segment: document, nonce: randomUUID(), proofs: [] } }

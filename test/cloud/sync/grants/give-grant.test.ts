@@ -11,7 +11,7 @@ import {
   newDeviceAccount,
 } from '../../../../src/cloud/storage/device-records.ts'
 import type { Pool } from '../../../../src/cloud/storage/records.ts'
-import { type Giving, accountsOf, giveGrant } from '../../../../src/cloud/sync/grants/give-grant.ts'
+import { type GrantInputs, accountsOf, giveGrant } from '../../../../src/cloud/sync/grants/give-grant.ts'
 import { grantableAt } from '../../../../src/cloud/sync/grants/grants.ts'
 import { NOW, ShortageTables } from './shortages.ts'
 
@@ -39,7 +39,7 @@ interface Scene {
   readonly unproven?: boolean
   readonly endsAt?: number
   readonly term?: number
-  readonly unsaved?: Giving['unsaved']
+  readonly unsaved?: GrantInputs['unsaved']
 }
 
 /** 100 tokens in each pool: other devices hold 60, this one none. */
@@ -72,7 +72,7 @@ function give(scene: Scene) {
   const rules = new Map([[INSTANCE, loaded as unknown as LoadedPolicy]])
   const pools = new Map((scene.pools ?? [pool(LINE), pool(OTHER)]).map((each) => [each.account, each]))
   const records = new Map((scene.records ?? []).map((each) => [each.account, each]))
-  const giving: Giving = {
+  const inputs: GrantInputs = {
     ...{ rules, grantable: grantableAt(rules, NOW), topUps: { topUpRequests: requests, needs }, named, pools },
     recordOf: (account) => records.get(account) ?? newDeviceAccount('me', 1, account),
     ...{ inUse: new Set(inUse), releasing },
@@ -98,7 +98,7 @@ function give(scene: Scene) {
   }
   const terms = { syncEveryMs: SYNC, grantHorizonMs: DAY, grantLifetimeMs: 7 * DAY }
   const epoch = { deviceId: 'me', number: 1, term: scene.term ?? 4 }
-  return giveGrant({ deps: { terms }, tx, device: { id: 'me' }, epoch, now: NOW }, giving)
+  return giveGrant({ deps: { terms }, tx, device: { id: 'me' }, epoch, now: NOW }, inputs)
 }
 
 const need = (amount: bigint, account = LINE): Need => [{ account, amount }]
