@@ -38,7 +38,8 @@ export async function map({ store, now }: TwinProcess, instance: InstanceMade, i
   }
   const body = { activationId: id, state, quantity, start: startsAt, end: endsAt, attributes }
   const mapped = await mapLineItem(store, instance.id, body, now())
-  if (mapped.outcome === 'REFUSED') throw new Error(`the plan asks for what is refused: ${mapped.problems.join(', ')}`)
+  if (mapped.outcome === 'REFUSED')
+    throw new Error(`the plan asks for what is refused: ${mapped.problems.map(({ text }) => text).join(', ')}`)
 }
 
 /** @param known ids of the actions with allocations. Returns their new ids */

@@ -2,6 +2,7 @@ import { type Html, html } from '../../html/html.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import {
   LINE_ITEM_STATES,
+  type LineItemProblem,
   OVERDRAFT_TYPES,
   RESET_FREQUENCIES,
   parseLineItem,
@@ -89,12 +90,8 @@ function lineItemOf(fields: Fields): unknown {
   }
 }
 
-/** The service's problems are texts such as `$.quantity: ...`, or name a missing property. */
-function ofInput(problem: string): Problem {
-  const missing = /: required property '(\w+)' not found$/.exec(problem)?.[1]
-  if (missing !== undefined) return { field: missing, text: 'is missing' }
-  const [, field, text] = /^\$(?:\.attributes)?\.(\w+): (.*)$/s.exec(problem) ?? []
-  return { field: field ?? null, text: text ?? problem }
+function ofInput({ field, problem }: LineItemProblem): Problem {
+  return { field, text: problem }
 }
 
 function lineItemForm(view: View, fields: Fields, problems: readonly Problem[]): Html {

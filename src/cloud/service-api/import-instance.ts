@@ -78,7 +78,7 @@ function termsOf(instanceId: string, body: ImportBody) {
     const parsed = parseLineItem('v1.1', instanceId, lineItem)
     if (!parsed.ok) {
       const { activationId = `number ${index + 1}` } = lineItem as { readonly activationId?: unknown }
-      problems.push(...parsed.problems.map((problem) => `Line item ${String(activationId)}: ${problem}.`))
+      problems.push(...parsed.problems.map(({ text }) => `Line item ${String(activationId)}: ${text}.`))
     } else if (seen.has(parsed.body.activationId)) {
       problems.push(`Line item ${parsed.body.activationId} is listed twice.`)
     } else {

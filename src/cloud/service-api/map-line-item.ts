@@ -4,7 +4,7 @@
  */
 import { recordChange } from '../storage/audit.ts'
 import { wholeTokens } from '../../core/pricing/amount.ts'
-import { type LineItemBody, stateProblem } from '../../protocol/service/line-items.ts'
+import { type LineItemBody, type LineItemProblem, problemAt, stateProblem } from '../../protocol/service/line-items.ts'
 import { changedCalendar, newCalendar, unlistedPeriod } from '../accounts/calendar.ts'
 import { lockRules, bumpPolicyRevision } from '../policy/bump-policy-revision.ts'
 import type { Calendar, LineItemRecord, PolicyRevision } from '../storage/records.ts'
@@ -15,7 +15,7 @@ import type { Store } from '../storage/store.ts'
 export type Mapped =
   | { readonly outcome: 'MAPPED' | 'REPLACED'; readonly use: LineItemUse }
   /** The stored state does not permit the requested one; worded as a validation error. */
-  | { readonly outcome: 'REFUSED'; readonly problems: readonly string[] }
+  | { readonly outcome: 'REFUSED'; readonly problems: readonly LineItemProblem[] }
 
 /** @throws CodedError NOT_FOUND for an unknown instance */
 export async function mapLineItem(store: Store, instanceId: string, body: LineItemBody, now: number): Promise<Mapped> {
@@ -24,7 +24,7 @@ export async function mapLineItem(store: Store, instanceId: string, body: LineIt
     const stored = await tx.lineItems.get(instanceId, body.activationId)
     const isNew = stored?.deleted !== null
     const problem = stateProblem(isNew ? null : stored.state, body.state)
-    if (problem !== undefined) return { outcome: 'REFUSED', problems: [`$.state: ${problem}`] }
+    if (problem !== undefined) return { outcome: 'REFUSED', problems: [problemAt(['state'], problem)] }
     const record = lineItemRecord(revision, body, stored, now)
     if (stored === undefined) await tx.lineItems.insert(record)
     else await tx.lineItems.update(record)

@@ -105,16 +105,27 @@ function clamped(payload: unknown): { readonly value: unknown; readonly given: G
   return { value: { ...fields, start, end, quantity, attributes: inner }, given }
 }
 
+export interface LineItemProblem {
+  /** Name of the field in the body or its attributes; null: the body as a whole. */
+  readonly field: string | null
+  readonly problem: string
+  /** In the service's words, with the path. */
+  readonly text: string
+}
+
 export type LineItemParse =
-  { readonly ok: true; readonly body: LineItemBody } | { readonly ok: false; readonly problems: readonly string[] }
+  | { readonly ok: true; readonly body: LineItemBody }
+  | { readonly ok: false; readonly problems: readonly LineItemProblem[] }
 
 export function parseLineItem(version: ApiVersion, instanceId: string, payload: unknown): LineItemParse {
   const { value, given } = clamped(payload)
   const parsed = lineItemBodies[version].safeParse(value, { reportInput: true })
   const problems = [
     ...(parsed.success ? [] : parsed.error.issues.flatMap(problemsOf)),
-    ...(isOfAnother(instanceId, value) ? ['$.instanceId: must be the instance of the path'] : []),
-    ...contradictions(payload).map(({ path, problem }) => `${pathOf(path)}: ${problem}`),
+    ...(isOfAnother(instanceId, value) ? [problemAt(['instanceId'], 'must be the instance of the path')] : []),
+    ...contradictions(payload).map(({ path, problem, lacks }) =>
+      lacks === undefined ? problemAt(path, problem) : missing([...path, lacks]),
+    ),
   ]
   return parsed.success && problems.length === 0
     ? { ok: true, body: { ...parsed.data, given } }
@@ -129,6 +140,8 @@ function isOfAnother(instanceId: string, payload: unknown): boolean {
 interface Contradiction {
   readonly path: readonly string[]
   readonly problem: string
+  /** The property that is missing. */
+  readonly lacks?: string
 }
 
 /** Rules across fields; they skip fields that are malformed themselves. */
@@ -144,7 +157,7 @@ export function contradictions(payload: unknown): readonly Contradiction[] {
 }
 
 function lacking(attribute: string): Contradiction {
-  return { path: ['attributes'], problem: `required property '${attribute}' not found` }
+  return { path: ['attributes'], problem: notFound(attribute), lacks: attribute }
 }
 
 /**
@@ -167,38 +180,55 @@ function isInteger(value: unknown): value is number {
 
 const INTEGERS = new Set(['$.quantity', '$.start', '$.end', '$.attributes.overdraftLimit'])
 
-function problemsOf(issue: z.core.$ZodIssue): readonly string[] {
-  const path = pathOf(issue.path)
+function problemsOf(issue: z.core.$ZodIssue): readonly LineItemProblem[] {
+  const { path } = issue
   switch (issue.code) {
     case 'invalid_type': {
-      if (issue.input === undefined) return [missing(issue.path)]
-      return [`${path}: ${typeOf(issue.input)} found, ${INTEGERS.has(path) ? 'integer' : issue.expected} expected`]
+      if (issue.input === undefined) return [missing(path)]
+      const expected = INTEGERS.has(pathOf(path)) ? 'integer' : issue.expected
+      return [problemAt(path, `${typeOf(issue.input)} found, ${expected} expected`)]
     }
     case 'invalid_value':
-      if (issue.input === undefined) return [missing(issue.path)]
-      return [`${path}: ${enumerated(issue.input, issue.values)}`]
+      if (issue.input === undefined) return [missing(path)]
+      return [problemAt(path, enumerated(issue.input, issue.values))]
     case 'unrecognized_keys':
-      return issue.keys.map(
-        (key) =>
-          `${path}: property '${shorten(key)}' is not defined in the schema and the schema does not allow additional properties`,
+      return issue.keys.map((key) =>
+        problemAt(
+          path,
+          `property '${shorten(key)}' is not defined in the schema and the schema does not allow additional properties`,
+        ),
       )
     case 'too_small':
       if (isSafeBound(issue.minimum)) return []
       return [
-        issue.origin === 'string'
-          ? `${path}: must be at least ${issue.minimum} characters long`
-          : `${path}: must have a minimum value of ${issue.minimum}`,
+        problemAt(
+          path,
+          issue.origin === 'string'
+            ? `must be at least ${issue.minimum} characters long`
+            : `must have a minimum value of ${issue.minimum}`,
+        ),
       ]
     case 'too_big':
       if (isSafeBound(issue.maximum)) return []
       return [
-        issue.origin === 'string'
-          ? `${path}: must be at most ${issue.maximum} characters long`
-          : `${path}: must have a maximum value of ${INT64_MAX}`,
+        problemAt(
+          path,
+          issue.origin === 'string'
+            ? `must be at most ${issue.maximum} characters long`
+            : `must have a maximum value of ${INT64_MAX}`,
+        ),
       ]
     default:
-      return [`${path}: ${issue.message}`]
+      return [problemAt(path, issue.message)]
   }
+}
+
+export function problemAt(path: readonly PropertyKey[], problem: string): LineItemProblem {
+  return { field: fieldAt(path), problem, text: `${pathOf(path)}: ${problem}` }
+}
+
+function fieldAt(path: readonly PropertyKey[]): string | null {
+  return path.length === 0 ? null : String(path.at(-1))
 }
 
 function isSafeBound(bound: number | bigint): boolean {
@@ -211,9 +241,14 @@ function enumerated(input: unknown, values: readonly unknown[]): string {
     : `${typeOf(input)} found, string expected`
 }
 
-function missing(path: readonly PropertyKey[]): string {
-  if (path.length === 0) return '$: nothing found, object expected'
-  return `${pathOf(path.slice(0, -1))}: required property '${String(path.at(-1))}' not found`
+function missing(path: readonly PropertyKey[]): LineItemProblem {
+  if (path.length === 0) return problemAt(path, 'nothing found, object expected')
+  const { text } = problemAt(path.slice(0, -1), notFound(String(path.at(-1))))
+  return { field: fieldAt(path), problem: 'is missing', text }
+}
+
+function notFound(property: string): string {
+  return `required property '${property}' not found`
 }
 
 function pathOf(path: readonly PropertyKey[]): string {

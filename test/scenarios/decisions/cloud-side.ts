@@ -121,7 +121,7 @@ export class CloudSide {
         ...(isUnlimited ? { overdraftType: 'Unlimited' } : { overdraftType: 'Number', overdraftLimit }),
       },
     })
-    if (!parsed.ok) throw new Error(parsed.problems.join())
+    if (!parsed.ok) throw new Error(parsed.problems.map(({ text }) => text).join())
     await mapLineItem(this.#store, this.instanceId, parsed.body, this.#now())
   }
 

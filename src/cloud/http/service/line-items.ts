@@ -2,6 +2,7 @@
 import { z } from 'zod'
 import { rawNumber, tokensNumber } from '../../../protocol/wire.ts'
 import {
+  type LineItemProblem,
   type LineItemWire,
   lineItemBodies,
   lineItemId,
@@ -97,8 +98,9 @@ export function lineItemOperations(store: Store): readonly Operation[] {
 }
 
 /** The key of the problems is what v1.1 changed. */
-function invalid(version: ApiVersion, problems: readonly string[]): Answer {
-  return { status: 400, body: version === 'v1.0' ? { errors: problems } : { message: problems } }
+function invalid(version: ApiVersion, problems: readonly LineItemProblem[]): Answer {
+  const texts = problems.map(({ text }) => text)
+  return { status: 400, body: version === 'v1.0' ? { errors: texts } : { message: texts } }
 }
 
 function lineItemToWire(version: ApiVersion, { record, used }: LineItemUse): LineItemWire {
