@@ -94,7 +94,7 @@ holds 'without a token file, the headline says so' within 10 headline_says 'Ther
 new_token >"$work/token"
 install -m 600 -o root "$work/token" $token
 systemctl reload $agent
-holds 'a token file that only root can read is named, with the command that fixes it' within 10 headline_says "may not read $token: run sudo chown $(id -u tallygate) $token"
+holds 'a token file that only root can read is named, with the command that fixes it' within 10 headline_says "may not read $token: run chown $(id -u tallygate) $token as root"
 holds 'doctor names it, too' sh -c "tallygate doctor | grep -q 'may not read $token'"
 echo nonsense | install -m 400 -o tallygate /dev/stdin $token
 systemctl reload $agent

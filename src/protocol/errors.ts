@@ -409,7 +409,8 @@ export const ERRORS = catalogue({
   CLOCK_WRONG: {
     meaning:
       'The clock of this machine differs from the time signed by the cloud. Decisions use the signed time; logs, certificates and other programs use the wrong one.',
-    remedy: 'Set the clock (`sudo timedatectl set-ntp true`), and check the battery of the hardware clock.',
+    remedy:
+      'Set the clock of the machine (with systemd: `sudo timedatectl set-ntp true`), and check the battery of the hardware clock.',
   },
   LEDGER_EDITED: {
     meaning:
@@ -520,7 +521,7 @@ export const ERRORS = catalogue({
   LOG_UNREADABLE: {
     meaning: 'No log lines can be read.',
     remedy:
-      'Run the command as root or as a member of systemd-journal, name the unit (--unit) or the file (--file), or start the agent.',
+      'Start the agent, or name a file that contains its output (--file). With systemd, run the command as root or as a member of systemd-journal, or name the unit (--unit).',
     exit: 66,
   },
   DECISION_UNKNOWN: {
@@ -545,7 +546,7 @@ export const ERRORS = catalogue({
   NOT_ENROLLED: {
     meaning: 'This device is not enrolled in a cloud yet.',
     remedy:
-      'On a machine with an administration key, run `tallygate devices enrollment-token --instance INSTANCE | install -m 600 /dev/stdin token`. On this device, run `sudo install -m 400 -o tallygate token /etc/tallygate/enrollment-token`, then `sudo systemctl reload tallygate-agent`. A file elsewhere is set with enrollment.token_file.',
+      'On a machine with an administration key, run `tallygate devices enrollment-token --instance INSTANCE | install -m 600 /dev/stdin token`. On this device, save this token as /etc/tallygate/enrollment-token, for the user of the agent only (with the package: `sudo install -m 400 -o tallygate token /etc/tallygate/enrollment-token`), or set TALLYGATE_AGENT_ENROLLMENT_TOKEN or enrollment.token_file. Then restart the agent (with systemd: `sudo systemctl restart tallygate-agent`).',
     http: 503,
     exit: 78,
   },
@@ -651,7 +652,7 @@ export const ERRORS = catalogue({
   OPEN_FILES_USED_UP: {
     meaning: 'The process, or the whole system, has as many open files as it may have.',
     remedy:
-      'Raise the limit (LimitNOFILE of the unit, ulimit -n of the shell, fs.file-max of the system), then start it again.',
+      'Raise the limit (LimitNOFILE of the unit, --ulimit of the container, ulimit -n of the shell, fs.file-max of the system), then start it again.',
     http: 503,
     exit: 71,
     retry: 'later',
@@ -782,7 +783,7 @@ export const ERRORS = catalogue({
   AGENT_UNREACHABLE: {
     meaning: 'No agent responds on this socket.',
     remedy:
-      'Start it, or restart one that hangs, with `sudo systemctl restart tallygate-agent.socket tallygate-agent`, or without systemd with `tallygate agent` as the user of the agent. If it does not start, `tallygate logs` shows why. Name the socket of another agent with --socket.',
+      'Start it, or restart one that hangs (with systemd: `sudo systemctl restart tallygate-agent.socket tallygate-agent`). If it does not start, its output shows why (with systemd: `tallygate logs`). Name the socket of another agent with --socket.',
     http: 502,
     exit: 69,
     retry: 'later',
@@ -797,7 +798,7 @@ export const ERRORS = catalogue({
   SOCKET_NOT_PERMITTED: {
     meaning: 'The permissions of the socket of the agent do not include this user.',
     remedy:
-      'Run `sudo usermod -aG tallygate "$USER"` and sign in again, or run the command with sudo. The setting socket.mode gives all users access.',
+      'Run the command as root or as the user of the agent, or add this user to the group of the socket and sign in again (with the package: `sudo usermod -aG tallygate "$USER"`). The setting socket.mode gives all users access.',
     http: 403,
     exit: 77,
   },

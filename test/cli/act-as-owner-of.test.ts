@@ -218,7 +218,7 @@ describe.skipIf(process.getuid?.() !== 0)('root', () => {
     const { code, err } = await tallygate([service, ...flagsOf(directory)], { stop: () => AbortSignal.abort() })
     // The remedies for other reasons are left out.
     expect(err).toMatch(
-      /^tallygate: STATE_UNWRITABLE: .* makes there\. Start the service as this user \(sudo -u '#65534'\)\.\n$/,
+      /^tallygate: STATE_UNWRITABLE: .* makes there\. Start the service as this user \(with sudo: sudo -u '#65534'; in a container: --user 65534\)\.\n$/,
     )
     expect(code).toBe(73)
     expect(readdirSync(directory)).toEqual([])

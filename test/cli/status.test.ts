@@ -130,7 +130,7 @@ test('no agent on the socket is AGENT_UNREACHABLE, exit code 69', async () => {
   expect({ code, out }).toEqual({ code: 69, out: '' })
   expect(err).toBe(
     'tallygate: AGENT_UNREACHABLE: unix:/nowhere/agent.sock: the socket does not exist. ' +
-      'Start it, or restart one that hangs, with `sudo systemctl restart tallygate-agent.socket tallygate-agent`, or without systemd with `tallygate agent` as the user of the agent. If it does not start, `tallygate logs` shows why. Name the socket of another agent with --socket.\n',
+      'Start it, or restart one that hangs (with systemd: `sudo systemctl restart tallygate-agent.socket tallygate-agent`). If it does not start, its output shows why (with systemd: `tallygate logs`). Name the socket of another agent with --socket.\n',
   )
 })
 
@@ -237,7 +237,7 @@ test.each([
     expect(performance.now() - began).toBeLessThan(8_000)
     expect(code).toBe(ERRORS.AGENT_UNREACHABLE.exit)
     expect(err).toContain(
-      `AGENT_UNREACHABLE: unix:${socket}: no response within 5 s. Start it, or restart one that hangs, with`,
+      `AGENT_UNREACHABLE: unix:${socket}: no response within 5 s. Start it, or restart one that hangs (with systemd:`,
     )
   },
 )

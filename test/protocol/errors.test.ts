@@ -10,3 +10,10 @@ it('the catalogue has no code that nothing raises', () => {
   const raised = new Set<string>(words)
   expect(Object.keys(ERRORS).filter((code) => !raised.has(code))).toEqual([])
 })
+
+it('names commands of systemd and sudo only after words that are right without them', () => {
+  const files = globSync(['src/**/*.ts'], { cwd: root })
+  const lines = files.flatMap((path) => readFileSync(new URL(path, root), 'utf8').split('\n'))
+  const withoutAsides = lines.map((line) => line.replaceAll(/\(with (?:systemd|the package|sudo): [^)]*\)/g, ''))
+  expect(withoutAsides.filter((line) => /\b(?:sudo|systemctl|timedatectl|resolvectl)\b/.test(line))).toEqual([])
+})

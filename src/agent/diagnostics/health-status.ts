@@ -18,16 +18,19 @@ const attention: Sentence = (sentence, ...steps) => ({ level: 'attention', sente
 
 const ENROLL = [
   'On a machine with an administration key: `tallygate devices enrollment-token --instance INSTANCE --name NAME | install -m 600 /dev/stdin token`',
-  'On this device: `sudo install -m 400 -o tallygate token /etc/tallygate/enrollment-token` (or the file of the setting enrollment.token_file)',
-  '`sudo systemctl reload tallygate-agent`',
+  'On this device: save this token as /etc/tallygate/enrollment-token, for the user of the agent only (with the package: `sudo install -m 400 -o tallygate token /etc/tallygate/enrollment-token`), or set TALLYGATE_AGENT_ENROLLMENT_TOKEN or enrollment.token_file',
+  'Restart the agent (with systemd: `sudo systemctl restart tallygate-agent`)',
 ]
 const ENROLL_AGAIN = ['To use it again, enroll it again:', ...ENROLL]
+const STOP = 'Stop the agent (with systemd: `sudo systemctl stop tallygate-agent.socket tallygate-agent`)'
+const START = 'Start the agent (with systemd: `sudo systemctl start tallygate-agent`)'
 /** Of a device whose id cannot be used again. */
 const START_ANEW = [
-  'Keep its state, which may contain unbilled usage: `sudo systemctl stop tallygate-agent.socket tallygate-agent`, `sudo mv /var/lib/tallygate/agent /var/lib/tallygate/agent.old` (or the directory of the setting state.directory)',
+  STOP,
+  'Keep its state, which may contain unbilled usage: rename the directory of the setting state.directory (with the package: `sudo mv /var/lib/tallygate/agent /var/lib/tallygate/agent.old`)',
   'Enroll it as a new device:',
   ...ENROLL.slice(0, 2),
-  '`sudo systemctl start tallygate-agent`',
+  START,
 ]
 const FIND_CLOUD = '`tallygate doctor` shows where the connection to the cloud fails'
 
@@ -89,7 +92,10 @@ function notEnrolledStatus({ conditions }: Status): HealthStatus {
   if (damaged !== undefined) {
     return refusing(
       'The ledger of this device was damaged, and its enrollment is lost with it: it grants nothing.',
-      'With a backup: `sudo systemctl stop tallygate-agent.socket tallygate-agent`, `sudo tallygate restore BACKUP`, `sudo systemctl start tallygate-agent`',
+      'With a backup:',
+      STOP,
+      'Restore it, as root or as the user of the agent: `tallygate restore BACKUP`',
+      START,
       'Without a backup, enroll the device again:',
       ...ENROLL,
     )
@@ -221,7 +227,7 @@ function problemStatus({ conditions }: Status): HealthStatus | null {
   if (clock !== undefined) {
     return attention(
       'The clock of this machine is wrong. Decisions use the right time, from the cloud.',
-      '`sudo timedatectl set-ntp true` sets the clock from the network',
+      ERRORS.CLOCK_WRONG.remedy,
     )
   }
   const [first] = conditions

@@ -11,7 +11,7 @@ export function tokenFileProblem(path: string): string | null {
     if (code === 'ENOENT' || code === 'ENOTDIR') return null
     const uid = process.getuid?.() ?? 0
     return code === 'EACCES'
-      ? `The user of the agent may not read ${path}: run sudo chown ${uid} ${path}, then sudo systemctl reload tallygate-agent.`
+      ? `The user of the agent may not read ${path}: run chown ${uid} ${path} as root, then restart the agent.`
       : `${path} cannot be read: ${unreadableReason(error)}.`
   }
 }
@@ -20,5 +20,5 @@ export function tokenFileProblem(path: string): string | null {
 export function openTokenFile(path: string): string | null {
   const mode = statSync(path, { throwIfNoEntry: false })?.mode ?? 0
   if ((mode & 0o007) === 0) return null
-  return `every user has access to the enrollment token in ${path} (mode 0${(mode & 0o777).toString(8)}), and could enroll another machine with it: run sudo chmod o-rwx ${path}`
+  return `every user has access to the enrollment token in ${path} (mode 0${(mode & 0o777).toString(8)}), and could enroll another machine with it: run chmod o-rwx ${path} as its owner or root`
 }

@@ -85,7 +85,7 @@ const REMOTE = new Set(['nfs', 'cifs', 'smb2', '9p', 'fuse'])
 
 /** The catalogue's remedy is for the maker of the token, which here is the device itself. */
 function signInRemedy(code: string | null): string {
-  if (code === 'TOKEN_NOT_IN_TIME') return SET_CLOCK
+  if (code === 'TOKEN_NOT_IN_TIME') return ERRORS.CLOCK_WRONG.remedy
   if (code === 'TOKEN_INVALID') {
     return 'The cloud does not know this key. Put the enrolled key back (see key-fits), or enroll the device again.'
   }
@@ -236,12 +236,12 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     if (silent.length === 0)
       return fail(
         `${agent.message} No agent runs.`,
-        'Start it (systemctl restart tallygate-agent). tallygate logs shows why it stopped.',
+        'Start it (with systemd: systemctl restart tallygate-agent). Its output shows why it stopped (with systemd: tallygate logs).',
       )
     return fail(
       `${agent.message} Process ${silent.join(', ')} runs but does not respond.`,
       // The socket unit creates the file of the socket.
-      'If it has just started, run doctor again in a minute. Otherwise restart it: systemctl restart tallygate-agent.socket tallygate-agent.',
+      'If it has just started, run doctor again in a minute. Otherwise restart it (with systemd: systemctl restart tallygate-agent.socket tallygate-agent).',
     )
   },
   'agent-version': ({ agent, version }) => {
@@ -473,7 +473,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     if (directory.kind === 'directory' && isHidden) {
       return fail(
         `not enrolled, and the agent (uid ${directory.uid}) may not read ${describeFile(enrollmentToken)}`,
-        `Run chown ${directory.uid} ${path}, then systemctl reload tallygate-agent.`,
+        `Run chown ${directory.uid} ${path}, then restart the agent (with systemd: systemctl restart tallygate-agent).`,
       )
     }
     return settings.enrollment.token === null
@@ -616,14 +616,14 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     if (!isProblem(agent) && agent.clock.latest !== null) {
       const off = now < agent.clock.earliest ? agent.clock.earliest - now : Math.max(0, now - agent.clock.latest)
       const evidence = `the wall clock is ${roughly(off)} off the time signed by the cloud`
-      return off > CLOCK_OFF_MS ? warn(evidence, SET_CLOCK) : ok(evidence)
+      return off > CLOCK_OFF_MS ? warn(evidence, ERRORS.CLOCK_WRONG.remedy) : ok(evidence)
     }
     const date = signIn === null || isProblem(signIn) ? null : signIn.date
     if (date === null)
       return warn("the wall clock cannot be compared with the cloud's clock", 'Connect the device to the cloud.')
     const off = Math.abs(now - date)
     const evidence = `the wall clock is ${roughly(off)} off the cloud's clock (unsigned)`
-    return off > CLOCK_OFF_MS ? warn(evidence, SET_CLOCK) : ok(evidence)
+    return off > CLOCK_OFF_MS ? warn(evidence, ERRORS.CLOCK_WRONG.remedy) : ok(evidence)
   },
   'time-zone': ({ timeZone: { name, rules } }) =>
     rules
@@ -661,12 +661,12 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
   'broker-certificate': atPlace('broker', (broker) => certificateOf(broker, 'warn')),
   memory: ({ memory: { available, total, limit, used } }) => {
     if (limit !== null && limit < MEMORY_MIN) {
-      return warn(`the limit is ${sizeInWords(limit)}`, `Raise MemoryMax to ${sizeInWords(MEMORY_MIN)} or more.`)
+      return warn(`the limit is ${sizeInWords(limit)}`, `Raise the limit (with systemd: MemoryMax) to ${sizeInWords(MEMORY_MIN)} or more.`)
     }
     if (limit !== null && used !== null && used > 0.9 * limit) {
       return warn(
         `${sizeInWords(used)} of the limit of ${sizeInWords(limit)} is used`,
-        'Raise MemoryMax, or find out which process uses the memory.',
+        'Raise the limit (with systemd: MemoryMax), or find out which process uses the memory.',
       )
     }
     if (available === null) return skip('the system does not report it')
@@ -676,8 +676,6 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
       : ok(evidence)
   },
 }
-
-const SET_CLOCK = 'Set the clock (timedatectl set-ntp true), and check the battery of the hardware clock.'
 
 function tokensLeft({ accounts, grant }: AgentStatus): Finding {
   const lines = accounts.filter(({ account }) => account.startsWith('line/'))
@@ -693,7 +691,7 @@ function nameOf(endpoint: EndpointObservation, level: 'warn' | 'fail'): Finding 
   const { host, addresses, proxy } = endpoint
   if (proxy !== null) return ok(`the proxy ${proxy} resolves ${host}`)
   if (!isProblem(addresses)) return ok(`${host} resolves to ${addresses.slice(0, 4).join(', ')}`)
-  const remedy = 'Check the name server (resolvectl status) and the spelling of the host name.'
+  const remedy = 'Check the name server (with systemd: resolvectl status) and the spelling of the host name.'
   return { level, evidence: `${host}: ${addresses.message}`, remedy }
 }
 
