@@ -1,5 +1,5 @@
 import { once } from 'node:events'
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync, writeSync } from 'node:fs'
 import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -85,7 +85,19 @@ it('asks the service manager for more time while the check reads', async () => {
   expect(received()).toEqual(['STATUS=The agent starts.'])
 })
 
-it('asks for no more time while the check reads nothing', async () => {
+it('asks the service manager for more time while a salvage only writes', async () => {
+  const { socketPath, notifyPath } = places()
+  const received = datagramSocket(notifyPath)
+  const start = { ledgerBytes: 2 * GIB, socketPath, mode: 0o660, connectionsMax: 2 }
+  const draft = openSync(`${socketPath}.draft`, 'w')
+  onTestFinished(() => closeSync(draft))
+  const end = reportLongStart(start, { notifyPath, passedSocket: null }, 100)
+  const sent = firstAfter(() => writeSync(draft, 'an entry'), received)
+  expect(sent).toEqual([expect.stringMatching(/^EXTEND_TIMEOUT_USEC=60000000\nSTATUS=The agent starts: it is checking/)])
+  await end()
+})
+
+it('asks for no more time while the check reads and writes nothing', async () => {
   const { socketPath, notifyPath } = places()
   const received = datagramSocket(notifyPath)
   const start = { ledgerBytes: 2 * GIB, socketPath, mode: 0o660, connectionsMax: 2 }

@@ -15,15 +15,19 @@ const { ledgerBytes, socketPath, mode, connectionsMax, notifyPath, passedSocket,
 
 const REPORT_EVERY_MS = 5_000
 
-/** Longer than a slow disk needs to read something. */
+/** Longer than a slow disk needs to read or write something. */
 const EXTENSION_US = 60_000_000
 
 /** Within this time, a client that has connected sends its request. */
 const LAST_REQUESTS_MS = 100
 
-/** Bytes that the main thread has read: it checks the ledger. Those of the process include the reads of this function. */
+/** What the main thread has read and written: it checks the ledger. The counters of the process include this thread. */
+function counters(): string {
+  return readFileSync(`/proc/self/task/${process.pid}/io`, 'utf8')
+}
+
 function bytesRead(): number {
-  return Number(/^rchar: (\d+)$/m.exec(readFileSync(`/proc/self/task/${process.pid}/io`, 'utf8'))?.[1] ?? 0)
+  return Number(/^rchar: (\d+)$/m.exec(counters())?.[1] ?? 0)
 }
 
 const before = bytesRead()
@@ -47,13 +51,13 @@ async function serve(): Promise<void> {
   else await once(server.listen({ fd: duplicate(passedSocket.fd) }), 'listening')
 }
 
-let lastRead = before
+let last = counters()
 
-/** A check that reads nothing may hang, so it gets no more time. */
+/** A check that reads and writes nothing may hang, so it gets no more time. Inside of a long call, only some counters change. */
 function report(): void {
-  const read = bytesRead()
-  const more = read > lastRead ? [`EXTEND_TIMEOUT_USEC=${EXTENSION_US}`] : []
-  lastRead = read
+  const now = counters()
+  const more = now === last ? [] : [`EXTEND_TIMEOUT_USEC=${EXTENSION_US}`]
+  last = now
   if (notifyPath !== null) sendDatagram(notifyPath, [...more, `STATUS=${sentence()}`].join('\n'))
 }
 
