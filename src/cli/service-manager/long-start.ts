@@ -1,11 +1,13 @@
 /**
  * The check of a large ledger blocks the thread of the agent for minutes. Meanwhile a worker reports the progress to the service
- * manager and to the callers at the socket, so that a person waits, and does not restart the agent.
+ * manager and to the callers at the socket, so that a person waits, and does not restart the agent. A stop ends the process at
+ * once: the start has nothing to finish, and the next one begins the check again.
  */
 import { Worker } from 'node:worker_threads'
 import type { LongStart } from '../../agent/compose.ts'
 import { orNull } from '../../platform/or-null.ts'
 import type { PassedSocket } from './service-manager.ts'
+import { endBySignals } from './unix-calls.ts'
 
 export interface LongStartData extends LongStart {
   /** Of the service manager. Null: there is none. */
@@ -39,12 +41,19 @@ export function reportLongStart(
   const workerData: LongStartData = { ...start, notifyPath, passedSocket, patienceMs, state }
   // The agent starts without the reports, too: the system may permit no further thread.
   const worker = orNull(() => new Worker(WORKER, { workerData }))
-  if (worker === null) return () => Promise.resolve()
+  const giveSignalsBack = endBySignals()
+  if (worker === null) {
+    return () => {
+      giveSignalsBack()
+      return Promise.resolve()
+    }
+  }
   const exited = new Promise<void>((resolve) => {
     worker.once('exit', () => resolve())
   })
   worker.on('error', () => undefined)
   return async () => {
+    giveSignalsBack()
     if (Atomics.compareExchange(state, 0, WAITING, ENDED) === WAITING) {
       await worker.terminate()
       return

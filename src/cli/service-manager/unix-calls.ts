@@ -1,4 +1,5 @@
-/** C library calls for Unix sockets that Node lacks. Used only under a service manager; all calls return at once. */
+/** C library calls for Unix sockets and signals that Node lacks; all calls return at once. */
+import { constants } from 'node:os'
 import koffi from 'koffi'
 import { CodedError } from '../../protocol/errors.ts'
 
@@ -17,6 +18,11 @@ const FAMILY_BYTES = 2
 const PATH_BYTES_MAX = 108
 const INT_BYTES = 4
 
+/** More than the size of `struct sigaction`, which begins with the handler. Zeros are the default action. */
+const SIGNAL_ACTION_BYTES = 256
+
+type Sigaction = (signal: number, action: Buffer, former: Buffer | null) => number
+
 interface Calls {
   readonly socket: (family: number, type: number, protocol: number) => number
   readonly sendto: (
@@ -31,6 +37,9 @@ interface Calls {
   readonly dup: (fd: number) => number
   readonly getsockname: (fd: number, address: Buffer, length: [number]) => number
   readonly getsockopt: (fd: number, level: number, option: number, value: Buffer, length: [number]) => number
+  readonly sigaction: Sigaction
+  /** Address of the function. */
+  readonly exit: bigint
 }
 
 let loaded: Calls | undefined
@@ -50,6 +59,8 @@ function calls(): Calls {
       getsockopt: libc.func(
         'int getsockopt(int fd, int level, int option, _Out_ void *value, _Inout_ uint32_t *length)',
       ),
+      sigaction: libc.func('int sigaction(int signal, const void *action, _Out_ void *former)'),
+      exit: libc.symbol('_exit') as bigint,
     }
     return loaded
   } catch (cause) {
@@ -72,6 +83,26 @@ export function sendDatagram(path: string, text: string): boolean {
     return sendto(fd, bytes, bytes.length, MSG_DONTWAIT | MSG_NOSIGNAL, address, address.length) === bytes.length
   } finally {
     close(fd)
+  }
+}
+
+/**
+ * From now on, SIGINT and SIGTERM end the process at once, although its thread is blocked and cannot call their listeners.
+ * The result gives the signals back to the listeners.
+ */
+export function endBySignals(): () => void {
+  const { sigaction, exit } = calls()
+  const action = Buffer.alloc(SIGNAL_ACTION_BYTES)
+  // The kernel does not apply the default action to the first process of a container.
+  if (process.pid === 1) action.writeBigUInt64LE(exit)
+  const { SIGINT, SIGTERM } = constants.signals
+  const former = [SIGINT, SIGTERM].map((signal) => {
+    const listeners = Buffer.alloc(SIGNAL_ACTION_BYTES)
+    sigaction(signal, action, listeners)
+    return { signal, listeners }
+  })
+  return () => {
+    for (const { signal, listeners } of former) sigaction(signal, listeners, null)
   }
 }
 
