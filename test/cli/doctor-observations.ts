@@ -115,6 +115,7 @@ export function healthy(changes: Partial<Observations> = {}): Observations {
     ),
     agents: [{ pid: 812, user: 'tallygate', command: '/usr/bin/tallygate agent' }],
     memory: { total: 4 * GIB, available: 2 * GIB, limit: null, used: null },
+    openFilesMax: 65_536,
     cloud: endpoint('https://cloud.example'),
     broker: endpoint('mqtts://cloud.example:8883', { port: 8883 }),
     signIn: { status: 304, code: null, words: null, date: NOW, twinVersion: '0.1.0' },

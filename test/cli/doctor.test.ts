@@ -227,6 +227,7 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<Observations>,
   ['memory', { memory: { ...base.memory, limit: 64 * 1024 ** 2, used: 1 } }, 'warn'],
   ['memory', { memory: { ...base.memory, limit: 1e9, used: 0.95e9 } }, 'warn'],
   ['memory', { memory: { ...base.memory, available: 20_000_000 } }, 'warn'],
+  ['open-files', { openFilesMax: 1_024 }, 'warn'],
 ]
 
 describe('the checks', () => {

@@ -71,6 +71,9 @@ const OLDEST_SQLITE = [3, 51, 3]
 
 const MEMORY_MIN = 128 * MIB
 
+/** Open files and connections of the agent besides those of its callers, with some to spare. */
+const OWN_FILES = 64
+
 /** Automatic renewal should have happened before this. */
 const CERTIFICATE_LEFT_MS = 14 * DAY_MS
 
@@ -673,6 +676,13 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     const evidence = `${sizeInWords(available)} of ${sizeInWords(total ?? 0)} available, ${limit === null ? 'no limit' : `limit ${sizeInWords(limit)}`}`
     return available < MEMORY_MIN / 2
       ? warn(evidence, 'Stop unneeded programs: the system may kill the agent to free memory.')
+      : ok(evidence)
+  },
+  'open-files': ({ openFilesMax, settings: { socket } }) => {
+    if (openFilesMax === null) return skip('no running agent shows its limit')
+    const evidence = `the agent may open ${openFilesMax} files and connections, ${socket.connectionsMax} of them at its socket`
+    return openFilesMax < socket.connectionsMax + OWN_FILES
+      ? warn(evidence, `${ERRORS.OPEN_FILES_USED_UP.remedy} Or lower socket.connections_max.`)
       : ok(evidence)
   },
 }

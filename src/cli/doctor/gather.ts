@@ -79,6 +79,7 @@ export async function gather(
     reach(identity?.pushUrl),
     inspected.problem ?? readLedger(databasePath).then(verifyLedger).catch(problemOf),
   ])
+  const pid = configuration.choice.process?.pid ?? agents[0]?.pid ?? null
   const isReached = cloud !== null && typeof cloud.connected === 'number'
   return {
     now: io.now(),
@@ -105,7 +106,8 @@ export async function gather(
     isListened,
     agent,
     agents: agents.map(({ pid, user, command }) => ({ pid, user, command })),
-    memory: memoryOf(configuration.choice.process?.pid ?? agents[0]?.pid ?? null),
+    memory: memoryOf(pid),
+    openFilesMax: openFilesMaxOf(pid),
     cloud,
     broker,
     signIn: isReached ? await signIn(io, inspected, keys, outgoing) : null,
@@ -287,6 +289,12 @@ function memoryOf(pid: number | null): Observations['memory'] {
     limit: inGroup('memory.max'),
     used: inGroup('memory.current'),
   }
+}
+
+function openFilesMaxOf(pid: number | null): number | null {
+  const limits = pid === null ? null : fileText(`/proc/${pid}/limits`)
+  const limit = /^Max open files +(\d+)/m.exec(limits ?? '')?.[1]
+  return limit === undefined ? null : Number(limit)
 }
 
 function timeZone({ env }: Io): Observations['timeZone'] {

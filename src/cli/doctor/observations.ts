@@ -101,6 +101,8 @@ export interface Observations {
     readonly limit: number | null
     readonly used: number | null
   }
+  /** Most files and connections that the process of the agent may have open. Null: unknown. */
+  readonly openFilesMax: number | null
   /** Null if the device is not enrolled yet. */
   readonly cloud: EndpointObservation | null
   readonly broker: EndpointObservation | null
