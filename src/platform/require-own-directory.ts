@@ -8,7 +8,11 @@ export function requireOwnDirectory(directory: string): void {
   throw new CodedError(
     'STATE_UNWRITABLE',
     `${directory} belongs to the user with the id ${uid}, who could not use files that root makes there.`,
-    { details: { remedy: `Start the service as this user (with sudo: sudo -u '#${uid}'; in a container: --user ${uid}).` } },
+    {
+      details: {
+        remedy: `Start the service as this user (with sudo: sudo -u '#${uid}'; in a container: --user ${uid}).`,
+      },
+    },
   )
 }
 

@@ -93,7 +93,9 @@ it('asks the service manager for more time while a salvage only writes', async (
   onTestFinished(() => closeSync(draft))
   const end = reportLongStart(start, { notifyPath, passedSocket: null }, 100)
   const sent = firstAfter(() => writeSync(draft, 'an entry'), received)
-  expect(sent).toEqual([expect.stringMatching(/^EXTEND_TIMEOUT_USEC=60000000\nSTATUS=The agent starts: it is checking/)])
+  expect(sent).toEqual([
+    expect.stringMatching(/^EXTEND_TIMEOUT_USEC=60000000\nSTATUS=The agent starts: it is checking/),
+  ])
   await end()
 })
 

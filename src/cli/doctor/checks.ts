@@ -664,7 +664,10 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
   'broker-certificate': atPlace('broker', (broker) => certificateOf(broker, 'warn')),
   memory: ({ memory: { available, total, limit, used } }) => {
     if (limit !== null && limit < MEMORY_MIN) {
-      return warn(`the limit is ${sizeInWords(limit)}`, `Raise the limit (with systemd: MemoryMax) to ${sizeInWords(MEMORY_MIN)} or more.`)
+      return warn(
+        `the limit is ${sizeInWords(limit)}`,
+        `Raise the limit (with systemd: MemoryMax) to ${sizeInWords(MEMORY_MIN)} or more.`,
+      )
     }
     if (limit !== null && used !== null && used > 0.9 * limit) {
       return warn(
