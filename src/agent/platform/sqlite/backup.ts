@@ -170,13 +170,18 @@ function salvageOfBackup(copy: string, backup: string): Salvage {
   const database = new Database(copy)
   try {
     database.defaultSafeIntegers(true)
-    const salvage = salvageOf(database)
+    const salvage = inMemory(salvageOf(database))
     if (salvage.lost === 0) return salvage
     const missing = salvage.lost === null ? 'its content' : counted(salvage.lost, 'entry', 'entries')
     throw new CodedError('DATABASE_CORRUPT', `${backup}: ${missing} cannot be read.`, { details: { path: backup } })
   } finally {
     database.close()
   }
+}
+
+/** For after the end of its database. */
+function inMemory(salvage: Salvage): Salvage {
+  return { ...salvage, undelivered: salvage.undelivered.map((each) => ({ ...each, bodies: [...each.bodies] })) }
 }
 
 type OpenedLedger = Database.Database | 'DAMAGED' | 'NONE'
@@ -210,7 +215,7 @@ function foldLocked(database: Database.Database, path: string): void {
 function salvageOfOpened(opened: OpenedLedger, path: string, left: BootLog | null): Salvage | null {
   if (opened === 'NONE') return null
   // Reuses the locking connection: closing another one in this process would release the lock.
-  if (opened === 'DAMAGED') return salvaged(path, left)
+  if (opened === 'DAMAGED') return salvaged(path, left, inMemory)
   const salvage = salvageOf(opened)
   if (!salvage.hasOpenReservations) return salvage
   throw new CodedError('RESERVATION_OPEN', `${path} has open reservations whose usage may not be recorded yet.`, {
@@ -276,7 +281,7 @@ function merged(backup: Salvage, before: Salvage | null): Salvage {
 function joined(backup: Undelivered, later: Undelivered): Undelivered {
   const between = later.ackedEntry - backup.ackedEntry
   if (between <= 0 || between > backup.bodies.length) return later
-  const first = backup.bodies.slice(0, between)
+  const first = [...backup.bodies].slice(0, between)
   if (headOf({ ackedHead: backup.ackedHead, bodies: first }) !== later.ackedHead) return later
   return { ...later, ...backup, bodies: [...first, ...later.bodies], lastEntry: later.lastEntry, isWhole: false }
 }

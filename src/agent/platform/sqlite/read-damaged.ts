@@ -20,12 +20,15 @@ const ENTRY_ID_MAX = 2n ** 63n - 1n
 /** Length of an empty write-ahead log. */
 const LOG_HEADER_BYTES = 32
 
+/** Of entries, in order. Those of a database are read again each time, because memory may not suffice for all of them. */
+export type Bodies = Iterable<string> & { readonly length: number }
+
 export interface Undelivered {
   readonly epoch: number
   readonly ackedEntry: number
   readonly ackedHead: string
   /** Readable bodies; fewer than up to `lastEntry` if some are unreadable. */
-  readonly bodies: readonly string[]
+  readonly bodies: Bodies
   readonly lastEntry: number
   /** Every entry recorded in that epoch is in `bodies` or acknowledged. */
   readonly isWhole: boolean
@@ -58,12 +61,27 @@ const NOTHING: Salvage = {
   answers: [],
 }
 
-/** Works on a copy, because SQLite writes during recovery. Never throws. */
-export function salvaged(path: string, left: BootLog | null = null): Salvage {
+/** Works on a copy, because SQLite writes during recovery. The copy exists until `use` returns. Throws only what `use` throws. */
+export function salvaged<T>(path: string, left: BootLog | null, use: (salvage: Salvage) => T): T {
   const copy = `${path}.copy`
   const logged = left === null ? null : loggedChain(left.log, left.bootId)
-  let database: Database.Database | undefined
+  let database: Database.Database | null = null
   try {
+    database = openCopy(path, copy)
+    return use(salvageOfCopy(database, logged))
+  } finally {
+    try {
+      database?.close()
+    } catch {
+      // Ignored: it is a copy.
+    }
+    remove(copy)
+  }
+}
+
+/** Null: the journal cannot be copied or opened. */
+function openCopy(path: string, copy: string): Database.Database | null {
+  return orNull(() => {
     remove(copy)
     // A log without its database is read over an empty one; its pages fill it.
     const isLogOnly = sizeOf(path) === 0 && holdsFrames(path)
@@ -72,8 +90,16 @@ export function salvaged(path: string, left: BootLog | null = null): Salvage {
       if (!existsSync(`${path}${suffix}`)) continue
       copyFileSync(`${path}${suffix}`, `${copy}${suffix}`, constants.COPYFILE_FICLONE)
     }
-    database = new Database(copy)
+    const database = new Database(copy)
     database.defaultSafeIntegers(true)
+    return database
+  })
+}
+
+function salvageOfCopy(database: Database.Database | null, logged: LoggedChain | null): Salvage {
+  const nothing = logged === null ? NOTHING : fromLog(NOTHING, logged, [])
+  if (database === null) return nothing
+  try {
     database.pragma('locking_mode = EXCLUSIVE')
     // How many pending entries cannot be read is unknown.
     const isWhole = foldDamaged(database)
@@ -81,14 +107,7 @@ export function salvaged(path: string, left: BootLog | null = null): Salvage {
     const salvage = isWhole ? found : { ...found, lost: null }
     return salvage.hasOpenReservations ? { ...salvage, lost: null } : salvage
   } catch {
-    return logged === null ? NOTHING : fromLog(NOTHING, logged, [])
-  } finally {
-    try {
-      database?.close()
-    } catch {
-      // Ignored: it is a copy.
-    }
-    remove(copy)
+    return nothing
   }
 }
 
@@ -182,7 +201,9 @@ function fromLog(salvage: Salvage, logged: LoggedChain, rows: readonly ChainRow[
 }
 
 export function headOf({ ackedHead, bodies }: Pick<Undelivered, 'ackedHead' | 'bodies'>): string {
-  return bodies.reduce((head, body) => entryHash(head, body), ackedHead)
+  let head = ackedHead
+  for (const body of bodies) head = entryHash(head, body)
+  return head
 }
 
 function rowOfSession({ id, ended, since, document, snapshot }: StoredSession): SessionRow {
@@ -239,7 +260,7 @@ interface UndeliveredRangeRow extends ChainRow {
   readonly whole: bigint
 }
 
-function undeliveredOf(row: ChainRow, bodies: readonly string[], wasWhole: boolean): Undelivered {
+function undeliveredOf(row: ChainRow, bodies: Bodies, wasWhole: boolean): Undelivered {
   const ackedEntry = Number(row.acked_entry)
   const lastEntry = Math.max(Number(row.last_entry), ackedEntry + bodies.length)
   return {
@@ -262,36 +283,54 @@ function chained(
   row: ChainRow,
   heads: readonly (readonly [n: number, head: string])[],
   logged: LoggedChain | null,
-): readonly string[] {
-  const rows = readable(database, row)
-  const acked = Number(row.acked_entry)
-  const prove = (from: LoggedChain | null): readonly string[] => {
-    const bodies: string[] = []
-    let proven = 0
-    let head = row.acked_head
-    for (let n = acked + 1; ; n += 1) {
-      const body = from?.entries.get(n)?.body ?? rows[n - acked - 1]
-      if (body === undefined) return bodies.slice(0, proven)
+): Bodies {
+  const prove = (from: LoggedChain | null): Bodies => {
+    let n = Number(row.acked_entry)
+    let [length, head] = [0, row.acked_head]
+    for (const body of readable(database, row, from, Infinity)) {
+      n += 1
       head = entryHash(head, body)
-      bodies.push(body)
-      if (from?.heads.get(n) === head || heads.some(([at, is]) => at === n && is === head)) proven = bodies.length
+      const isProven = from?.heads.get(n) === head || heads.some(([at, is]) => at === n && is === head)
+      if (isProven) length = n - Number(row.acked_entry)
     }
+    return { length, [Symbol.iterator]: () => readable(database, row, from, length) }
   }
   const alone = prove(null)
   const joined = logged?.epoch === Number(row.epoch) ? prove(logged) : alone
   return joined.length > alone.length ? joined : alone
 }
 
-function readable(database: Database.Database, { entry_base, acked_entry }: ChainRow): readonly string[] {
-  const bodies: string[] = []
-  orNull(() => {
-    for (const row of entriesBetween(database, entry_base + acked_entry, ENTRY_ID_MAX)) {
-      if (Number(row.n) !== Number(acked_entry) + bodies.length + 1) break
-      bodies.push(row.body)
+function* readable(
+  database: Database.Database,
+  row: ChainRow,
+  from: LoggedChain | null,
+  max: number,
+): Generator<string, undefined> {
+  const stored = stillStored(database, row)
+  const acked = Number(row.acked_entry)
+  for (let n = acked + 1; n <= acked + max; n += 1) {
+    const { value } = stored.next()
+    const body = from?.entries.get(n)?.body ?? value
+    if (body === undefined) return
+    yield body
+  }
+}
+
+/** Up to the first that is missing or damaged. */
+function* stillStored(
+  database: Database.Database,
+  { entry_base, acked_entry }: ChainRow,
+): Generator<string, undefined> {
+  let n = acked_entry
+  try {
+    for (const entry of entriesBetween(database, entry_base + acked_entry, ENTRY_ID_MAX)) {
+      n += 1n
+      if (entry.n !== n) return
+      yield entry.body
     }
-    return null
-  })
-  return bodies
+  } catch {
+    // The following entries cannot be proven without this one.
+  }
 }
 
 export function remove(database: string): void {

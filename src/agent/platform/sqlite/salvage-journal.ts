@@ -6,8 +6,8 @@ import { entryHash } from '../../../protocol/signing.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
 import { JournalStore } from './journal-store.ts'
 import type { JournalLimits } from './journal-file.ts'
-import { SUFFIXES, type Salvage, holdsFrames, remove, salvaged, sizeOf } from './read-damaged.ts'
-import { insertEntries } from './entry-blocks.ts'
+import { SUFFIXES, type Salvage, type Undelivered, holdsFrames, remove, salvaged, sizeOf } from './read-damaged.ts'
+import { BLOCK_ENTRIES, insertEntries } from './entry-blocks.ts'
 import { BUSY_MS, flushDirectoryOf, openDatabase, refusalOf } from './open-database.ts'
 
 export interface StoreOptions {
@@ -42,15 +42,16 @@ export function openOrSalvage({ path, limits, later, left }: StoreOptions, now: 
 
 /** Builds the replacement under a temporary name until it is complete; then {@link finishSalvage} can continue. */
 function prepareSalvage(path: string, at: number, why: string, left: BootLog | null): void {
-  const salvage = salvaged(path, left)
   const draft = `${path}.draft`
   remove(draft)
-  const database = openDatabase(draft)
-  try {
-    fill(database, salvage, { at, aside: asideOf(path, 'damaged', at), why })
-  } finally {
-    database.close()
-  }
+  salvaged(path, left, (salvage) => {
+    const database = openDatabase(draft)
+    try {
+      fill(database, salvage, { at, aside: asideOf(path, 'damaged', at), why })
+    } finally {
+      database.close()
+    }
+  })
   renameSync(draft, `${path}.salvaged`)
   flushDirectoryOf(path)
 }
@@ -163,41 +164,14 @@ export function fill(
         'INSERT OR IGNORE INTO session (id, ended, since, document, snapshot, unsealed) VALUES (?, ?, ?, ?, ?, 1)',
       )
       for (const row of sessions) session.run(row.id, row.ended, row.since, row.document, row.snapshot)
-      const undeliveredRange = database.prepare(
-        `INSERT INTO undelivered_ranges (epoch, entry_base, acked_entry, acked_head, sealed_entry, sealed_head, last_entry, last_head,
-             whole, end_sealed)
-           VALUES (:epoch, :base, :acked, :head, :acked, :head, :last, :lastHead, :whole, 0)`,
-      )
-      let id = 0
-      const ids = new Map<string, number>()
-      for (const { epoch, ackedEntry, ackedHead, bodies, isWhole } of undelivered) {
-        if (bodies.length === 0 && !isWhole) continue
-        const base = id - ackedEntry
-        const entries = bodies.map((body) => ({ body }))
-        insertEntries(database, { id: BigInt(id + 1), n: BigInt(ackedEntry + 1) }, entries)
-        for (const index of bodies.keys()) ids.set(`${epoch}/${ackedEntry + 1 + index}`, id + 1 + index)
-        id += bodies.length
-        const n = ackedEntry + bodies.length
-        const lastHead = bodies.reduce(entryHash, ackedHead)
-        undeliveredRange.run({
-          epoch,
-          base,
-          acked: ackedEntry,
-          head: ackedHead,
-          last: n,
-          lastHead,
-          whole: isWhole ? 1 : 0,
-        })
-      }
-      database.prepare('UPDATE state SET entry_base = ?').run(id)
+      const idOf = insertUndelivered(database, undelivered)
       const answer = database.prepare(
         `INSERT INTO answer (slot, session, n, request_hash, body, status, policy_revision, entry_id)
            VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
       )
       for (const [slot, each] of answers.entries()) {
         const { session: name, n, requestHash, answer: body, status = 200, policyRevision, entry: of } = each
-        const entryId = of === null ? 0 : (ids.get(`${of.epoch}/${of.n}`) ?? 0)
-        answer.run(slot, name, n, requestHash, body, status, policyRevision, entryId)
+        answer.run(slot, name, n, requestHash, body, status, policyRevision, of === null ? 0 : idOf(of))
       }
       if (damage === null) return
       const { at, aside, why } = damage
@@ -207,4 +181,55 @@ export function fill(
         .run(at, aside, why.slice(0, 1_000), salvagedEntries, lost)
     })
     .exclusive()
+}
+
+/** Returns the id of an entry by its epoch and number; 0: it is not among them. */
+function insertUndelivered(
+  database: Database.Database,
+  undelivered: readonly Undelivered[],
+): (entry: { readonly epoch: number; readonly n: number }) => number {
+  const insertRange = database.prepare(
+    `INSERT INTO undelivered_ranges (epoch, entry_base, acked_entry, acked_head, sealed_entry, sealed_head, last_entry, last_head,
+         whole, end_sealed)
+       VALUES (:epoch, :base, :acked, :head, :acked, :head, :last, :lastHead, :whole, 0)`,
+  )
+  let id = 0
+  const ranges = new Map<number, { readonly base: number; readonly acked: number; readonly last: number }>()
+  for (const { epoch, ackedEntry: acked, ackedHead: head, bodies, isWhole } of undelivered) {
+    if (bodies.length === 0 && !isWhole) continue
+    const base = id - acked
+    const lastHead = insertBodies(database, bodies, { base, acked, head })
+    id += bodies.length
+    const range = { base, acked, last: acked + bodies.length }
+    ranges.set(epoch, range)
+    insertRange.run({ ...range, epoch, head, lastHead, whole: isWhole ? 1 : 0 })
+  }
+  database.prepare('UPDATE state SET entry_base = ?').run(id)
+  return ({ epoch, n }) => {
+    const range = ranges.get(epoch)
+    return range !== undefined && n > range.acked && n <= range.last ? range.base + n : 0
+  }
+}
+
+/** In pieces, because memory may not suffice for all of them. Returns the head after them. */
+function insertBodies(
+  database: Database.Database,
+  bodies: Undelivered['bodies'],
+  { base, acked, head }: { readonly base: number; readonly acked: number; readonly head: string },
+): string {
+  let [n, lastHead] = [acked, head]
+  let piece: { readonly body: string }[] = []
+  const insert = (): void => {
+    insertEntries(database, { id: BigInt(base + n + 1), n: BigInt(n + 1) }, piece)
+    n += piece.length
+    piece = []
+  }
+  for (const body of bodies) {
+    lastHead = entryHash(lastHead, body)
+    piece.push({ body })
+    if (piece.length === BLOCK_ENTRIES) insert()
+  }
+  insert()
+  if (n !== acked + bodies.length) throw new Error('invariant: proven entries can be read again')
+  return lastHead
 }
