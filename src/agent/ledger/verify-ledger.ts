@@ -4,7 +4,13 @@
  */
 import { z } from 'zod'
 import { engineVersion } from '../../protocol/edge/engines.ts'
-import { entryBody, segment as segmentForm, type Segment, syncAnswer } from '../../protocol/edge/sync.ts'
+import {
+  type EntryBody,
+  entryBody,
+  segment as segmentForm,
+  type Segment,
+  syncAnswer,
+} from '../../protocol/edge/sync.ts'
 import { firstProblem } from '../../protocol/errors.ts'
 import type { LedgerBundle } from '../../protocol/local/ledger-bundle.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
@@ -51,44 +57,44 @@ const FINDINGS_MAX = 1_000
 
 type SegmentRow = LedgerBundle['segments'][number]
 
-interface ReadSegment {
-  readonly row: SegmentRow
-  readonly payload: Segment
+type EntryRow = LedgerBundle['entries'][number]
+
+/** Entries and segments are read again each time, because memory may not suffice for all of them. */
+export interface ReadableLedger extends Omit<LedgerBundle, 'entries' | 'segments'> {
+  /** By id. */
+  readonly entries: Iterable<EntryRow>
+  /** By epoch and number. */
+  readonly segments: Iterable<SegmentRow>
 }
 
-export async function verifyLedger(ledger: LedgerBundle): Promise<Verification> {
+interface CheckedSegment extends Pick<SegmentRow, 'epoch' | 'seq' | 'hash' | 'state'>, Pick<Segment, 'previousHash'> {
+  readonly entries: Pick<Segment['entries'], 'first' | 'previousHash' | 'head'> & { readonly count: number }
+}
+
+interface CheckedSegments {
+  readonly segments: readonly CheckedSegment[]
+  readonly receipts: number
+  /** Of the current epoch, by account. */
+  readonly newest: ReadonlyMap<string, { readonly where: string; readonly counters: Segment['counters'][number] }>
+}
+
+export async function verifyLedger(ledger: ReadableLedger): Promise<Verification> {
   const findings: Finding[] = []
   const find = (kind: Finding['kind'], where: string, problem: string): void => {
     if (findings.length < FINDINGS_MAX) findings.push({ kind, where, problem })
   }
   const trust = await trustOf(ledger, find)
-  const segments = readSegments(ledger, find)
+  const { segments, receipts, newest } = await checkSegments(ledger, trust, find)
   chainSegments(ledger, segments, find)
-  const receipts = await checkReceipts(segments, trust, find)
-  const chained = chainEntries(ledger, segments, find)
-  checkCounters(ledger, find)
-  checkSealedCounters(ledger, segments, find)
+  const { entries, chained, engines, sums } = checkEntries(ledger, segments, find)
+  checkCounters(ledger, sums, find)
+  checkSealedCounters(ledger, newest, find)
   await checkSigned(ledger, trust, find)
   return {
     findings,
-    checked: {
-      entries: ledger.entries.length,
-      chained,
-      segments: segments.length,
-      receipts,
-      accounts: ledger.accounts.length,
-    },
-    engines: enginesOf(ledger),
+    checked: { entries, chained, segments: segments.length, receipts, accounts: ledger.accounts.length },
+    engines,
   }
-}
-
-function enginesOf({ entries }: LedgerBundle): Verification['engines'] {
-  const counts = new Map<number, number>()
-  for (const { body } of entries) {
-    const engine = engineOf.safeParse(parseJson(body)).data?.engine
-    if (engine !== undefined) counts.set(engine, (counts.get(engine) ?? 0) + 1)
-  }
-  return [...counts].map(([engine, count]) => ({ engine, entries: count })).toSorted((a, b) => a.engine - b.engine)
 }
 
 type Find = (kind: Finding['kind'], where: string, problem: string) => void
@@ -104,148 +110,240 @@ async function trustOf(keys: Pick<LedgerBundle, 'trustedKeys' | 'formerKeys'>, f
 
 const nameOf = ({ epoch, seq }: Pick<SegmentRow, 'epoch' | 'seq'>): string => `segment ${seq} of epoch ${epoch}`
 
-function readSegments({ segments, deviceId }: LedgerBundle, find: Find): readonly ReadSegment[] {
-  return segments.flatMap((row): ReadSegment[] => {
-    const where = nameOf(row)
-    const text = unverifiedText(row.document)
-    const parsed = segmentForm.safeParse(text === undefined ? undefined : parseJson(text))
-    if (text === undefined || !parsed.success) {
-      find(
-        'SEGMENT_MALFORMED',
-        where,
-        parsed.success ? 'it is no signed document' : firstProblem(parsed.error, 'segment'),
-      )
-      return []
-    }
-    const { data: payload } = parsed
-    if (sha256(text) !== row.hash) find('SEGMENT_MALFORMED', where, 'its hash is not that of its content')
-    if (payload.epoch !== row.epoch || payload.seq !== row.seq || payload.deviceId !== deviceId) {
-      find('SEGMENT_MALFORMED', where, 'it was sealed under another number, or by another device')
-    }
-    let head = payload.entries.previousHash
-    for (const body of payload.entries.bodies) head = entryHash(head, body)
-    if (head !== payload.entries.head)
-      find('ENTRY_CHAIN', where, 'the entries in it do not make the chain that it names')
-    return [{ row, payload }]
-  })
+async function checkSegments(ledger: ReadableLedger, trust: Trust, find: Find): Promise<CheckedSegments> {
+  const segments: CheckedSegment[] = []
+  const newest = new Map<string, { readonly where: string; readonly counters: Segment['counters'][number] }>()
+  let receipts = 0
+  for (const row of ledger.segments) {
+    const payload = checkedPayload(row, ledger, find)
+    if (payload === undefined) continue
+    const { epoch, seq, hash, state } = row
+    const { previousHash, entries, counters } = payload
+    const { bodies, ...range } = entries
+    segments.push({ epoch, seq, hash, state, previousHash, entries: { ...range, count: bodies.length } })
+    if (await hasReceipt(row, payload, trust, find)) receipts += 1
+    if (epoch !== ledger.state.epoch) continue
+    for (const each of counters) newest.set(each.account, { where: nameOf(row), counters: each })
+  }
+  return { segments, receipts, newest }
 }
 
-function chainSegments({ state }: LedgerBundle, segments: readonly ReadSegment[], find: Find): void {
-  const byPlace = new Map(segments.map((each) => [`${each.row.epoch} ${each.row.seq}`, each]))
-  for (const { row, payload } of segments) {
-    const before = byPlace.get(`${row.epoch} ${row.seq - 1}`)
-    const expected = row.seq === 1 ? CHAIN_START : before?.row.hash
-    if (expected !== undefined && payload.previousHash !== expected) {
-      find('SEGMENT_CHAIN', nameOf(row), 'it does not follow the one before it')
+function parsedPayload({ document }: SegmentRow): { readonly text: string; readonly payload: Segment } | string {
+  const text = unverifiedText(document)
+  const parsed = segmentForm.safeParse(text === undefined ? undefined : parseJson(text))
+  if (text !== undefined && parsed.success) return { text, payload: parsed.data }
+  return parsed.success ? 'it is no signed document' : firstProblem(parsed.error, 'segment')
+}
+
+function checkedPayload(row: SegmentRow, { deviceId }: ReadableLedger, find: Find): Segment | undefined {
+  const where = nameOf(row)
+  const parsed = parsedPayload(row)
+  if (typeof parsed === 'string') {
+    find('SEGMENT_MALFORMED', where, parsed)
+    return undefined
+  }
+  const { text, payload } = parsed
+  if (sha256(text) !== row.hash) find('SEGMENT_MALFORMED', where, 'its hash is not that of its content')
+  if (payload.epoch !== row.epoch || payload.seq !== row.seq || payload.deviceId !== deviceId) {
+    find('SEGMENT_MALFORMED', where, 'it was sealed under another number, or by another device')
+  }
+  let head = payload.entries.previousHash
+  for (const body of payload.entries.bodies) head = entryHash(head, body)
+  if (head !== payload.entries.head) find('ENTRY_CHAIN', where, 'the entries in it do not make the chain that it names')
+  return payload
+}
+
+function chainSegments({ state }: ReadableLedger, segments: readonly CheckedSegment[], find: Find): void {
+  const byPlace = new Map(segments.map((each) => [`${each.epoch} ${each.seq}`, each]))
+  for (const each of segments) {
+    const before = byPlace.get(`${each.epoch} ${each.seq - 1}`)
+    const expected = each.seq === 1 ? CHAIN_START : before?.hash
+    if (expected !== undefined && each.previousHash !== expected) {
+      find('SEGMENT_CHAIN', nameOf(each), 'it does not follow the one before it')
     }
-    if (before !== undefined && before.payload.entries.head !== payload.entries.previousHash) {
-      find('ENTRY_CHAIN', nameOf(row), 'its entries do not follow those of the segment before it')
+    if (before !== undefined && before.entries.head !== each.entries.previousHash) {
+      find('ENTRY_CHAIN', nameOf(each), 'its entries do not follow those of the segment before it')
     }
   }
-  const last = segments.findLast(({ row }) => row.epoch === state.epoch)
+  const last = segments.findLast(({ epoch }) => epoch === state.epoch)
   // A full disk may have cost the last one.
-  if (last === undefined || last.row.seq < state.lastSeq) return
-  if (last.row.seq !== state.lastSeq || last.row.hash !== state.segmentHead) {
-    find('SEGMENT_CHAIN', nameOf(last.row), 'it is not the one that the ledger names as its last')
+  if (last === undefined || last.seq < state.lastSeq) return
+  if (last.seq !== state.lastSeq || last.hash !== state.segmentHead) {
+    find('SEGMENT_CHAIN', nameOf(last), 'it is not the one that the ledger names as its last')
     return
   }
-  const { first, bodies, head, previousHash } = last.payload.entries
-  const end = { entry: first + bodies.length - 1, head }
-  const acked = last.row.state === 'UNACKNOWLEDGED' ? { entry: first - 1, head: previousHash } : end
+  const { first, count, head, previousHash } = last.entries
+  const end = { entry: first + count - 1, head }
+  const acked = last.state === 'UNACKNOWLEDGED' ? { entry: first - 1, head: previousHash } : end
   if (state.sealedEntry !== end.entry || state.sealedHead !== end.head) {
-    find('SEGMENT_CHAIN', nameOf(last.row), `it ends with entry ${end.entry}, the ledger says ${state.sealedEntry}`)
+    find('SEGMENT_CHAIN', nameOf(last), `it ends with entry ${end.entry}, the ledger says ${state.sealedEntry}`)
   }
   if (state.ackedEntry !== acked.entry || state.ackedHead !== acked.head) {
-    find('SEGMENT_CHAIN', nameOf(last.row), `the cloud has entry ${acked.entry}, the ledger says ${state.ackedEntry}`)
+    find('SEGMENT_CHAIN', nameOf(last), `the cloud has entry ${acked.entry}, the ledger says ${state.ackedEntry}`)
   }
 }
 
-async function checkReceipts(segments: readonly ReadSegment[], trust: Trust, find: Find): Promise<number> {
-  let sound = 0
-  for (const { row, payload } of segments) {
-    if (row.answer === null) continue
-    const answer = await trust.read('sync-answer', row.answer, syncAnswer)
-    const where = nameOf(row)
-    if (answer === undefined) {
-      find('RECEIPT', where, 'the answer to it is not signed by a pinned key')
-      continue
+/** Whether the cloud has signed a receipt for it. One that does not fit is a finding. */
+async function hasReceipt(row: SegmentRow, payload: Segment, trust: Trust, find: Find): Promise<boolean> {
+  if (row.answer === null) return false
+  const answer = await trust.read('sync-answer', row.answer, syncAnswer)
+  const where = nameOf(row)
+  if (answer === undefined) {
+    find('RECEIPT', where, 'the answer to it is not signed by a pinned key')
+    return false
+  }
+  if (answer.outcome !== 'MERGED' && answer.outcome !== 'FENCED') return false
+  const { receipt } = answer
+  if (receipt === null) return false
+  const { first, bodies, head } = payload.entries
+  const fits =
+    answer.deviceId === payload.deviceId &&
+    receipt.epoch === row.epoch &&
+    receipt.seq === row.seq &&
+    receipt.hash === row.hash &&
+    receipt.entries.to === first + bodies.length - 1 &&
+    receipt.entries.head === head
+  if (!fits) find('RECEIPT', where, 'the receipt for it names other entries, or another segment')
+  return fits
+}
+
+interface CheckedEntries {
+  readonly entries: number
+  readonly chained: number
+  readonly engines: Verification['engines']
+  readonly sums: EntrySums
+}
+
+interface EntrySums {
+  /** Of the entries since the last segment. */
+  readonly late: Sums
+  /** Of all entries of the current epoch; null if not all are kept. */
+  readonly all: Sums | null
+}
+
+function checkEntries(ledger: ReadableLedger, segments: readonly CheckedSegment[], find: Find): CheckedEntries {
+  const { state } = ledger
+  const chain = new EntryChain(ledger, segments, find)
+  const counts = new Map<number, number>()
+  const [late, all]: [Sums, Sums] = [new Map(), new Map()]
+  let entries = 0
+  let isWhole = state.lastEntry === 0
+  for (const entry of ledger.entries) {
+    entries += 1
+    const value = parseJson(entry.body)
+    const engine = engineOf.safeParse(value).data?.engine
+    if (engine !== undefined) counts.set(engine, (counts.get(engine) ?? 0) + 1)
+    if (entry.id <= state.entryBase) continue
+    const parsed = entryBody.safeParse(value)
+    chain.add(entry, parsed)
+    if (entry.n === 1) isWhole = true
+    if (!parsed.success) continue
+    addPostings(all, parsed.data)
+    if (entry.n > state.sealedEntry) addPostings(late, parsed.data)
+  }
+  const engines = [...counts].map(([engine, count]) => ({ engine, entries: count }))
+  return {
+    entries,
+    chained: chain.end(),
+    engines: engines.toSorted((a, b) => a.engine - b.engine),
+    sums: { late, all: isWhole ? all : null },
+  }
+}
+
+/** The chain over the entries of the current epoch, in order. */
+class EntryChain {
+  readonly #state: ReadableLedger['state']
+  readonly #find: Find
+  readonly #heads: ReadonlyMap<number, string>
+  readonly #sealed: (n: number) => string | undefined
+  #chained = 0
+  /** The last entry up to which the chain is known to be right. */
+  #sure = 0
+  /** Null: no entry was added. */
+  #previous: number | null = null
+  #head: string | undefined
+
+  constructor(ledger: ReadableLedger, segments: readonly CheckedSegment[], find: Find) {
+    this.#state = ledger.state
+    this.#find = find
+    this.#heads = headsOf(ledger, segments)
+    this.#sealed = sealedBodies(ledger)
+  }
+
+  add({ id, n, body }: EntryRow, parsed: z.ZodSafeParseResult<EntryBody>): void {
+    const where = `entry ${n}`
+    if (!parsed.success) this.#find('ENTRY_MALFORMED', where, firstProblem(parsed.error, 'entry'))
+    else if (parsed.data.n !== n || id !== this.#state.entryBase + n) {
+      this.#find('ENTRY_MALFORMED', where, 'it says another number')
     }
-    if (answer.outcome !== 'MERGED' && answer.outcome !== 'FENCED') continue
-    const { receipt } = answer
-    if (receipt === null) continue
-    const { first, bodies, head } = payload.entries
-    const fits =
-      answer.deviceId === payload.deviceId &&
-      receipt.epoch === row.epoch &&
-      receipt.seq === row.seq &&
-      receipt.hash === row.hash &&
-      receipt.entries.to === first + bodies.length - 1 &&
-      receipt.entries.head === head
-    if (fits) sound += 1
-    else find('RECEIPT', where, 'the receipt for it names other entries, or another segment')
+    if (this.#previous === null) this.#head = this.#heads.get(n - 1)
+    else if (n !== this.#previous + 1) {
+      this.#find('ENTRY_MISSING', `entry ${this.#previous + 1}`, `entry ${n} follows entry ${this.#previous}`)
+      this.#head = this.#heads.get(n - 1)
+    }
+    const asSealed = this.#sealed(n)
+    const edited = asSealed !== undefined && asSealed !== body
+    if (edited) this.#find('ENTRY_CHAIN', where, 'it is not the entry that was sealed under this number')
+    this.#extend(n, body, edited)
+    this.#previous = n
   }
-  return sound
+
+  #extend(n: number, body: string, edited: boolean): void {
+    const head = this.#head === undefined ? undefined : entryHash(this.#head, body)
+    const known = this.#heads.get(n)
+    if (head !== undefined && known !== undefined && head !== known && !edited) {
+      const range = `${this.#sure + 1} to ${n}`
+      this.#find('ENTRY_CHAIN', `entry ${n}`, `one of the entries ${range} was changed: the chain does not fit`)
+    }
+    if (known !== undefined) this.#sure = n
+    this.#head = known ?? head
+    if (this.#head !== undefined) this.#chained += 1
+  }
+
+  /** Returns the number of entries whose place in the chain could be checked. */
+  end(): number {
+    const { lastEntry, ackedEntry } = this.#state
+    if (this.#previous === null) {
+      if (lastEntry > ackedEntry) {
+        this.#find('ENTRY_MISSING', `entry ${ackedEntry + 1}`, 'it is not acknowledged, and not there')
+      }
+    } else if (this.#previous !== lastEntry) {
+      this.#find('ENTRY_MISSING', `entry ${this.#previous + 1}`, `the ledger says that there are ${lastEntry}`)
+    }
+    return this.#chained
+  }
 }
 
-/** @returns the number of entries of the current epoch whose place in the chain could be checked */
-function chainEntries({ state, entries }: LedgerBundle, segments: readonly ReadSegment[], find: Find): number {
-  const own = entries.filter(({ id }) => id > state.entryBase).sort((a, b) => a.id - b.id)
+/** The known heads of the chain of the current epoch, by the number of the entry before. */
+function headsOf({ state }: ReadableLedger, segments: readonly CheckedSegment[]): ReadonlyMap<number, string> {
   const heads = new Map<number, string>([[0, CHAIN_START]])
-  const sealed = new Map<number, string>()
-  for (const { row, payload } of segments) {
-    if (row.epoch !== state.epoch) continue
-    const { first, previousHash, head, bodies } = payload.entries
-    heads.set(first - 1, previousHash)
-    heads.set(first - 1 + bodies.length, head)
-    for (const [index, body] of bodies.entries()) sealed.set(first + index, body)
+  for (const { epoch, entries } of segments) {
+    if (epoch !== state.epoch) continue
+    heads.set(entries.first - 1, entries.previousHash)
+    heads.set(entries.first - 1 + entries.count, entries.head)
   }
   heads.set(state.ackedEntry, state.ackedHead)
   heads.set(state.sealedEntry, state.sealedHead)
-  heads.set(state.lastEntry, state.entryHead)
+  return heads.set(state.lastEntry, state.entryHead)
+}
 
-  let [chained, sure, previous] = [0, 0, own[0] === undefined ? 0 : own[0].n - 1]
-  let head = heads.get(previous)
-  if (own.length === 0 && state.lastEntry > state.ackedEntry) {
-    find('ENTRY_MISSING', `entry ${state.ackedEntry + 1}`, 'it is not acknowledged, and not there')
-  }
-  for (const { id, n, body } of own) {
-    const where = `entry ${n}`
-    const parsed = entryBody.safeParse(parseJson(body))
-    if (!parsed.success) find('ENTRY_MALFORMED', where, firstProblem(parsed.error, 'entry'))
-    else if (parsed.data.n !== n || id !== state.entryBase + n) find('ENTRY_MALFORMED', where, 'it says another number')
-    if (n !== previous + 1) {
-      find('ENTRY_MISSING', `entry ${previous + 1}`, `entry ${n} follows entry ${previous}`)
-      head = heads.get(n - 1)
+/** Bodies of the current epoch as they were sealed, with one segment in memory: the numbers must ascend. */
+function sealedBodies({ state, segments }: ReadableLedger): (n: number) => string | undefined {
+  const rows = segments[Symbol.iterator]()
+  let [first, bodies]: [number, readonly string[]] = [1, []]
+  return (n) => {
+    while (n >= first + bodies.length) {
+      const { done, value } = rows.next()
+      if (done === true) return undefined
+      const parsed = value.epoch === state.epoch ? parsedPayload(value) : ''
+      if (typeof parsed !== 'string') ({ first, bodies } = parsed.payload.entries)
     }
-    const asSealed = sealed.get(n)
-    const edited = asSealed !== undefined && asSealed !== body
-    if (edited) find('ENTRY_CHAIN', where, 'it is not the entry that was sealed under this number')
-    head = head === undefined ? undefined : entryHash(head, body)
-    const known = heads.get(n)
-    if (head !== undefined && known !== undefined && head !== known) {
-      if (!edited)
-        find('ENTRY_CHAIN', where, `one of the entries ${sure + 1} to ${n} was changed: the chain does not fit`)
-      head = known
-    }
-    if (known !== undefined) {
-      head = known
-      sure = n
-    }
-    if (head !== undefined) chained += 1
-    previous = n
+    return bodies[n - first]
   }
-  if (own.length > 0 && previous !== state.lastEntry) {
-    find('ENTRY_MISSING', `entry ${previous + 1}`, `the ledger says that there are ${state.lastEntry}`)
-  }
-  return chained
 }
 
 /** Compares unsegmented entries with the counters, and all entries where all are kept. */
-function checkCounters({ state, accounts, entries }: LedgerBundle, find: Find): void {
-  const own = entries.filter(({ id }) => id > state.entryBase)
-  const whole = own.some(({ n }) => n === 1) || state.lastEntry === 0
-  const late = sumOf(own.filter(({ n }) => n > state.sealedEntry))
-  const all = whole ? sumOf(own) : undefined
+function checkCounters({ accounts }: ReadableLedger, { late, all }: EntrySums, find: Find): void {
   const known = new Set(accounts.map(({ account }) => account))
   for (const {
     account,
@@ -266,7 +364,7 @@ function checkCounters({ state, accounts, entries }: LedgerBundle, find: Find): 
       find('COUNTERS', account, 'the counters are not those of the last segment and the entries since')
     }
     const total = all?.get(account) ?? NOTHING
-    if (all !== undefined && (total.used !== BigInt(used) || total.refunded !== BigInt(refunded))) {
+    if (all !== null && (total.used !== BigInt(used) || total.refunded !== BigInt(refunded))) {
       find('COUNTERS', account, 'the counters are not the sum of the entries')
     }
     const balance = BigInt(granted) + BigInt(allowance) - BigInt(returned) - BigInt(used) + BigInt(refunded)
@@ -280,43 +378,30 @@ function checkCounters({ state, accounts, entries }: LedgerBundle, find: Find): 
 
 const NOTHING = { used: 0n, refunded: 0n }
 
-function sumOf(entries: LedgerBundle['entries']): Map<string, { used: bigint; refunded: bigint }> {
-  const sums = new Map<string, { used: bigint; refunded: bigint }>()
-  for (const { body } of entries) {
-    const parsed = entryBody.safeParse(parseJson(body))
-    if (!parsed.success) continue
-    for (const { account, amount } of parsed.data.postings) {
-      const sum = sums.get(account) ?? { ...NOTHING }
-      sum[parsed.data.kind === 'refund' ? 'refunded' : 'used'] += amount
-      sums.set(account, sum)
-    }
+type Sums = Map<string, { used: bigint; refunded: bigint }>
+
+function addPostings(sums: Sums, { kind, postings }: EntryBody): void {
+  for (const { account, amount } of postings) {
+    const sum = sums.get(account) ?? { ...NOTHING }
+    sum[kind === 'refund' ? 'refunded' : 'used'] += amount
+    sums.set(account, sum)
   }
-  return sums
 }
 
-function checkSealedCounters({ state, accounts }: LedgerBundle, segments: readonly ReadSegment[], find: Find): void {
-  const newest = new Map<string, { readonly row: SegmentRow; readonly counters: Segment['counters'][number] }>()
-  for (const { row, payload } of segments) {
-    if (row.epoch !== state.epoch) continue
-    for (const counters of payload.counters) newest.set(counters.account, { row, counters })
-  }
+function checkSealedCounters({ accounts }: ReadableLedger, newest: CheckedSegments['newest'], find: Find): void {
   for (const { account, sealedUsed, sealedRefunded, sealedReturned } of accounts) {
     const named = newest.get(account)
     if (named === undefined) continue
     const stored = { used: sealedUsed, refunded: sealedRefunded, returned: sealedReturned }
     for (const field of ['used', 'refunded', 'returned'] as const) {
-      const { counters, row } = named
+      const { counters, where } = named
       if (BigInt(stored[field]) === counters[field]) continue
-      find(
-        'COUNTERS',
-        account,
-        `${field} as of the last segment is ${stored[field]}, ${nameOf(row)} says ${counters[field]}`,
-      )
+      find('COUNTERS', account, `${field} as of the last segment is ${stored[field]}, ${where} says ${counters[field]}`)
     }
   }
 }
 
-async function checkSigned(ledger: LedgerBundle, trust: Trust, find: Find): Promise<void> {
+async function checkSigned(ledger: ReadableLedger, trust: Trust, find: Find): Promise<void> {
   const { state, deviceId, grant, policies, signedAnswers } = ledger
   const { epoch } = state
   const accounts = new Map(

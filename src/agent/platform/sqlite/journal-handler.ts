@@ -7,7 +7,8 @@ import { CodedError, type ErrorCode, messageOf } from '../../../protocol/errors.
 import { systemFailure } from '../../../protocol/file-reasons.ts'
 import type { JournalStore } from './journal-store.ts'
 import type { DiskReserve } from './disk-reserve.ts'
-import { isFull } from './open-database.ts'
+import { isFull as lacksSpace } from './consistent-snapshot.ts'
+import { isFull, refusalOf } from './open-database.ts'
 
 /** One call of the journal. */
 export interface JournalCall {
@@ -125,15 +126,23 @@ export class JournalHandler {
     if (traits.fillsDiskReserve === 'AFTER') store.file.hasDiskReserve = diskReserve.fill()
   }
 
-  /** Opening folds what an earlier process left pending, which may need the reserved disk space. */
+  /** Opening folds what an earlier process left pending, or salvages it, which may need the reserved disk space. */
   #opened(now: number): JournalStore {
     try {
       return this.#deps.open(now)
     } catch (error) {
-      if (!isFull(error) || !this.#deps.diskReserve.release()) throw error
-      const store = this.#deps.open(now)
+      if (!lacksSpace(error) || !this.#deps.diskReserve.release()) throw refusalOf(error, this.#deps.path)
+      const store = this.#openedAgain(now)
       store.file.hasDiskReserve = false
       return store
+    }
+  }
+
+  #openedAgain(now: number): JournalStore {
+    try {
+      return this.#deps.open(now)
+    } catch (error) {
+      throw refusalOf(error, this.#deps.path)
     }
   }
 

@@ -12,6 +12,7 @@ import { UnstoredEntries } from './entry-blocks.ts'
 import { decodeTexts, encodeTexts, type EntryTexts } from './entry-texts.ts'
 import type { AccountMove, Batch } from './batch.ts'
 import { stampValues, type StampValues } from './journal-statements.ts'
+import { isFull } from './open-database.ts'
 import { prepared } from './prepared.ts'
 import { reusedMemory } from './reused-memory.ts'
 import { readSlots } from './slots.ts'
@@ -273,7 +274,7 @@ export function foldDatabase(database: Database.Database): void {
   database.transaction(() => fold(database, pending, readAnswerSlots(database, Infinity)))()
 }
 
-/** Folds as much as can be read of a damaged database. True if that is everything. */
+/** Folds as much as can be read of a damaged database. True if that is everything. @throws SqliteError if the disk is full */
 export function foldDamaged(database: Database.Database): boolean {
   try {
     const { batches, entries, damage } = readPending(database)
@@ -288,12 +289,14 @@ export function foldDamaged(database: Database.Database): boolean {
       try {
         database.transaction(part)()
         return true
-      } catch {
+      } catch (error) {
+        if (isFull(error)) throw error
         return false
       }
     })
     return damage === null && isFolded.at(-1) === true
-  } catch {
+  } catch (error) {
+    if (isFull(error)) throw error
     return false
   }
 }

@@ -7,6 +7,7 @@ import { entryHash } from '../../../protocol/signing.ts'
 import type { Identity, IdempotencyRecord, StoredSession } from '../../ledger/journal.ts'
 import { keptSession } from '../../sessions/kept-session.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
+import { isFull } from './consistent-snapshot.ts'
 import { type LoggedChain, loggedChain } from './logged-chain.ts'
 import { entriesBetween } from './entry-blocks.ts'
 import { type AnswerRow, type PolicyRow, type SessionRow, type StateRow, answerOf } from './journal-statements.ts'
@@ -61,7 +62,10 @@ const NOTHING: Salvage = {
   answers: [],
 }
 
-/** Works on a copy, because SQLite writes during recovery. The copy exists until `use` returns. Throws only what `use` throws. */
+/**
+ * Works on a copy, because SQLite writes during recovery. The copy exists until `use` returns. Throws only what `use` throws, and
+ * if the disk has no space for the copy: what is in it must not count as lost.
+ */
 export function salvaged<T>(path: string, left: BootLog | null, use: (salvage: Salvage) => T): T {
   const copy = `${path}.copy`
   const logged = left === null ? null : loggedChain(left.log, left.bootId)
@@ -81,7 +85,7 @@ export function salvaged<T>(path: string, left: BootLog | null, use: (salvage: S
 
 /** Null: the journal cannot be copied or opened. */
 function openCopy(path: string, copy: string): Database.Database | null {
-  return orNull(() => {
+  return unlessDamaged(null, () => {
     remove(copy)
     // A log without its database is read over an empty one; its pages fill it.
     const isLogOnly = sizeOf(path) === 0 && holdsFrames(path)
@@ -99,15 +103,22 @@ function openCopy(path: string, copy: string): Database.Database | null {
 function salvageOfCopy(database: Database.Database | null, logged: LoggedChain | null): Salvage {
   const nothing = logged === null ? NOTHING : fromLog(NOTHING, logged, [])
   if (database === null) return nothing
-  try {
+  return unlessDamaged(nothing, () => {
     database.pragma('locking_mode = EXCLUSIVE')
     // How many pending entries cannot be read is unknown.
     const isWhole = foldDamaged(database)
     const found = salvageOf(database, logged)
     const salvage = isWhole ? found : { ...found, lost: null }
     return salvage.hasOpenReservations ? { ...salvage, lost: null } : salvage
-  } catch {
-    return nothing
+  })
+}
+
+function unlessDamaged<T>(otherwise: T, read: () => T): T {
+  try {
+    return read()
+  } catch (error) {
+    if (isFull(error)) throw error
+    return otherwise
   }
 }
 

@@ -33,7 +33,7 @@ export function openOrSalvage({ path, limits, later, left }: StoreOptions, now: 
     return probed(path, limits)
   } catch (cause) {
     const error = refusalOf(cause, path)
-    if (!isDamage(error, path)) throw error
+    if (!isDamage(error, path)) throw cause
     prepareSalvage(path, now, messageOf(error), left)
     finishSalvage(path)
     return probed(path, limits)

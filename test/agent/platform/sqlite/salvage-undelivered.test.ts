@@ -1,5 +1,10 @@
 // What a damaged journal owed of earlier epochs, and of blocks that were open in it.
+import { randomBytes } from 'node:crypto'
+import { copyFileSync, statSync } from 'node:fs'
+import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
+import { PAGE_BYTES } from '../../../../src/agent/platform/sqlite/open-database.ts'
+import { fillDisk, smallDisk } from '../../../support/mounts.ts'
 import { STAMP, entry, journalIn } from '../../harness.ts'
 import { A, damage, deviceWithBacklog } from './damaged.ts'
 
@@ -39,6 +44,26 @@ describe('undelivered ranges of a damaged journal', () => {
         counts: [{ salvagedEntries: 40, lostEntries: 0 }],
       })
     }
+  })
+
+  it.for(['for a copy', 'for what is made of a copy'])('wait until the disk has space %s', async (what, { skip }) => {
+    const { journal, path } = await deviceWithBacklog()
+    // Hardly compressible.
+    const fill = () => randomBytes(4_000).toString('base64')
+    for (let n = 61; n <= 360; n += 50) {
+      const more = Array.from({ length: 50 }, (_, index) => entry(n + index, []))
+      const added = more.map((each) => ({ ...each, body: each.body.replace('}', `,"fill":"${fill()}"}`) }))
+      await journal.append(added, STAMP)
+    }
+    await journal.close()
+    const disk = smallDisk(skip, '8m')
+    copyFileSync(path, join(disk, 'journal.db'))
+    damage(join(disk, 'journal.db'))
+    const { size } = statSync(path)
+    const freeSpace = fillDisk(disk, what === 'for a copy' ? size - PAGE_BYTES : size + 64 * PAGE_BYTES)
+    await expect(journalIn(disk)).rejects.toMatchObject({ code: 'STATE_UNWRITABLE' })
+    freeSpace()
+    expect(await salvagedFrom(disk)).toMatchObject({ counts: [{ salvagedEntries: 340, lostEntries: 0 }] })
   })
 
   it('are no whole account while a block is open: what was used of it is not known', async () => {
