@@ -103,7 +103,7 @@ test.for([0, 1])('a ledger is not called damaged if %i files can be opened', (le
   const thrown = (call: string) => withoutDescriptors(context, imports, before, call, left)
   const refusal = `OPEN_FILES_USED_UP: ${path} cannot be opened: EMFILE.`
   expect(thrown('openDatabase(path)')).toBe(refusal)
-  if (left === 0) expect(thrown('await readLedgerCopy(path, path)')).toBe(refusal)
+  if (left === 0) expect(thrown('await readLedgerCopy(path, path, async () => undefined)')).toBe(refusal)
 })
 
 test('a ledger is not salvaged if the program of SQLite cannot be opened', (context) => {

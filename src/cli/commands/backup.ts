@@ -1,6 +1,5 @@
 import { Command } from 'commander'
 import { backUpLedger } from '../../agent/platform/sqlite/backup.ts'
-import { verifyLedger } from '../../agent/ledger/verify-ledger.ts'
 import { ERRORS } from '../../protocol/errors.ts'
 import { agentDatabase } from '../local-agent.ts'
 import type { Io } from '../io.ts'
@@ -24,11 +23,11 @@ export function command(io: Io): Command {
     .action(async (file: string, flags: BackupFlags) => {
       const database = agentDatabase(flags.db, io)
       refuseItself(database, file)
-      const bundle = await backUpLedger(database, file)
-      const { findings, checked } = await verifyLedger(bundle)
+      const { deviceId, state, verification } = await backUpLedger(database, file)
+      const { findings, checked } = verification
       const isWhole = findings.length === 0
-      const { epoch, lastEntry } = bundle.state
-      const summary = { file, deviceId: bundle.deviceId, epoch, lastEntry, whole: isWhole, checked, findings }
+      const { epoch, lastEntry } = state
+      const summary = { file, deviceId, epoch, lastEntry, whole: isWhole, checked, findings }
       const plain = isWhole
         ? `${file} contains the ledger up to entry ${lastEntry} of epoch ${epoch}. The ledger is intact.`
         : `${file} is an exact copy, but the ledger is not intact. Run tallygate verify --db ${file} to see the problems.`

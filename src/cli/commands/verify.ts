@@ -2,7 +2,7 @@
 import { Command } from 'commander'
 import { counted } from '../../core/accounts/in-words.ts'
 import { readLedger } from '../../agent/platform/sqlite/read-ledger.ts'
-import { type Finding, type Verification, verifyLedger } from '../../agent/ledger/verify-ledger.ts'
+import { type Finding, type ReadableLedger, type Verification, verifyLedger } from '../../agent/ledger/verify-ledger.ts'
 import { ENGINE } from '../../core/engine.ts'
 import { CodedError, ERRORS, firstProblem } from '../../protocol/errors.ts'
 import { isNotUtf8 } from '../../protocol/file-reasons.ts'
@@ -32,9 +32,14 @@ export function command(io: Io): Command {
       if (bundle !== undefined && flags.db !== undefined) {
         throw new CodedError('USAGE', 'Give a bundle or --db, not both.')
       }
-      const ledger = bundle === undefined ? await readLedger(agentDatabase(flags.db, io)) : readBundle(bundle, io)
-      if (flags.export !== undefined) await writeFileAtomically(flags.export, `${JSON.stringify(ledger)}\n`)
-      const verification = await verifyLedger(ledger)
+      const verify = async (ledger: ReadableLedger): Promise<Verification> => {
+        if (flags.export !== undefined) await writeFileAtomically(flags.export, exported(ledger))
+        return await verifyLedger(ledger)
+      }
+      const verification =
+        bundle === undefined
+          ? await readLedger(agentDatabase(flags.db, io), verify)
+          : await verify(inOrder(readBundle(bundle, io)))
       const isWhole = verification.findings.length === 0
       writeLines(
         io.stdout,
@@ -57,6 +62,37 @@ function readBundle(path: string, io: Io): LedgerBundle {
   const parsed = ledgerBundle.safeParse(value)
   if (!parsed.success) throw unreadable(firstProblem(parsed.error, 'bundle'))
   return parsed.data
+}
+
+function inOrder(ledger: LedgerBundle): ReadableLedger {
+  return {
+    ...ledger,
+    entries: ledger.entries.toSorted((a, b) => a.id - b.id),
+    segments: ledger.segments.toSorted((a, b) => a.epoch - b.epoch || a.seq - b.seq),
+  }
+}
+
+/** As a {@link LedgerBundle}, in pieces. */
+async function* exported({ entries, segments, ...others }: ReadableLedger): AsyncGenerator<string> {
+  yield JSON.stringify(others).slice(0, -1)
+  yield* listed(',"entries":[', entries)
+  yield* listed('],"segments":[', segments)
+  yield ']}\n'
+}
+
+const PIECE_LENGTH = 64 * 1024
+
+function* listed(begin: string, rows: Iterable<unknown>): Generator<string> {
+  let piece = begin
+  let comma = ''
+  for (const row of rows) {
+    piece += comma + JSON.stringify(row)
+    comma = ','
+    if (piece.length < PIECE_LENGTH) continue
+    yield piece
+    piece = ''
+  }
+  yield piece
 }
 
 function describe({ findings, checked, engines }: Verification): readonly string[] {

@@ -77,7 +77,7 @@ export async function gather(
   const [cloud, broker, verification] = await Promise.all([
     reach(identity?.edgeUrl),
     reach(identity?.pushUrl),
-    inspected.problem ?? readLedger(databasePath).then(verifyLedger).catch(problemOf),
+    inspected.problem ?? readLedger(databasePath, verifyLedger).catch(problemOf),
   ])
   const pid = configuration.choice.process?.pid ?? agents[0]?.pid ?? null
   const isReached = cloud !== null && typeof cloud.connected === 'number'

@@ -129,8 +129,8 @@ async function start(directory: string): Promise<Start> {
 }
 
 async function isWhole(path: string): Promise<boolean> {
-  return readLedger(path).then(
-    async (bundle) => (await verifyLedger(bundle)).findings.length === 0,
+  return readLedger(path, verifyLedger).then(
+    ({ findings }) => findings.length === 0,
     () => false,
   )
 }

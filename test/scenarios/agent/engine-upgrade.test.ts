@@ -32,7 +32,7 @@ test('an agent of the next engine continues the ledger, and each decision is com
   const path = join(site.stateDirectory, 'journal.db')
   const results = ids.flatMap((id) => [1, 2].map(async (engine) => replayOf(path, id, engine)))
   expect(await Promise.all(results)).toEqual(['same', 'other-engine', 'other-engine', 'same'])
-  const { findings, engines } = await verifyLedger(await readLedger(path))
+  const { findings, engines } = await readLedger(path, verifyLedger)
   expect([findings, engines.map(({ engine }) => engine)]).toEqual([[], [1, 2]])
 })
 

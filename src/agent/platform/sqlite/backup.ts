@@ -29,11 +29,16 @@ import { flushDirectoryOf, openDatabase, refusalOf } from './open-database.ts'
 import { actAsOwnerOf } from '../../../platform/act-as-owner-of.ts'
 import { flush } from '../../../platform/flush.ts'
 import { readLedgerCopy } from './read-ledger.ts'
+import { type Verification, verifyLedger } from '../../ledger/verify-ledger.ts'
 import { asideOf, fill, finishSalvage, isSalvageUnfinished } from './salvage-journal.ts'
 import { type Salvage, type Undelivered, headOf, lostOf, salvageOf, salvaged } from './read-damaged.ts'
 import { scratchAt } from '../system/scratch.ts'
 import { foldDatabase } from './pending-batches.ts'
 import { copyConsistently, isFull, withConsistentSnapshot } from './consistent-snapshot.ts'
+
+export interface BackedUp extends Pick<LedgerBundle, 'deviceId' | 'state'> {
+  readonly verification: Verification
+}
 
 /**
  * Writes the ledger's content at one moment during the call to a single file, replacing it at the end. Needs space for
@@ -43,7 +48,7 @@ import { copyConsistently, isFull, withConsistentSnapshot } from './consistent-s
  * @param path the agent's database; the agent may run
  * @throws CodedError LEDGER_UNREADABLE, DATABASE_CORRUPT, DATABASE_NEWER, OUTPUT_UNWRITABLE
  */
-export async function backUpLedger(path: string, to: string): Promise<LedgerBundle> {
+export async function backUpLedger(path: string, to: string): Promise<BackedUp> {
   const isOfOther = isOfOtherUser(dirname(to))
   const place = isOfOther ? tmpdir() : dirname(to)
   const unwritable = (cause: unknown): CodedError => {
@@ -56,7 +61,10 @@ export async function backUpLedger(path: string, to: string): Promise<LedgerBund
   try {
     const [copy, whole] = [join(folder, 'journal.db'), join(folder, 'backup.db')]
     await copyConsistently(path, copy)
-    const bundle = await readLedgerCopy(copy, path)
+    const backedUp = await readLedgerCopy(copy, path, async (ledger): Promise<BackedUp> => {
+      const { deviceId, state } = ledger
+      return { deviceId, state, verification: await verifyLedger(ledger) }
+    })
     const database = new Database(copy)
     try {
       // SQL literal: quotes are doubled.
@@ -72,7 +80,7 @@ export async function backUpLedger(path: string, to: string): Promise<LedgerBund
       else renameSync(whole, to)
       flushDirectoryOf(to)
     }, unwritable)
-    return bundle
+    return backedUp
   } catch (error) {
     throw isFull(error) ? unwritable(error) : error
   } finally {
@@ -134,7 +142,8 @@ export async function restoreLedger(
 async function readBackup(backup: string): Promise<Salvage> {
   try {
     return await withConsistentSnapshot(backup, async (copy) => {
-      await readLedgerCopy(copy, backup)
+      // Reads everything.
+      await readLedgerCopy(copy, backup, verifyLedger)
       requireIntegrity(copy, backup)
       return salvageOfBackup(copy, backup)
     })

@@ -1,10 +1,12 @@
 /** The file may be malicious: nothing in it is executed, and its tables must match this version's schema exactly. */
 import Database from 'better-sqlite3'
+import type { z } from 'zod'
 import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
 import { CodedError, firstProblem, messageOf } from '../../../protocol/errors.ts'
 import { databaseFailure } from '../../../platform/database-failure.ts'
 import { type LedgerBundle, ledgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import type { Identity, RecordedEntry } from '../../ledger/journal.ts'
+import type { ReadableLedger } from '../../ledger/verify-ledger.ts'
 import { entriesBefore, entriesBetween } from './entry-blocks.ts'
 import { type PolicyRow, policyOf, signedAnswersSql } from './journal-statements.ts'
 import { APPLICATION_ID, migrationNames, readMigration } from './open-database.ts'
@@ -13,22 +15,29 @@ import { isFull, withConsistentSnapshot } from './consistent-snapshot.ts'
 
 const ENTRY_ID_MAX = 2n ** 63n - 1n
 
-/** @throws CodedError LEDGER_UNREADABLE if the file is missing, DATABASE_CORRUPT, DATABASE_NEWER */
-export async function readLedger(path: string): Promise<LedgerBundle> {
-  return withConsistentSnapshot(path, (copy) => readLedgerCopy(copy, path))
+type Use<T> = (ledger: ReadableLedger) => Promise<T>
+
+/**
+ * Calls `use` with the ledger, which can be read until it resolves.
+ * @throws CodedError LEDGER_UNREADABLE if the file is missing, DATABASE_CORRUPT, DATABASE_NEWER
+ */
+export async function readLedger<T>(path: string, use: Use<T>): Promise<T> {
+  return withConsistentSnapshot(path, (copy) => readLedgerCopy(copy, path, use))
 }
 
 /** A copy that no other process uses. @param name for messages. @throws CodedError DATABASE_CORRUPT, DATABASE_NEWER */
-export async function readLedgerCopy(copy: string, name: string): Promise<LedgerBundle> {
-  return readCopy(copy, name, bundleFrom)
+export async function readLedgerCopy<T>(copy: string, name: string, use: Use<T>): Promise<T> {
+  return readCopy(copy, name, (database) => use(ledgerFrom(database)))
 }
 
 /** The newest entry with this correlation id; null: none. @throws CodedError as {@link readLedger} */
 export async function findInLedger(path: string, correlationId: string): Promise<RecordedEntry | null> {
-  return withConsistentSnapshot(path, (copy) => readCopy(copy, path, (database) => entryFrom(database, correlationId)))
+  return withConsistentSnapshot(path, (copy) =>
+    readCopy(copy, path, async (database) => entryFrom(database, correlationId)),
+  )
 }
 
-async function readCopy<T>(copy: string, path: string, read: (database: Database.Database) => T): Promise<T> {
+async function readCopy<T>(copy: string, path: string, read: (database: Database.Database) => Promise<T>): Promise<T> {
   const corrupt = (why: string, cause?: unknown): CodedError =>
     new CodedError('DATABASE_CORRUPT', `${path}: ${why}`, { cause, details: { path } })
   let database: Database.Database | undefined
@@ -41,7 +50,7 @@ async function readCopy<T>(copy: string, path: string, read: (database: Database
     }
     await requireOwnSchema(database, path)
     foldDatabase(database)
-    return read(database)
+    return await read(database)
   } catch (error) {
     if (error instanceof CodedError || isFull(error)) throw error
     throw databaseFailure(error, copy) ?? corrupt(messageOf(error), error)
@@ -50,10 +59,35 @@ async function readCopy<T>(copy: string, path: string, read: (database: Database
   }
 }
 
-function bundleFrom(database: Database.Database): LedgerBundle {
-  const parsed = ledgerBundle.safeParse(bundleOf(database))
-  if (!parsed.success) throw new Error(firstProblem(parsed.error, 'ledger'))
-  return parsed.data
+function ledgerFrom(database: Database.Database): ReadableLedger {
+  return {
+    ...parsed(ledgerBundle, bundleOf(database), 'ledger'),
+    entries: { [Symbol.iterator]: () => entriesFrom(database) },
+    segments: { [Symbol.iterator]: () => segmentsFrom(database) },
+  }
+}
+
+function* entriesFrom(database: Database.Database): Generator<LedgerBundle['entries'][number], undefined> {
+  for (const { id, n, body } of entriesBetween(database, 0n, ENTRY_ID_MAX)) {
+    yield parsed(ledgerBundle.shape.entries.element, { id: Number(id), n: Number(n), body }, 'entry')
+  }
+}
+
+function* segmentsFrom(database: Database.Database): Generator<LedgerBundle['segments'][number], undefined> {
+  const ids = database
+    .prepare('SELECT id FROM segment JOIN segment_document USING (id) ORDER BY epoch, seq')
+    .pluck()
+    .all()
+  const segment = database.prepare(
+    'SELECT epoch, seq, hash, state, document, answer FROM segment JOIN segment_document USING (id) WHERE id = ?',
+  )
+  for (const id of ids) yield parsed(ledgerBundle.shape.segments.element, segment.get(id), 'segment')
+}
+
+function parsed<S extends z.ZodType>(form: S, value: unknown, name: string): z.output<S> {
+  const result = form.safeParse(value)
+  if (!result.success) throw new Error(firstProblem(result.error, name))
+  return result.data
 }
 
 function entryFrom(database: Database.Database, correlationId: string): RecordedEntry | null {
@@ -148,14 +182,7 @@ function bundleOf(database: Database.Database): unknown {
         const { unlimited, exhausted, ...amounts } = row as { unlimited: unknown; exhausted: unknown }
         return { ...amounts, unlimited: unlimited === 1, exhausted: exhausted === 1 }
       }),
-    entries: Array.from(entriesBetween(database, 0n, ENTRY_ID_MAX), ({ id, n, body }) => {
-      return { id: Number(id), n: Number(n), body }
-    }),
-    segments: database
-      .prepare(
-        `SELECT epoch, seq, hash, state, document, answer FROM segment JOIN segment_document USING (id)
-           ORDER BY epoch, seq`,
-      )
-      .all(),
+    entries: [],
+    segments: [],
   }
 }

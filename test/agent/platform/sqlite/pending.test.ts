@@ -98,7 +98,7 @@ describe('pending commits', () => {
     const body = JSON.stringify({ n: 1, kind: 'access', correlationId: id, postings: [] })
     await journal.append([{ n: 1, body, moves: 'used', postings: [], idempotencyRecord: null, inputs: 'x' }], STAMP)
     await journal.append([charge(2)], STAMP)
-    expect((await readLedger(path)).state).toMatchObject({ lastEntry: 2 })
+    expect(await readLedger(path, async ({ state }) => state)).toMatchObject({ lastEntry: 2 })
     expect(await findInLedger(path, id)).toMatchObject({ body, inputs: 'x' })
   })
 })
