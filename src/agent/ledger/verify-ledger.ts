@@ -333,9 +333,9 @@ function sealedBodies({ state, segments }: ReadableLedger): (n: number) => strin
   let [first, bodies]: [number, readonly string[]] = [1, []]
   return (n) => {
     while (n >= first + bodies.length) {
-      const { done, value } = rows.next()
-      if (done === true) return undefined
-      const parsed = value.epoch === state.epoch ? parsedPayload(value) : ''
+      const next = rows.next()
+      if (next.done === true) return undefined
+      const parsed = next.value.epoch === state.epoch ? parsedPayload(next.value) : ''
       if (typeof parsed !== 'string') ({ first, bodies } = parsed.payload.entries)
     }
     return bodies[n - first]
