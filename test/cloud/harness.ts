@@ -1,11 +1,13 @@
 // A whole twin in this process: real HTTP on a free port, a real SQLite file in a temporary directory, and a clock and
 // timers that the test moves. `await using twin = await openTwin()` cleans up after itself.
 import { createPublicKey, generateKeyPairSync } from 'node:crypto'
-import { mkdtemp, readFile, rm } from 'node:fs/promises'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { type Logger, pino } from 'pino'
 import { makeAccessToken } from '../../src/client/access-token.ts'
+import { openDatabase } from '../../src/cloud/storage/sqlite/database.ts'
 import { openSqliteStore } from '../../src/cloud/storage/sqlite/store.ts'
 import type { UsageRecord } from '../../src/cloud/storage/records.ts'
 import type { Timers } from '../../src/cloud/runtime/run-repeatedly.ts'
@@ -68,9 +70,29 @@ function testSettings(directory: string, change: SettingsChange = (settings) => 
   })
 }
 
+let migrated: Buffer | undefined
+
+/** The file of an empty database: to migrate one takes longer than the rest of its opening. */
+function emptyDatabase(): Buffer {
+  if (migrated !== undefined) return migrated
+  const folder = mkdtempSync(join(tmpdir(), 'tallygate-cloud-'))
+  try {
+    const path = join(folder, 'twin.db')
+    openDatabase(path, { check: false }).close()
+    return (migrated = readFileSync(path))
+  } finally {
+    rmSync(folder, { recursive: true })
+  }
+}
+
 export async function openTwin(change?: SettingsChange, log?: Logger): Promise<Twin> {
   const directory = await mkdtemp(join(tmpdir(), 'tallygate-cloud-'))
-  const twin = new Twin(directory, testSettings(directory, change), log ?? pino({ level: 'silent' }))
+  const settings = testSettings(directory, change)
+  if (settings.db === null && settings.cells === null) {
+    await mkdir(settings.store.path, { mode: 0o700 })
+    await writeFile(join(settings.store.path, 'twin.db'), emptyDatabase(), { mode: 0o600 })
+  }
+  const twin = new Twin(directory, settings, log ?? pino({ level: 'silent' }))
   await twin.start()
   return twin
 }
