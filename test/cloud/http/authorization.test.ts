@@ -19,6 +19,8 @@ const requests = operations.flatMap((operation) =>
   operation.versions.map((version) => [operation.id, version, operation] as const),
 )
 
+const changes = requests.filter(([, , { method }]) => method !== 'GET')
+
 /** Codes that refuse a caller, whatever it asks for. */
 const REFUSALS: ReadonlySet<unknown> = new Set<Verdict>([
   'TOKEN_MISSING',
@@ -160,26 +162,28 @@ describe('the matrix of authorization', () => {
   })
 
   // The order of the checks: a caller learns nothing of an operation before it is permitted to call it.
-  it.each(requests.filter(([, , { method }]) => method !== 'GET'))(
+  // Each request is refused with each bad body, and over all requests each caller with each of them.
+  it.each(changes.map((change, index) => [...change, index] as const))(
     'refuses the caller of %s (%s) before its body',
-    async (id, version, operation) => {
+    async (id, version, operation, index) => {
       const prepared = await REQUESTS[id]?.(world, version)
       const refusals: Readonly<Record<string, unknown>>[] = []
       const wanted: Readonly<Record<string, unknown>>[] = []
       const named = namesOf(operation, version)
       const isNamedByBody = named.length > 0 && named.every(([part]) => part === 'body')
-      for (const name of CALLER_NAMES) {
+      for (const [caller, name] of CALLER_NAMES.entries()) {
         const verdict = verdictOf(operation, name)
         if (verdict === 'PERMITTED') continue
         // Only a body that can be read names an instance.
         const isLate = verdict === 'INSTANCE_NOT_IN_SCOPE' && isNamedByBody
+        const bad = isLate
+          ? { body: { ...(prepared?.body as object), unknown: 1 } }
+          : BAD_BODIES[(index + caller) % BAD_BODIES.length]
+        const headers = { ...prepared?.headers, ...(bad !== undefined && 'headers' in bad ? bad.headers : {}) }
         const token = await tokens[name]()
-        for (const bad of isLate ? [{ body: { ...(prepared?.body as object), unknown: 1 } }] : BAD_BODIES) {
-          const headers = { ...prepared?.headers, ...('headers' in bad ? bad.headers : {}) }
-          const reply = await send(world, operation, version, { ...prepared, ...bad, headers, token })
-          refusals.push({ name, ...bad, code: codeOf(reply) })
-          wanted.push({ name, ...bad, code: verdict })
-        }
+        const reply = await send(world, operation, version, { ...prepared, ...bad, headers, token })
+        refusals.push({ name, ...bad, code: codeOf(reply) })
+        wanted.push({ name, ...bad, code: verdict })
       }
       expect(refusals).toEqual(wanted)
     },
