@@ -65,6 +65,8 @@ export default defineConfig({
     environment: 'node',
     setupFiles: ['test/support/end-children.ts'],
     pool: 'forks',
+    // Node runs the sources as the product does. Vite's module runner reads each import at each use: a sixth of the processor time.
+    experimental: { viteModuleRunner: false, nodeLoader: false },
     isolate: false,
     testTimeout: 30_000,
     // A hook may have to fetch and start a container.
