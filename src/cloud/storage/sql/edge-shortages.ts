@@ -92,13 +92,17 @@ export function shortageReader({ db, fleet }: Sql) {
       }
     },
     /** Devices short of a pool that has tokens again, and not notified since. */
-    servable: (
-      times: ServableTimes,
+    async servable(
+      { now, since, notifiedBefore }: ServableTimes,
       limit: number,
-    ): Promise<readonly { readonly account: AccountId; readonly who: string }[]> =>
-      servable(db, times, limit).execute(),
+    ): Promise<readonly { readonly account: AccountId; readonly who: string }[]> {
+      const parameters = [BigInt(since), BigInt(now), BigInt(now), BigInt(notifiedBefore), limit]
+      return (await db.executeQuery(firstServable(db, parameters))).rows
+    },
   }
 }
+
+const firstServable = prepared((db) => servable(db, { now: 0, since: 0, notifiedBefore: 0 }, 0))
 
 const withShortages = prepared((db, count) =>
   db
