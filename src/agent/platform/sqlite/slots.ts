@@ -7,6 +7,7 @@ import { crc32 } from 'node:zlib'
 import type Database from 'better-sqlite3'
 import { compress } from '../../../protocol/zstd.ts'
 import { decompressEntries } from './entry-blocks.ts'
+import { prepared } from './prepared.ts'
 
 /** Exactly fits a page of 1 KiB. */
 export const SLOT_BYTES = 984
@@ -99,7 +100,8 @@ export interface PendingRecords {
 }
 
 export function readSlots(database: Database.Database, generation: number): PendingRecords {
-  return recordsIn(database.prepare('SELECT data FROM slot ORDER BY n').pluck().all() as Buffer[], generation)
+  const slots = prepared(database, 'SELECT data FROM slot ORDER BY n').pluck().all() as Buffer[]
+  return recordsIn(slots, generation)
 }
 
 /**
