@@ -17,8 +17,8 @@ import { ALWAYS, type Twin, openTwin, pick } from '../cloud/harness.ts'
 import { PostgresSchema } from '../support/postgres-schema.ts'
 import { PG_DUMP, backUpSchema } from '../support/schema-backup.ts'
 import { postgres } from '../support/servers.ts'
+import { COMMAND } from '../support/command.ts'
 
-const BIN = new URL('../../bin/tallygate.js', import.meta.url).pathname
 
 interface Ended {
   readonly code: number
@@ -28,7 +28,7 @@ interface Ended {
 
 /** As a process of its own: closing a file lets go of the locks that this process holds on it. */
 async function tallygate(...args: readonly string[]): Promise<Ended> {
-  return promisify(execFile)(process.execPath, [BIN, ...args]).then(
+  return promisify(execFile)(process.execPath, [COMMAND, ...args]).then(
     ({ stdout, stderr }) => ({ code: 0, stdout, stderr }),
     (error: unknown) => error as Ended,
   )

@@ -13,8 +13,8 @@ import { describe, expect, it, onTestFinished } from 'vitest'
 import { HttpClient } from '../../src/client/http.ts'
 import { AGENT_STATUS_PATH, agentStatus } from '../../src/protocol/local/status.ts'
 import { Authority, type Certified } from '../support/certificates.ts'
+import { COMMAND } from '../support/command.ts'
 
-const BIN = new URL('../../bin/tallygate.js', import.meta.url).pathname
 
 interface Line {
   readonly msg: string
@@ -29,7 +29,7 @@ class Service {
   #wake: () => void = () => undefined
 
   constructor(args: readonly string[]) {
-    this.#child = spawn(process.execPath, [BIN, ...args], { stdio: ['ignore', 'pipe', 'inherit'] })
+    this.#child = spawn(process.execPath, [COMMAND, ...args], { stdio: ['ignore', 'pipe', 'inherit'] })
     onTestFinished(() => void this.#child.kill('SIGKILL'))
     createInterface({ input: this.#child.stdout! }).on('line', (line) => {
       const parsed = JSON.parse(line) as Line

@@ -1,8 +1,7 @@
 // A twin as a process of its own, as an operator runs it. What it logs above the level of a warning is an error of the test.
 import { type ChildProcess, spawn } from 'node:child_process'
 import { createInterface } from 'node:readline'
-
-const BIN = new URL('../../bin/tallygate.js', import.meta.url).pathname
+import { COMMAND } from '../support/command.ts'
 
 export class TwinProcess implements AsyncDisposable {
   /** `http://host:port/prefix` */
@@ -21,7 +20,7 @@ export class TwinProcess implements AsyncDisposable {
   /** @param args of `tallygate cloud`; a free port is chosen for it, and there is no broker if they name none */
   static async start(args: readonly string[], env: Readonly<Record<string, string>> = {}): Promise<TwinProcess> {
     const broker = args.includes('--push-broker') ? [] : ['--push-broker', 'off']
-    const child = spawn(process.execPath, [BIN, 'cloud', '--http-port', '0', ...broker, ...args], {
+    const child = spawn(process.execPath, [COMMAND, 'cloud', '--http-port', '0', ...broker, ...args], {
       stdio: ['ignore', 'pipe', 'inherit'],
       env: { ...process.env, ...env },
     })

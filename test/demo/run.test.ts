@@ -5,8 +5,8 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { promisify } from 'node:util'
 import { afterEach, beforeEach, expect, test } from 'vitest'
+import { COMMAND } from '../support/command.ts'
 
-const bin = new URL('../../bin/tallygate.js', import.meta.url).pathname
 const IN_TIME = 120_000
 
 interface Report {
@@ -37,7 +37,7 @@ afterEach(() => {
 })
 
 async function demo(...flags: string[]): Promise<Report> {
-  const args = [bin, 'demo', '--json', ...flags]
+  const args = [COMMAND, 'demo', '--json', ...flags]
   const { stdout } = await promisify(execFile)(process.execPath, args, { env: { ...process.env, TMPDIR: temporary } })
   expect(stdout.trimEnd().split('\n')).toHaveLength(1)
   return JSON.parse(stdout) as Report
@@ -125,7 +125,7 @@ test(
 test(
   'an interrupt ends it with 130, and leaves neither processes nor files',
   async () => {
-    const child = spawn(process.execPath, [bin, 'demo'], { env: { ...process.env, TMPDIR: temporary } })
+    const child = spawn(process.execPath, [COMMAND, 'demo'], { env: { ...process.env, TMPDIR: temporary } })
     const ended = new Promise((resolve) => child.once('close', resolve))
     const pids: number[] = []
     for await (const line of createInterface({ input: child.stdout })) {
