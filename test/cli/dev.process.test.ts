@@ -8,8 +8,7 @@ import { expect, it, onTestFinished } from 'vitest'
 import { temporaryDirectory } from '../agent/harness.ts'
 import { readOnlyView } from '../support/mounts.ts'
 import { tallygate } from './outside.ts'
-
-const BIN = new URL('../../bin/tallygate.js', import.meta.url).pathname
+import { COMMAND } from '../support/command.ts'
 
 interface Dev {
   readonly child: ChildProcess
@@ -19,7 +18,7 @@ interface Dev {
 
 /** Started, with what it has printed. */
 async function dev(...args: readonly string[]): Promise<Dev> {
-  const child = spawn(process.execPath, [BIN, 'dev', ...args], { stdio: ['ignore', 'pipe', 'pipe'] })
+  const child = spawn(process.execPath, [COMMAND, 'dev', ...args], { stdio: ['ignore', 'pipe', 'pipe'] })
   onTestFinished(() => void child.kill('SIGINT'))
   const ended = new Promise<number | null>((resolve) => child.once('close', resolve))
   const lines: string[] = []
@@ -80,9 +79,11 @@ it('serves a site until Ctrl-C, also without its cloud, and continues in a named
   expect(await shell(directory, `'${process.execPath}' --input-type=module -e "${program}"`)).toBe('1\n')
   expect(await shell(directory, 'tallygate line-items list')).toMatch(/FIRST-1000 +DEPLOYED +1,000/)
   // One that cannot start leaves the files of the first.
-  await expect(promisify(execFile)(process.execPath, [BIN, 'dev', '--directory', directory])).rejects.toMatchObject({
-    stderr: expect.stringContaining('STATE_IN_USE') as string,
-  })
+  await expect(promisify(execFile)(process.execPath, [COMMAND, 'dev', '--directory', directory])).rejects.toMatchObject(
+    {
+      stderr: expect.stringContaining('STATE_IN_USE') as string,
+    },
+  )
   const doctor = await shell(directory, 'tallygate doctor --all --no-network || true')
   expect(doctor).toMatch(/^ok +database +/m)
   const [cloud, agent] = [pidIn(first.lines, 'Cloud'), pidIn(first.lines, 'Agent')]
@@ -123,7 +124,7 @@ it('ends with the reason when its agent is killed', async () => {
 }, 60_000)
 
 it('ends with the reason when the site cannot be applied', async () => {
-  const ended = promisify(execFile)(process.execPath, [BIN, 'dev', '-f', '/no/site.yaml'])
+  const ended = promisify(execFile)(process.execPath, [COMMAND, 'dev', '-f', '/no/site.yaml'])
   await expect(ended).rejects.toMatchObject({
     code: 64,
     stderr: expect.stringContaining('USAGE: Cannot read /no/site.yaml: there is no such file.') as string,

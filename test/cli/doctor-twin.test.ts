@@ -12,8 +12,7 @@ import { Application } from '../scenarios/agent/site.ts'
 import { startAgent } from '../scenarios/agent/start-agent.ts'
 import { ALWAYS, openTwin } from '../cloud/harness.ts'
 import { tallygate } from './outside.ts'
-
-const BIN = new URL('../../bin/tallygate.js', import.meta.url).pathname
+import { COMMAND } from '../support/command.ts'
 
 /** A device that has enrolled at a twin, and ended. */
 async function enrolled() {
@@ -110,7 +109,7 @@ test('--socket leads to the files of the agent that listens there', { timeout: 6
   const directory = temporaryDirectory()
   writeFileSync(join(directory, 'agent.toml'), 'socket.path = "elsewhere.sock"\n')
   const flags = ['--config', 'agent.toml', '--state-directory=state', '--socket-path', 'agent.sock']
-  const agent = spawn(process.execPath, [BIN, 'agent', ...flags], {
+  const agent = spawn(process.execPath, [COMMAND, 'agent', ...flags], {
     cwd: directory,
     stdio: ['ignore', 'pipe', 'inherit'],
   })

@@ -8,10 +8,10 @@ import type { Command, Option } from 'commander'
 import { isSingle } from '../../src/cli/collect.ts'
 import { wholeProgram } from '../../src/cli/program.ts'
 import { tallygate } from './outside.ts'
+import { COMMAND } from '../support/command.ts'
 
 const root = new URL('../../', import.meta.url)
 const { version } = JSON.parse(readFileSync(new URL('package.json', root), 'utf8')) as { version: string }
-const bin = new URL('bin/tallygate.js', root).pathname
 
 describe('a command line that is not understood is USAGE, exit code 64, in one line:', () => {
   test.each([
@@ -209,12 +209,12 @@ test('a stack does not show a secret that was given in place of a path', async (
 
 describe('as a process', () => {
   test('it prints its version without loading any command', async () => {
-    const { stdout } = await promisify(execFile)(process.execPath, [bin, '--version'])
+    const { stdout } = await promisify(execFile)(process.execPath, [COMMAND, '--version'])
     expect(stdout).toBe(`${version}\n`)
   })
 
   test('it ends with the exit code of the error', async () => {
-    const ended = promisify(execFile)(process.execPath, [bin, 'nonsense'])
+    const ended = promisify(execFile)(process.execPath, [COMMAND, 'nonsense'])
     await expect(ended).rejects.toMatchObject({
       code: 64,
       stdout: '',
@@ -223,7 +223,7 @@ describe('as a process', () => {
   })
 
   test('it reads standard input that is a socket, and names it if it is not UTF-8', () => {
-    const { status, stderr } = spawnSync(process.execPath, [bin, 'apply', '-f', '-'], { input: Buffer.of(0xff) })
+    const { status, stderr } = spawnSync(process.execPath, [COMMAND, 'apply', '-f', '-'], { input: Buffer.of(0xff) })
     expect(status).toBe(65)
     expect(String(stderr)).toContain('FILE_INVALID: Cannot read standard input: it is not valid UTF-8.')
   })
@@ -240,7 +240,7 @@ describe('as a process', () => {
     onTestFinished(() => rmSync(directory, { recursive: true }))
     const file = join(directory, 'site.yaml')
     writeFileSync(file, bytes)
-    const args = [bin, 'apply', '--file', file, '--url', 'http://127.0.0.1:1']
+    const args = [COMMAND, 'apply', '--file', file, '--url', 'http://127.0.0.1:1']
     await expect(promisify(execFile)(process.execPath, args)).rejects.toMatchObject({
       code: 65,
       stderr: expect.stringMatching(message) as string,
@@ -248,7 +248,7 @@ describe('as a process', () => {
   })
 
   test('a reader that goes away ends it quietly', async () => {
-    const child = spawn(process.execPath, [bin, '--help'], { stdio: ['ignore', 'pipe', 'pipe'] })
+    const child = spawn(process.execPath, [COMMAND, '--help'], { stdio: ['ignore', 'pipe', 'pipe'] })
     child.stdout.destroy()
     let said = ''
     child.stderr.on('data', (chunk: Buffer) => (said += chunk.toString()))

@@ -7,8 +7,7 @@ import { createInterface } from 'node:readline'
 import { promisify } from 'node:util'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { makeAccessToken } from '../../src/client/access-token.ts'
-
-const bin = new URL('../../bin/tallygate.js', import.meta.url).pathname
+import { COMMAND } from '../support/command.ts'
 
 let directory: string
 let running: ChildProcess[]
@@ -36,7 +35,7 @@ const cloudArgs = ({ http = 0, push = 0 } = {}) => {
 
 /** Starts a service and waits until it says that it listens. */
 async function start(args: readonly string[]): Promise<{ child: ChildProcess; fields: Record<string, unknown> }> {
-  const child = spawn(process.execPath, [bin, ...args], { stdio: ['ignore', 'pipe', 'inherit'] })
+  const child = spawn(process.execPath, [COMMAND, ...args], { stdio: ['ignore', 'pipe', 'inherit'] })
   running.push(child)
   for await (const line of createInterface({ input: child.stdout })) {
     const fields = JSON.parse(line) as Record<string, unknown>
@@ -47,7 +46,7 @@ async function start(args: readonly string[]): Promise<{ child: ChildProcess; fi
 
 /** Runs a service that cannot start. */
 async function failure(args: readonly string[]): Promise<{ code: unknown; lines: readonly string[] }> {
-  const ended = promisify(execFile)(process.execPath, [bin, ...args], { timeout: 20_000 })
+  const ended = promisify(execFile)(process.execPath, [COMMAND, ...args], { timeout: 20_000 })
   const { code, stderr } = await ended.then(
     () => {
       throw new Error('it started, and ended by itself')
@@ -134,7 +133,7 @@ describe('a service that cannot start says why in one line, with the exit code o
     expect(code).toBe(75)
     expect(lines).toEqual([expect.stringContaining('tallygate: SOCKET_IN_USE: ') as string])
     expect(child.exitCode).toBeNull()
-    await promisify(execFile)(process.execPath, [bin, 'status', '--socket', inside('agent.sock')])
+    await promisify(execFile)(process.execPath, [COMMAND, 'status', '--socket', inside('agent.sock')])
   })
 
   test('the agent on the state of another agent', async () => {

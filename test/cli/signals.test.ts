@@ -8,8 +8,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-
-const bin = new URL('../../bin/tallygate.js', import.meta.url).pathname
+import { COMMAND } from '../support/command.ts'
 
 let directory: string
 let stack: AsyncDisposableStack
@@ -46,7 +45,7 @@ async function signalled(
   signal: NodeJS.Signals,
   isSoFar: () => boolean,
 ): Promise<number | NodeJS.Signals | null> {
-  const child = spawn(process.execPath, [bin, ...args], { stdio: ['ignore', 'ignore', 'ignore'] })
+  const child = spawn(process.execPath, [COMMAND, ...args], { stdio: ['ignore', 'ignore', 'ignore'] })
   stack.defer(() => void child.kill('SIGKILL'))
   await expect.poll(isSoFar, { timeout: 20_000, interval: 20 }).toBe(true)
   child.kill(signal)
@@ -83,7 +82,7 @@ test('SIGINT ends a command that reads a pipe to which nothing is written', asyn
 
 test('an output that is full ends a command with its reason', async () => {
   const full = openSync('/dev/full', 'w')
-  const child = spawn(process.execPath, [bin, '--help'], { stdio: ['ignore', full, 'pipe'] })
+  const child = spawn(process.execPath, [COMMAND, '--help'], { stdio: ['ignore', full, 'pipe'] })
   closeSync(full)
   const [err, [code]] = await Promise.all([text(child.stderr!), once(child, 'close') as Promise<[number | null]>])
   expect(err).toMatch(

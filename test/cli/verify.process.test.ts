@@ -10,8 +10,8 @@ import type { EntryBodyWire } from '../../src/protocol/edge/sync.ts'
 import { SEAL, STAMP, attach, journalIn, temporaryDirectory } from '../agent/harness.ts'
 import { INSTANCE } from '../agent/sync/fake-cloud.ts'
 import { BEGIN } from '../agent/sync/fake-time.ts'
+import { COMMAND } from '../support/command.ts'
 
-const BIN = new URL('../../bin/tallygate.js', import.meta.url).pathname
 const ACCOUNT = 'line/i/a/0'
 const ENTRIES = 60_000
 const PIECE = 1_000
@@ -45,7 +45,7 @@ async function largeLedger(): Promise<string> {
 it('reads and exports a ledger in pieces', { timeout: 120_000 }, async () => {
   const path = await largeLedger()
   const file = join(path, '../ledger.json')
-  const args = ['--max-old-space-size=72', BIN, 'verify', '--db', path, '--json', '--export', file]
+  const args = ['--max-old-space-size=72', COMMAND, 'verify', '--db', path, '--json', '--export', file]
   const child = execFile(process.execPath, args)
   const [output, ended] = await Promise.all([text(child.stdout!), once(child, 'close')])
   // The harness signs no segments and no grants.

@@ -7,6 +7,7 @@ import { expect, it } from 'vitest'
 import { temporaryDirectory } from '../agent/harness.ts'
 import { EdgeClient } from '../cloud/devices/edge-client.ts'
 import { openTwin } from '../cloud/harness.ts'
+import { COMMAND } from '../support/command.ts'
 
 const root = new URL('../../', import.meta.url)
 const page = readFileSync(new URL('docs/how-to/staged-rollout.md', root), 'utf8')
@@ -21,7 +22,7 @@ it('the files and commands of the page run in their order', { timeout: 120_000 }
   twin.followMachine()
   const directory = temporaryDirectory()
   const program = join(directory, 'tallygate')
-  writeFileSync(program, `#!/bin/sh\nexec "${process.execPath}" "${new URL('bin/tallygate.js', root).pathname}" "$@"\n`)
+  writeFileSync(program, `#!/bin/sh\nexec "${process.execPath}" "${COMMAND}" "$@"\n`)
   chmodSync(program, 0o755)
   const [site = '', pilot = ''] = blocksOf('yaml')
   writeFileSync(join(directory, 'site.yaml'), site)

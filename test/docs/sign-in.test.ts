@@ -8,6 +8,7 @@ import { cloudOptions } from '../../src/cloud/settings.ts'
 import { loadSettings } from '../../src/settings/load.ts'
 import { openTwin } from '../cloud/harness.ts'
 import { CLIENT_ID, RealProvider, browse } from '../support/real-provider.ts'
+import { COMMAND } from '../support/command.ts'
 
 const root = new URL('../../', import.meta.url)
 const page = readFileSync(new URL('docs/how-to/sign-in.md', root), 'utf8')
@@ -36,7 +37,7 @@ it('the commands of the page run', async () => {
   })
   twin.followMachine()
   const program = join(directory, 'tallygate')
-  writeFileSync(program, `#!/bin/sh\nexec "${process.execPath}" "${new URL('bin/tallygate.js', root).pathname}" "$@"\n`)
+  writeFileSync(program, `#!/bin/sh\nexec "${process.execPath}" "${COMMAND}" "$@"\n`)
   chmodSync(program, 0o755)
   const env = { PATH: `${directory}:${process.env['PATH'] ?? ''}`, HOME: directory, CLOUD: twin.cloud.address }
   // With a socket as standard input, bash would read the start file of the machine.

@@ -14,8 +14,7 @@ import { temporaryDirectory } from '../agent/harness.ts'
 import { TwinProcess } from '../cloud/twin-process.ts'
 import { Authority, type Certified } from '../support/certificates.ts'
 import { openProxy } from '../support/http-proxy.ts'
-
-const BIN = new URL('../../bin/tallygate.js', import.meta.url).pathname
+import { COMMAND } from '../support/command.ts'
 
 /** Only the proxy can resolve it. */
 const HOST = 'server.test'
@@ -48,7 +47,7 @@ async function serve(listener: RequestListener): Promise<void> {
 
 const tallygate = (args: readonly string[], more: Readonly<Record<string, string>> = {}) =>
   new Promise<string>((resolve) => {
-    execFile(process.execPath, [BIN, ...args], { env: { ...process.env, ...env, ...more } }, (_error, out, err) =>
+    execFile(process.execPath, [COMMAND, ...args], { env: { ...process.env, ...env, ...more } }, (_error, out, err) =>
       resolve(out + err),
     )
   })

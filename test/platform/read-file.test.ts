@@ -10,8 +10,8 @@ import { readSettingFile } from '../../src/platform/read-setting-file.ts'
 import { systemFailure } from '../../src/protocol/file-reasons.ts'
 import { smallDisk } from '../support/mounts.ts'
 import { programForTest } from '../support/program.ts'
+import { COMMAND } from '../support/command.ts'
 
-const bin = new URL('../../bin/tallygate.js', import.meta.url).pathname
 const root = new URL('../../', import.meta.url).pathname
 
 let directory: string
@@ -58,14 +58,14 @@ test.each([
 ])('a service refuses %s as a file with a secret', (_, make, reason) => {
   const path = make()
   const args = ['agent', '--state-directory', directory, '--enrollment-token-file', path]
-  const { status, stderr } = spawnSync(process.execPath, [bin, ...args], { encoding: 'utf8', timeout: 30_000 })
+  const { status, stderr } = spawnSync(process.execPath, [COMMAND, ...args], { encoding: 'utf8', timeout: 30_000 })
   expect(stderr).toContain(`tallygate: CONFIG_UNREADABLE: --enrollment-token-file: ${path}: ${reason}.`)
   expect(status).toBe(78)
 })
 
 test('a command refuses a key that has no end', () => {
   const args = ['token', '--admin', '--key', '/dev/zero']
-  const { stderr } = spawnSync(process.execPath, [bin, ...args], { encoding: 'utf8', timeout: 30_000 })
+  const { stderr } = spawnSync(process.execPath, [COMMAND, ...args], { encoding: 'utf8', timeout: 30_000 })
   expect(stderr).toContain('tallygate: KEY_UNUSABLE: Cannot read /dev/zero: it is larger than 256 MiB.')
 })
 

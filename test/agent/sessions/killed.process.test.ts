@@ -4,7 +4,6 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import { afterEach, describe, expect, it } from 'vitest'
 import { type AgentClient, type Session, SessionEnded, connect } from '../../../sdk/node/src/index.ts'
 import { HttpClient } from '../../../src/client/http.ts'
@@ -12,8 +11,8 @@ import { AGENT_STATUS_PATH, type AgentStatus, agentStatus } from '../../../src/p
 import { liveSessions } from '../../../src/protocol/service/sessions.ts'
 import { DAY, type Twin, openTwin } from '../../cloud/harness.ts'
 import { temporaryDirectory } from '../harness.ts'
+import { COMMAND } from '../../support/command.ts'
 
-const COMMAND = fileURLToPath(new URL('../../../bin/tallygate.js', import.meta.url))
 const ada = { type: 'user', value: 'ada' }
 
 const stops: (() => Promise<void> | void)[] = []

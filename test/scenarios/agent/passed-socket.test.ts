@@ -5,14 +5,13 @@ import { once } from 'node:events'
 import { existsSync, openSync } from 'node:fs'
 import { request } from 'node:http'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { datagramSocket, listeningSocket } from '../../support/unix-sockets.ts'
 import { accessBody, journalIn, temporaryDirectory } from '../../agent/harness.ts'
 import { INSTANCE } from '../../agent/sync/fake-cloud.ts'
 import { Site } from './site.ts'
+import { COMMAND } from '../../support/command.ts'
 
-const COMMAND = fileURLToPath(new URL('../../../bin/tallygate.js', import.meta.url))
 const PATH = `/v1.0/instances/${INSTANCE}/access-request`
 
 /** As a service manager starts it: the descriptor is number 3, and the environment names the process. */

@@ -5,13 +5,11 @@ import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { journalIn } from '../../agent/harness.ts'
 import { ACCOUNT, Application, code, Site } from './site.ts'
-
-const COMMAND = fileURLToPath(new URL('../../../bin/tallygate.js', import.meta.url))
+import { COMMAND } from '../../support/command.ts'
 
 /** @param limit shell commands to run before */
 async function startProcess(

@@ -12,8 +12,7 @@ import { tallygate } from '../../cli/outside.ts'
 import { TwinProcess } from '../../cloud/twin-process.ts'
 import { Authority } from '../../support/certificates.ts'
 import { type HttpProxy, openProxy } from '../../support/http-proxy.ts'
-
-const BIN = new URL('../../../bin/tallygate.js', import.meta.url).pathname
+import { COMMAND } from '../../support/command.ts'
 
 /** Only the proxy can resolve it. */
 const HOST = 'cloud.test'
@@ -64,7 +63,16 @@ function startAgent({ directory }: Factory, flags: readonly string[], env: Recor
   const places = ['--state-directory', inside('state'), '--socket-path', inside('agent.sock')]
   const child = spawn(
     process.execPath,
-    [BIN, 'agent', ...places, '--tls-ca-file', inside('ca.pem'), '--enrollment-token-file', inside('token'), ...flags],
+    [
+      COMMAND,
+      'agent',
+      ...places,
+      '--tls-ca-file',
+      inside('ca.pem'),
+      '--enrollment-token-file',
+      inside('token'),
+      ...flags,
+    ],
     { stdio: 'ignore', env: { ...process.env, HTTPS_PROXY: '', NO_PROXY: '', https_proxy: '', no_proxy: '', ...env } },
   )
   onTestFinished(() => void child.kill('SIGKILL'))

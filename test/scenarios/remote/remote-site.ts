@@ -3,14 +3,13 @@ import { execFile } from 'node:child_process'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { Site } from '../../../bench/push/site.ts'
 import { type DeviceState, deviceState } from '../../../src/protocol/edge/administration.ts'
 import type { AgentStatus } from '../../../src/protocol/local/status.ts'
 import { poll } from './poll.ts'
+import { COMMAND } from '../../support/command.ts'
 
-const COMMAND = fileURLToPath(new URL('../../../bin/tallygate.js', import.meta.url))
 const READY_MS = 30_000
 const run = promisify(execFile)
 

@@ -8,8 +8,7 @@ import { describe, expect, it, onTestFinished } from 'vitest'
 import { PostgresSchema } from '../../../support/postgres-schema.ts'
 import { postgres } from '../../../support/servers.ts'
 import { ServerProxy } from '../../../support/server-proxy.ts'
-
-const BIN = new URL('../../../../bin/tallygate.js', import.meta.url).pathname
+import { COMMAND } from '../../../support/command.ts'
 
 interface Line {
   readonly msg: string
@@ -26,7 +25,7 @@ interface Started {
 function start(database: string, ...args: readonly string[]): Started {
   const directory = mkdtempSync(join(tmpdir(), 'tallygate-await-'))
   const free = ['--http-port', '0', '--push-broker', 'off', '--store-path', directory]
-  const child = spawn(process.execPath, [BIN, 'cloud', '--db', database, ...free, ...args], {
+  const child = spawn(process.execPath, [COMMAND, 'cloud', '--db', database, ...free, ...args], {
     stdio: ['ignore', 'pipe', 'pipe'],
   })
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]()
