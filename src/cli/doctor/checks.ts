@@ -683,7 +683,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
   },
   'open-files': ({ openFilesMax, settings: { socket } }) => {
     if (openFilesMax === null) return skip('no running agent shows its limit')
-    const evidence = `the agent may open ${openFilesMax} files and connections, ${socket.connectionsMax} of them at its socket`
+    const evidence = `the agent may have ${openFilesMax} open files; socket.connections_max is ${socket.connectionsMax}`
     return openFilesMax < socket.connectionsMax + OWN_FILES
       ? warn(evidence, `${ERRORS.OPEN_FILES_USED_UP.remedy} Or lower socket.connections_max.`)
       : ok(evidence)
