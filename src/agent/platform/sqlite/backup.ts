@@ -34,7 +34,7 @@ import { asideOf, fill, finishSalvage, isSalvageUnfinished } from './salvage-jou
 import { type Salvage, type Undelivered, headOf, lostOf, salvageOf, salvaged } from './read-damaged.ts'
 import { scratchAt } from '../system/scratch.ts'
 import { foldDatabase } from './pending-batches.ts'
-import { copyConsistently, isFull, withConsistentSnapshot } from './consistent-snapshot.ts'
+import { copyConsistently, lacksSpace, withConsistentSnapshot } from './consistent-snapshot.ts'
 
 export interface BackedUp extends Pick<LedgerBundle, 'deviceId' | 'state'> {
   readonly verification: Verification
@@ -52,7 +52,8 @@ export async function backUpLedger(path: string, to: string): Promise<BackedUp> 
   const isOfOther = isOfOtherUser(dirname(to))
   const place = isOfOther ? tmpdir() : dirname(to)
   const unwritable = (cause: unknown): CodedError => {
-    const where = isOfOther && isFull(cause) ? ` (copies are made in ${place}; TMPDIR can name another directory)` : ''
+    const where =
+      isOfOther && lacksSpace(cause) ? ` (copies are made in ${place}; TMPDIR can name another directory)` : ''
     return new CodedError('OUTPUT_UNWRITABLE', `Cannot write ${to}: ${unwritableReason(cause)}${where}.`, { cause })
   }
   if (statSync(to, { throwIfNoEntry: false })?.isDirectory() === true) throw unwritable({ code: 'EISDIR' })
@@ -82,7 +83,7 @@ export async function backUpLedger(path: string, to: string): Promise<BackedUp> 
     }, unwritable)
     return backedUp
   } catch (error) {
-    throw isFull(error) ? unwritable(error) : error
+    throw lacksSpace(error) ? unwritable(error) : error
   } finally {
     rmSync(folder, { recursive: true, force: true })
     isGone()
@@ -216,7 +217,7 @@ function foldLocked(database: Database.Database, path: string): void {
   try {
     foldDatabase(database)
   } catch (cause) {
-    if (isFull(cause)) throw cause
+    if (lacksSpace(cause)) throw cause
     throw new CodedError('DATABASE_CORRUPT', `${path}: ${messageOf(cause)}`, { cause, details: { path } })
   }
 }

@@ -24,7 +24,7 @@ export async function withConsistentSnapshot<T>(path: string, read: (copy: strin
     await copyConsistently(path, join(folder, 'journal.db'))
     return await read(join(folder, 'journal.db'))
   } catch (error) {
-    throw isFull(error)
+    throw lacksSpace(error)
       ? unreadable(path, error, `${tmpdir()} has no space for a copy; set TMPDIR to a directory with more space`)
       : error
   } finally {
@@ -43,13 +43,13 @@ function temporaryFolder(path: string): string {
   }
 }
 
-/** Whether the disk of a copy is full. */
-export function isFull(error: unknown): boolean {
+/** Whether the disk of a copy is full, or the quota of its user used up. */
+export function lacksSpace(error: unknown): boolean {
   const { code } = error as { readonly code?: unknown }
-  return code === 'ENOSPC' || code === 'SQLITE_FULL'
+  return code === 'ENOSPC' || code === 'EDQUOT' || code === 'SQLITE_FULL'
 }
 
-/** Copies database and log so that neither was overwritten during the copy. @throws CodedError LEDGER_UNREADABLE; {@link isFull} */
+/** Copies database and log so that neither was overwritten during the copy. @throws CodedError LEDGER_UNREADABLE; {@link lacksSpace} */
 export async function copyConsistently(path: string, to: string): Promise<void> {
   await requireEnding(path)
   for (let attempt = 0; attempt < ATTEMPTS; attempt += 1) {
@@ -60,7 +60,7 @@ export async function copyConsistently(path: string, to: string): Promise<void> 
       else await copyFile(`${path}-wal`, `${to}-wal`)
       if (head === (await logHead(path)) && (await same(path, to))) return
     } catch (cause) {
-      throw isFull(cause) ? cause : (systemFailure(cause, path) ?? unreadable(path, cause, reasonOf(cause)))
+      throw lacksSpace(cause) ? cause : (systemFailure(cause, path) ?? unreadable(path, cause, reasonOf(cause)))
     }
   }
   throw new CodedError(

@@ -7,7 +7,7 @@ import { CodedError, type ErrorCode, messageOf } from '../../../protocol/errors.
 import { systemFailure } from '../../../protocol/file-reasons.ts'
 import type { JournalStore } from './journal-store.ts'
 import type { DiskReserve } from './disk-reserve.ts'
-import { isFull as lacksSpace } from './consistent-snapshot.ts'
+import { lacksSpace } from './consistent-snapshot.ts'
 import { isFull, refusalOf } from './open-database.ts'
 
 /** One call of the journal. */

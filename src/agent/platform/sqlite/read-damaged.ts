@@ -1,5 +1,6 @@
 /** Reads the proven data of a damaged journal without changing it. */
-import { constants, copyFileSync, existsSync, rmSync, statSync } from 'node:fs'
+import { constants, copyFileSync, existsSync, rmSync, statSync, statfsSync } from 'node:fs'
+import { dirname } from 'node:path'
 import Database from 'better-sqlite3'
 import { orNull } from '../../../platform/or-null.ts'
 import { sessionSnapshot } from '../../../protocol/edge/sessions.ts'
@@ -7,7 +8,7 @@ import { entryHash } from '../../../protocol/signing.ts'
 import type { Identity, IdempotencyRecord, StoredSession } from '../../ledger/journal.ts'
 import { keptSession } from '../../sessions/kept-session.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
-import { isFull } from './consistent-snapshot.ts'
+import { lacksSpace } from './consistent-snapshot.ts'
 import { type LoggedChain, loggedChain } from './logged-chain.ts'
 import { entriesBetween } from './entry-blocks.ts'
 import { type AnswerRow, type PolicyRow, type SessionRow, type StateRow, answerOf } from './journal-statements.ts'
@@ -91,13 +92,25 @@ function openCopy(path: string, copy: string): Database.Database | null {
     const isLogOnly = sizeOf(path) === 0 && holdsFrames(path)
     if (isLogOnly) openDatabase(copy).close()
     for (const suffix of isLogOnly ? ['-wal'] : ['', '-wal']) {
-      if (!existsSync(`${path}${suffix}`)) continue
-      copyFileSync(`${path}${suffix}`, `${copy}${suffix}`, constants.COPYFILE_FICLONE)
+      if (existsSync(`${path}${suffix}`)) copyFile(`${path}${suffix}`, `${copy}${suffix}`)
     }
     const database = new Database(copy)
     database.defaultSafeIntegers(true)
     return database
   })
+}
+
+/** Checks the space first: a service manager starts the agent again every second, and each start would write a part of the copy. */
+function copyFile(from: string, to: string): void {
+  try {
+    // Takes no space, but few file systems can do it.
+    copyFileSync(from, to, constants.COPYFILE_FICLONE_FORCE)
+  } catch {
+    const { bavail, bsize } = statfsSync(dirname(to))
+    if (bavail * bsize < statSync(from).size)
+      throw Object.assign(new Error('no space for a copy'), { code: 'ENOSPC', syscall: 'copyfile' })
+    copyFileSync(from, to)
+  }
 }
 
 function salvageOfCopy(database: Database.Database | null, logged: LoggedChain | null): Salvage {
@@ -117,7 +130,7 @@ function unlessDamaged<T>(otherwise: T, read: () => T): T {
   try {
     return read()
   } catch (error) {
-    if (isFull(error)) throw error
+    if (lacksSpace(error)) throw error
     return otherwise
   }
 }

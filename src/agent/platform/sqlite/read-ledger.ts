@@ -11,7 +11,7 @@ import { entriesBefore, entriesBetween } from './entry-blocks.ts'
 import { type PolicyRow, policyOf, signedAnswersSql } from './journal-statements.ts'
 import { APPLICATION_ID, migrationNames, readMigration } from './open-database.ts'
 import { foldDatabase } from './pending-batches.ts'
-import { isFull, withConsistentSnapshot } from './consistent-snapshot.ts'
+import { lacksSpace, withConsistentSnapshot } from './consistent-snapshot.ts'
 
 const ENTRY_ID_MAX = 2n ** 63n - 1n
 
@@ -52,7 +52,7 @@ async function readCopy<T>(copy: string, path: string, read: (database: Database
     foldDatabase(database)
     return await read(database)
   } catch (error) {
-    if (error instanceof CodedError || isFull(error)) throw error
+    if (error instanceof CodedError || lacksSpace(error)) throw error
     throw databaseFailure(error, copy) ?? corrupt(messageOf(error), error)
   } finally {
     database?.close()
