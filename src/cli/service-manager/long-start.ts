@@ -41,7 +41,8 @@ export function reportLongStart(
   const workerData: LongStartData = { ...start, notifyPath, passedSocket, patienceMs, state }
   // The agent starts without the reports, too: the system may permit no further thread.
   const worker = orNull(() => new Worker(WORKER, { workerData }))
-  const giveSignalsBack = endBySignals()
+  // And without the library for calls of the system.
+  const giveSignalsBack = orNull(endBySignals) ?? (() => undefined)
   if (worker === null) {
     return () => {
       giveSignalsBack()
