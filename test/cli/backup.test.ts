@@ -19,7 +19,6 @@ import { PG_DUMP, backUpSchema } from '../support/schema-backup.ts'
 import { postgres } from '../support/servers.ts'
 import { COMMAND } from '../support/command.ts'
 
-
 interface Ended {
   readonly code: number
   readonly stdout: string

@@ -15,7 +15,6 @@ import { AGENT_STATUS_PATH, agentStatus } from '../../src/protocol/local/status.
 import { Authority, type Certified } from '../support/certificates.ts'
 import { COMMAND } from '../support/command.ts'
 
-
 interface Line {
   readonly msg: string
   readonly level: number
