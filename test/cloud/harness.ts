@@ -89,7 +89,7 @@ export async function openTwin(change?: SettingsChange, log?: Logger): Promise<T
   const directory = await mkdtemp(join(tmpdir(), 'tallygate-cloud-'))
   const settings = testSettings(directory, change)
   if (settings.db === null && settings.cells === null) {
-    await mkdir(settings.store.path, { mode: 0o700 })
+    await mkdir(settings.store.path, { recursive: true, mode: 0o700 })
     await writeFile(join(settings.store.path, 'twin.db'), emptyDatabase(), { mode: 0o600 })
   }
   const twin = new Twin(directory, settings, log ?? pino({ level: 'silent' }))
