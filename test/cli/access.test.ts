@@ -139,7 +139,7 @@ test('a limit is named with the time to wait', async () => {
 
 test.each([
   ['a count of nothing', [...item, '--count', '0']],
-  ['a count that is no number', [...item, '--count', '1e3']],
+  ['a count that is no number', [...item, '--count', '0x10']],
   ['a requester without a type', ['--item', 'A', '--requester', ':x']],
   ['an attribute without a value', [...item, '--attribute', 'role']],
   [
