@@ -30,8 +30,8 @@ import { actAsOwnerOf } from '../../../platform/act-as-owner-of.ts'
 import { flush } from '../../../platform/flush.ts'
 import { readLedgerCopy } from './read-ledger.ts'
 import { type Verification, verifyLedger } from '../../ledger/verify-ledger.ts'
-import { asideOf, fill, finishSalvage, isSalvageUnfinished } from './salvage-journal.ts'
-import { type Salvage, type Undelivered, headOf, lostOf, salvageOf, salvaged } from './read-damaged.ts'
+import { asideOf, closeWhole, filled, finishSalvage, isSalvageUnfinished } from './salvage-journal.ts'
+import { type Salvage, type Undelivered, headOf, lostOf, remove, salvageOf, salvaged } from './read-damaged.ts'
 import { scratchAt } from '../system/scratch.ts'
 import { foldDatabase } from './pending-batches.ts'
 import { copyConsistently, lacksSpace, withConsistentSnapshot } from './consistent-snapshot.ts'
@@ -156,21 +156,17 @@ async function readBackup(backup: string): Promise<Salvage> {
 
 function replaceLedger(saved: Salvage, path: string, wall: number, left: BootLog | null): Restored {
   const opened = lockFinished(path)
+  const fresh = `${path}.restoring`
   try {
+    remove(fresh)
     const before = salvageOfOpened(opened, path, left)
     const salvage = merged(saved, before)
-    const fresh = `${path}.restoring`
-    for (const suffix of ['', '-wal', '-shm']) rmSync(`${fresh}${suffix}`, { force: true })
-    const database = openDatabase(fresh)
-    try {
-      fill(database, salvage, null)
-    } finally {
-      database.close()
-    }
+    closeWhole(filled(fresh, salvage, null))
     const replaced = replace(path, fresh, opened, wall)
     const undelivered = salvage.undelivered.reduce((sum, { bodies }) => sum + bodies.length, 0)
     return { replaced, undelivered, lost: salvage.lost }
   } finally {
+    remove(fresh)
     if (typeof opened !== 'string') opened.close()
   }
 }

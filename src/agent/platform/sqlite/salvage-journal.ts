@@ -44,15 +44,14 @@ export function openOrSalvage({ path, limits, later, left }: StoreOptions, now: 
 function prepareSalvage(path: string, at: number, why: string, left: BootLog | null): void {
   const draft = `${path}.draft`
   remove(draft)
-  salvaged(path, left, (salvage) => {
-    const database = openDatabase(draft)
-    try {
-      fill(database, salvage, { at, aside: asideOf(path, 'damaged', at), why })
-    } finally {
-      database.close()
-    }
-  })
-  renameSync(draft, `${path}.salvaged`)
+  try {
+    const damage = { at, aside: asideOf(path, 'damaged', at), why }
+    // After the end of the copy, whose space the pages may need.
+    closeWhole(salvaged(path, left, (salvage) => filled(draft, salvage, damage)))
+    renameSync(draft, `${path}.salvaged`)
+  } finally {
+    remove(draft)
+  }
   flushDirectoryOf(path)
 }
 
@@ -144,11 +143,37 @@ export function asideOf(path: string, what: 'damaged' | 'replaced', at: number):
   return aside
 }
 
-/** @param damage problem for the technician; null: none */
-export function fill(
+/** An open, new ledger with that content. @param damage problem for the technician; null: none */
+export function filled(path: string, salvage: Salvage, damage: Damage | null): Database.Database {
+  const database = openDatabase(path)
+  try {
+    fill(database, salvage, damage)
+    return database
+  } catch (error) {
+    database.close()
+    throw error
+  }
+}
+
+/** So that a rename moves everything: on a full disk, a close alone leaves it in the log. */
+export function closeWhole(database: Database.Database): void {
+  try {
+    database.pragma('wal_checkpoint(TRUNCATE)')
+  } finally {
+    database.close()
+  }
+}
+
+interface Damage {
+  readonly at: number
+  readonly aside: string
+  readonly why: string
+}
+
+function fill(
   database: Database.Database,
   { identity, policies, sessions, undelivered, lost, answers }: Salvage,
-  damage: { readonly at: number; readonly aside: string; readonly why: string } | null,
+  damage: Damage | null,
 ): void {
   database
     .transaction(() => {

@@ -1,4 +1,5 @@
 // A device that owes the cloud entries, and damage to its journal of the kind that leaves the entries readable.
+import { randomBytes } from 'node:crypto'
 import { closeSync, openSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
@@ -21,6 +22,20 @@ export async function deviceWithBacklog(): Promise<{ directory: string; journal:
   await journal.acknowledge(seq, null, null)
   await journal.append(entries(21, 40), STAMP)
   return { directory, journal, path: join(directory, 'journal.db') }
+}
+
+/** Path of a closed journal with 1.5 MB. Entries 21 to 360 are not delivered. */
+export async function largeBacklog(): Promise<string> {
+  const { journal, path } = await deviceWithBacklog()
+  // Hardly compressible.
+  const fill = () => randomBytes(4_000).toString('base64')
+  for (let n = 61; n <= 360; n += 50) {
+    const more = Array.from({ length: 50 }, (_, index) => entry(n + index, []))
+    const added = more.map((each) => ({ ...each, body: each.body.replace('}', `,"fill":"${fill()}"}`) }))
+    await journal.append(added, STAMP)
+  }
+  await journal.close()
+  return path
 }
 
 /** Overwrites the root of a table, by default of one that the salvage does not need. The journal must be closed. */

@@ -1,5 +1,5 @@
 // A backup that takes the place of a ledger: what either of them owes the cloud is kept.
-import { copyFileSync, existsSync, readdirSync, renameSync, writeFileSync } from 'node:fs'
+import { copyFileSync, existsSync, readdirSync, renameSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { backUpLedger, restoreLedger } from '../../../../src/agent/platform/sqlite/backup.ts'
@@ -7,7 +7,7 @@ import { inspectDatabase } from '../../../../src/agent/platform/sqlite/inspect-d
 import { STAMP, journalIn, temporaryDirectory } from '../../harness.ts'
 import { fillDisk, readOnlyView, smallDisk } from '../../../support/mounts.ts'
 import { BEGIN } from '../../sync/fake-time.ts'
-import { A, damage, deviceWithBacklog, entries } from './damaged.ts'
+import { A, damage, deviceWithBacklog, entries, largeBacklog } from './damaged.ts'
 
 /** A device with a backup that has 40 undelivered entries, and 60 more in its ledger. */
 async function backedUp() {
@@ -48,6 +48,21 @@ describe('a backup that takes the place of a ledger', () => {
     })
     freeSpace()
     expect(await restoreLedger(file, restored, BEGIN)).toMatchObject({ undelivered: 100 })
+  })
+
+  it('is refused on a disk with space for the log of the new ledger, but not for its pages', async ({ skip }) => {
+    const path = await largeBacklog()
+    const file = `${path}.backup`
+    await backUpLedger(path, file)
+    const [disk, large] = [smallDisk(skip, '8m'), temporaryDirectory()]
+    const [restored, elsewhere] = [disk, large].map((directory) => join(directory, 'journal.db')) as [string, string]
+    await restoreLedger(file, elsewhere, BEGIN)
+    const freeSpace = fillDisk(disk, 1.5 * statSync(elsewhere).size)
+    await expect(restoreLedger(file, restored, BEGIN)).rejects.toMatchObject({ code: 'STATE_UNWRITABLE' })
+    expect(readdirSync(disk)).toEqual(['filler'])
+    freeSpace()
+    expect(await restoreLedger(file, restored, BEGIN)).toMatchObject({ undelivered: 340 })
+    expect(await undeliveredRangesIn(disk)).toBe(340)
   })
 
   it('is not read if there is no space for its copy', async ({ skip }) => {

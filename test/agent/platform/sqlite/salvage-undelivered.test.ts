@@ -1,12 +1,11 @@
 // What a damaged journal owed of earlier epochs, and of blocks that were open in it.
-import { randomBytes } from 'node:crypto'
-import { copyFileSync, readFileSync, statSync } from 'node:fs'
+import { copyFileSync, readFileSync, readdirSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { PAGE_BYTES } from '../../../../src/agent/platform/sqlite/open-database.ts'
 import { fillDisk, smallDisk } from '../../../support/mounts.ts'
-import { STAMP, entry, journalIn } from '../../harness.ts'
-import { A, damage, deviceWithBacklog } from './damaged.ts'
+import { STAMP, entry, journalIn, temporaryDirectory } from '../../harness.ts'
+import { A, damage, deviceWithBacklog, largeBacklog } from './damaged.ts'
 
 async function salvagedFrom(directory: string) {
   const journal = await journalIn(directory)
@@ -52,15 +51,7 @@ describe('undelivered ranges of a damaged journal', () => {
   })
 
   it.for(['for a copy', 'for what is made of a copy'])('wait until the disk has space %s', async (what, { skip }) => {
-    const { journal, path } = await deviceWithBacklog()
-    // Hardly compressible.
-    const fill = () => randomBytes(4_000).toString('base64')
-    for (let n = 61; n <= 360; n += 50) {
-      const more = Array.from({ length: 50 }, (_, index) => entry(n + index, []))
-      const added = more.map((each) => ({ ...each, body: each.body.replace('}', `,"fill":"${fill()}"}`) }))
-      await journal.append(added, STAMP)
-    }
-    await journal.close()
+    const path = await largeBacklog()
     const disk = smallDisk(skip, '8m')
     copyFileSync(path, join(disk, 'journal.db'))
     damage(join(disk, 'journal.db'))
@@ -68,9 +59,24 @@ describe('undelivered ranges of a damaged journal', () => {
     const freeSpace = fillDisk(disk, what === 'for a copy' ? size - PAGE_BYTES : size + 64 * PAGE_BYTES)
     const before = bytesWritten()
     await expect(journalIn(disk)).rejects.toMatchObject({ code: 'STATE_UNWRITABLE' })
+    expect(readdirSync(disk).filter((name) => /\.(?:copy|draft)/.test(name))).toEqual([])
     // Each start repeats this.
     if (what === 'for a copy') expect(bytesWritten() - before).toBeLessThan(size / 2)
     freeSpace()
+    expect(await salvagedFrom(disk)).toMatchObject({ counts: [{ salvagedEntries: 340, lostEntries: 0 }] })
+  })
+
+  it('are salvaged if the disk has space for a copy and for the new ledger, but not for its log as well', async ({
+    skip,
+  }) => {
+    const path = await largeBacklog()
+    const [disk, large] = [smallDisk(skip, '8m'), temporaryDirectory()]
+    for (const directory of [disk, large]) {
+      copyFileSync(path, join(directory, 'journal.db'))
+      damage(join(directory, 'journal.db'))
+    }
+    await salvagedFrom(large)
+    fillDisk(disk, statSync(path).size + 1.5 * statSync(join(large, 'journal.db')).size)
     expect(await salvagedFrom(disk)).toMatchObject({ counts: [{ salvagedEntries: 340, lostEntries: 0 }] })
   })
 
