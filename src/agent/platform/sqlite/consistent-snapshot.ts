@@ -45,7 +45,9 @@ function temporaryFolder(path: string): string {
 
 /** Whether the disk of a copy is full, or the quota of its user used up. */
 export function lacksSpace(error: unknown): boolean {
-  const { code } = error as { readonly code?: unknown }
+  const { code, cause } = error as { readonly code?: unknown; readonly cause?: unknown }
+  // Of a database that cannot be created for lack of space.
+  if (code === 'STATE_UNWRITABLE' && cause instanceof Error) return lacksSpace(cause)
   return code === 'ENOSPC' || code === 'EDQUOT' || code === 'SQLITE_FULL'
 }
 

@@ -1,5 +1,5 @@
 // What a damaged journal owed of earlier epochs, and of blocks that were open in it.
-import { copyFileSync, readFileSync, readdirSync, statSync } from 'node:fs'
+import { copyFileSync, readFileSync, readdirSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { PAGE_BYTES } from '../../../../src/agent/platform/sqlite/open-database.ts'
@@ -14,6 +14,8 @@ async function salvagedFrom(directory: string) {
   const counts = (salvages ?? []).map(({ salvagedEntries, lostEntries }) => ({ salvagedEntries, lostEntries }))
   return { undeliveredRanges, counts }
 }
+
+const MIB = 1024 * 1024
 
 /** By this process, to files. */
 function bytesWritten(): number {
@@ -78,6 +80,29 @@ describe('undelivered ranges of a damaged journal', () => {
     await salvagedFrom(large)
     fillDisk(disk, statSync(path).size + 1.5 * statSync(join(large, 'journal.db')).size)
     expect(await salvagedFrom(disk)).toMatchObject({ counts: [{ salvagedEntries: 340, lostEntries: 0 }] })
+  })
+
+  it('are salvaged with the reserved disk space if the disk has none for the new ledger', async ({ skip }) => {
+    const { journal, path } = await deviceWithBacklog()
+    await journal.close()
+    const disk = smallDisk(skip, '8m')
+    const place = join(disk, 'journal.db')
+    copyFileSync(path, place)
+    damage(place)
+    writeFileSync(`${place}-disk-reserve`, Buffer.alloc(MIB))
+    fillDisk(disk, statSync(place).size + 8 * PAGE_BYTES)
+    expect(await salvagedFrom(disk)).toMatchObject({ counts: [{ salvagedEntries: 40, lostEntries: 0 }] })
+  })
+
+  it('of a log without its database are salvaged with the reserved disk space, too', async ({ skip }) => {
+    const { path } = await deviceWithBacklog()
+    const disk = smallDisk(skip, '8m')
+    const place = join(disk, 'journal.db')
+    writeFileSync(place, '')
+    copyFileSync(`${path}-wal`, `${place}-wal`)
+    writeFileSync(`${place}-disk-reserve`, Buffer.alloc(MIB))
+    fillDisk(disk)
+    expect(await salvagedFrom(disk)).toMatchObject({ counts: [{ salvagedEntries: 40 }] })
   })
 
   it('are no whole account while a block is open: what was used of it is not known', async () => {
