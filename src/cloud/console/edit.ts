@@ -117,16 +117,18 @@ export function withChange(
 
 /**
  * Saves a form. A browser sends a form again by itself if a connection breaks, and people go back to a form: it is saved once,
- * and each request with the same values succeeds. The form for something new has a key, and any other form is known by the
- * revision of the rules that it shows. Returns what is wrong; nothing if it is saved. @throws CodedError
+ * and each request with the same values succeeds. The form for something new has a key, and any other form is known by its values and
+ * the revision of the rules that it shows. Returns what is wrong; nothing if it is saved. @throws CodedError
  */
 export async function saveForm(edit: Edit, deps: EditDeps, form: Fields): Promise<readonly Problem[]> {
   const { store, instanceId, editor, present } = deps
   const { formToken: _token, confirmed: _confirmed, revision: shown, ...values } = form
-  const key = fieldText(form, 'key') ?? (shown === undefined ? undefined : `${instanceId} ${shown}`)
+  // A form that changes nothing leaves the revision to the next one.
+  const key = fieldText(form, 'key') ?? (shown === undefined ? undefined : JSON.stringify([shown, values]))
   // All forms without a key would be one form.
   if (key === undefined) return [NO_KEY]
-  const claim = claimOf(editor, { concerned: `console ${edit.path}`, key, request: [values], created: present })
+  const concerned = `console ${edit.path}${edit.concerns === 'INSTANCE' ? ` ${instanceId}` : ''}`
+  const claim = claimOf(editor, { concerned, key, request: [values], created: present })
   const requireShown = (revision: number): void => {
     if (String(revision) !== shown) throw new CodedError('RULES_CHANGED', RULES_CHANGED)
   }

@@ -362,6 +362,25 @@ describe('a form', () => {
     expect((await browser.open(opened)).page).toContain(`as=json&amp;key=${again['key'] ?? ''}`)
   })
 
+  it('that changes nothing leaves its page to other changes', async () => {
+    const [{ id = '' } = {}] = (await conditions()) as readonly { readonly id?: string }[]
+    const form = await formOf(`/rules/condition?condition=${id}`)
+    expect((await browser.send('/rules/condition', form)).status).toBe(303)
+    const changed = { ...(await formOf(`/rules/condition?condition=${id}`)), values: 'night' }
+    expect((await browser.send('/rules/condition', changed)).status).toBe(303)
+    expect(await conditions()).toMatchObject([{ id, values: ['night'] }])
+  })
+
+  it('with the key of a form of another instance is saved', async () => {
+    const other = await twin.instance('another customer')
+    const in1 = { ...(await formOf(`/rules/condition?instance=${scene.instanceId}&key=k`)), ...NEW }
+    const in2 = { ...(await formOf(`/rules/condition?instance=${other}&key=k`)), ...NEW }
+    expect((await browser.send(`/rules/condition?instance=${scene.instanceId}`, in1)).status).toBe(303)
+    expect((await browser.send(`/rules/condition?instance=${other}`, in2)).status).toBe(303)
+    const { body } = await twin.call('GET', `/api/v1.1/instances/${other}/conditions`)
+    expect(body).toMatchObject([{ name: 'Night shift' }])
+  })
+
   it('does not overwrite what was changed since it was opened, and can be saved again', async () => {
     const [mine, other] = [await formOf(ACTIONS), await formOf(ACTIONS)]
     expect((await browser.send('/rules/edit', { ...other, 'allocation.0': '111' })).status).toBe(303)
