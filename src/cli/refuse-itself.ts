@@ -1,4 +1,4 @@
-/** Writing a backup over its own database, under any name, would destroy it. */
+/** Writing a backup or an export over its own database, under any name, would destroy it. */
 import { type BigIntStats, realpathSync, statSync } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
 import { CodedError } from '../protocol/errors.ts'
@@ -11,7 +11,7 @@ export function refuseItself(database: string, to: string): void {
   if (isNoFile(to))
     throw new CodedError('OUTPUT_UNWRITABLE', `${to} is not a regular file. Write the backup to a regular file.`)
   if (!SUFFIXES.some((suffix) => isSame(`${database}${suffix}`, to))) return
-  throw new CodedError('USAGE', `${to} is a file of the database itself. Write the backup to another file.`)
+  throw new CodedError('USAGE', `${to} is a file of the database itself. Write to another file.`)
 }
 
 function isSame(one: string, other: string): boolean {

@@ -271,6 +271,13 @@ describe('an exported ledger', () => {
     expect(kinds(result)).toContain('entry 3: ENTRY_CHAIN')
   })
 
+  it('never replaces its database', async () => {
+    const { path } = await ledger()
+    const before = readFileSync(path)
+    expect((await tallygate(['verify', '--db', path, '--export', path])).code).toBe(64)
+    expect(readFileSync(path).equals(before)).toBe(true)
+  })
+
   it('never makes it fail, whatever stands in it', { timeout: 60_000 }, async () => {
     const { directory, path } = await ledger()
     const file = join(directory, 'ledger.json')

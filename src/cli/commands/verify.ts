@@ -11,7 +11,8 @@ import { agentDatabase } from '../local-agent.ts'
 import { readFileArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
 import { jsonLine, writeLines } from '../lines.ts'
-import { writeFileAtomically } from '../atomic-write.ts'
+import { isNoFile, writeFileAtomically } from '../atomic-write.ts'
+import { refuseItself } from '../refuse-itself.ts'
 
 interface VerifyFlags {
   readonly db?: string
@@ -38,7 +39,7 @@ export function command(io: Io): Command {
       }
       const verification =
         bundle === undefined
-          ? await readLedger(agentDatabase(flags.db, io), verify)
+          ? await readLedger(databaseOf(flags, io), verify)
           : await verify(inOrder(readBundle(bundle, io)))
       const isWhole = verification.findings.length === 0
       writeLines(
@@ -47,6 +48,12 @@ export function command(io: Io): Command {
       )
       if (!isWhole) io.exitWith(ERRORS.DATABASE_CORRUPT.exit)
     })
+}
+
+function databaseOf(flags: VerifyFlags, io: Io): string {
+  const database = agentDatabase(flags.db, io)
+  if (flags.export !== undefined && !isNoFile(flags.export)) refuseItself(database, flags.export)
+  return database
 }
 
 function readBundle(path: string, io: Io): LedgerBundle {
