@@ -75,9 +75,12 @@ export function wholeNumberArgument(min: number, max: number): (text: string) =>
   }
 }
 
-/** Tokens, or a rate. */
-export function numberArgument(text: string): number {
+export function tokensArgument(text: string): number {
   return exact(text, tokenDigitsProblem(text), 'Use a number.')
+}
+
+export function rateArgument(text: string): number {
+  return exact(text, digitsProblem(text), 'Use a number.')
 }
 
 export function countArgument(text: string): number {

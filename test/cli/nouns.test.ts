@@ -149,6 +149,10 @@ describe('set', () => {
         '/limits.yaml:3: 12345678901.234567 has too many digits. The nearest number is 12345678901.234568',
       ),
     ])
+    files['/rates.yaml'] = 'version: "1"\nitems:\n  - name: Print\n    rate: 9007199254740993\n'
+    expect((await run('rate-tables', 'set', '-f', '/rates.yaml')).err).toContain(
+      '/rates.yaml:4: 9007199254740993 has too many digits. The nearest number is 9007199254740992',
+    )
     files['/limits.yaml'] = files['/limits.yaml'].replace('12345678901.234567', '1234567.000001')
     expect((await run('limits', 'set', '-f', '/limits.yaml')).out).toBe('consumption limit ACT-1: created\n')
   })

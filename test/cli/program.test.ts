@@ -41,6 +41,11 @@ describe('a command line that is not understood is USAGE, exit code 64, in one l
       ['rate-tables', 'set', '1', '--rate', 'A=0.12345678901234567891'],
       'It has too many digits. The nearest number is 0.12345678901234568.',
     ],
+    [
+      'a large rate with too many digits',
+      ['rate-tables', 'set', '1', '--rate', 'A=9007199254740993'],
+      'It has too many digits. The nearest number is 9007199254740992.',
+    ],
     ['a value that is not taken', ['token', '--ttl', 'long'], 'Use a duration such as 30s, 5m or 24h.'],
     ['options that exclude each other', ['token', '--admin', '--client', '--key', 'x'], 'cannot be used with'],
     ['a second value', ['access', '--item', 'A', '--requester', 'user:a', '--item=B'], 'Give --item only once.'],

@@ -2,7 +2,7 @@ import { Command, InvalidArgumentError, Option } from 'commander'
 import { CodedError } from '../../protocol/errors.ts'
 import { typedNumber } from '../../protocol/typed-number.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
-import { numberArgument, timeArgument, wholeNumberArgument } from '../arguments.ts'
+import { rateArgument, timeArgument, tokensArgument, wholeNumberArgument } from '../arguments.ts'
 import { collect } from '../collect.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
@@ -285,7 +285,7 @@ function withFlags(object: Row, fields: readonly Field[], flags: Readonly<Record
 const PARSERS: Readonly<Record<Extract<Field['kind'], string>, (text: string, before: unknown) => unknown>> = {
   text: (text) => text,
   time: timeArgument,
-  number: numberArgument,
+  number: tokensArgument,
   boolean: (text) => {
     if (text !== 'true' && text !== 'false') throw new InvalidArgumentError('Use true or false.')
     return text === 'true'
@@ -303,5 +303,5 @@ function rateOf(text: string): Row {
   const [, name, version, rate = ''] = /^([^@=]+)(?:@([^=]+))?=([\d.]+)$/.exec(text) ?? []
   if (name === undefined || Number.isNaN(typedNumber(rate)))
     throw new InvalidArgumentError('Use an item with its rate, such as LaserCut@1.0=0.85.')
-  return { name, ...(version === undefined ? {} : { version }), rate: numberArgument(rate) }
+  return { name, ...(version === undefined ? {} : { version }), rate: rateArgument(rate) }
 }

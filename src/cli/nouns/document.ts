@@ -1,8 +1,8 @@
 /** A JSON or YAML file whose values know their lines. JSON is YAML. */
-import { type Document, LineCounter, isMap, isNode, isScalar, parseDocument, visit } from 'yaml'
+import { type Document, LineCounter, isMap, isNode, isPair, isScalar, parseDocument, visit } from 'yaml'
 import { CodedError } from '../../protocol/errors.ts'
 import { isTooDeep } from '../../protocol/parse-json.ts'
-import { tokenDigitsProblem } from '../../protocol/typed-number.ts'
+import { digitsProblem, tokenDigitsProblem } from '../../protocol/typed-number.ts'
 import { STANDARD_INPUT, readFileArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
 
@@ -61,8 +61,11 @@ export function readDocument(path: string, io: Io): FileDocument {
 function roundedNumbers(document: Document, placeOf: (offset: number) => string): readonly string[] {
   const found: string[] = []
   visit(document, {
-    Scalar: (_key, { value, source = '', range }) => {
-      const problem = typeof value === 'number' ? tokenDigitsProblem(source) : undefined
+    Scalar: (_key, { value, source = '', range }, path) => {
+      const pair = path.at(-1)
+      const isRate = isPair(pair) && isScalar(pair.key) && pair.key.value === 'rate'
+      const problemOf = isRate ? digitsProblem : tokenDigitsProblem
+      const problem = typeof value === 'number' ? problemOf(source) : undefined
       if (problem !== undefined) found.push(`${placeOf(range?.[0] ?? 0)}: ${source} ${problem}`)
     },
   })

@@ -3,6 +3,7 @@ import { type Html, html } from '../../html/html.ts'
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import type { RatedItem } from '../../core/rules/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'
+import { digitsProblem } from '../../protocol/typed-number.ts'
 import { rateTableBody } from '../../protocol/service/rate-tables.ts'
 import { createRateTable } from '../service-api/change-rate-tables.ts'
 import {
@@ -82,7 +83,7 @@ function rateTableOf(fields: Fields, rows: readonly number[]): unknown {
     items: rows.map((row) => ({
       name: fieldText(fields, `item.${row}`),
       version: fieldText(fields, `itemVersion.${row}`),
-      rate: numberOf(fields, `rate.${row}`),
+      rate: numberOf(fields, `rate.${row}`, digitsProblem),
       formula: fieldText(fields, `formula.${row}`),
     })),
   }

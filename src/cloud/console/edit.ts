@@ -162,10 +162,10 @@ export function fieldText(fields: Fields, name: string): string | undefined {
 }
 
 /** NaN if it is not a number, which the schemas refuse. @throws FormRefused if the number would be rounded */
-export function numberOf(fields: Fields, name: string): number | undefined {
+export function numberOf(fields: Fields, name: string, problemOf = tokenDigitsProblem): number | undefined {
   const text = fieldText(fields, name)
   if (text === undefined) return undefined
-  const problem = tokenDigitsProblem(text)
+  const problem = problemOf(text)
   if (problem !== undefined) throw new FormRefused([{ field: name, text: problem }])
   return typedNumber(text)
 }

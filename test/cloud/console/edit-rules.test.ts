@@ -228,6 +228,10 @@ describe('a rate table', () => {
         { 'rate.0': '0.12345678901234567891' },
         '>Rate of row 1: has too many digits. The nearest number is 0.12345678901234568<',
       ],
+      [
+        { 'rate.0': '9007199254740993' },
+        '>Rate of row 1: has too many digits. The nearest number is 9007199254740992<',
+      ],
       [{ 'rate.0': '', 'formula.0': '1+' }, '>Formula of row 1: '],
       [{ 'item.0': '', 'rate.0': '', 'item.1': '', 'rate.1': '' }, '>Item of row 1: must not be empty'],
       [{ 'item.1': 'Laser cut' }, '>The form must not contain the same name and version twice.'],
