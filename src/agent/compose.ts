@@ -24,6 +24,7 @@ import { readStatusAuth } from './platform/status-http/read-status-auth.ts'
 import { type StatusServer, openStatus } from './platform/status-http/server.ts'
 import { releaseIdleMemory } from './platform/system/idle-memory.ts'
 import { certificateProblem } from '../platform/certificate-problem.ts'
+import { logOutput } from '../platform/log-output.ts'
 import { orNull } from '../platform/or-null.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
 import type { Outgoing } from '../platform/outgoing.ts'
@@ -215,7 +216,7 @@ const SYSTEM = {
 
 function openLog(
   first: AgentSettings,
-  { log, writeLog = writerOf(pino.destination(1)), timers, time }: Overrides & Pick<AgentDeps, 'timers' | 'time'>,
+  { log, writeLog = writerOf(logOutput()), timers, time }: Overrides & Pick<AgentDeps, 'timers' | 'time'>,
   late: Late,
   started: AsyncDisposableStack,
 ): { readonly log: Logger; readonly logBuffer: LogBuffer } {

@@ -1,11 +1,11 @@
 import { execFile, spawn, type ChildProcess } from 'node:child_process'
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { closeSync, existsSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { promisify } from 'node:util'
-import { afterEach, beforeEach, describe, expect, test } from 'vitest'
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import { makeAccessToken } from '../../src/client/access-token.ts'
 import { COMMAND } from '../support/command.ts'
 
@@ -141,6 +141,36 @@ describe('a service that cannot start says why in one line, with the exit code o
     const { code, lines } = await failure(agentArgs('other.sock'))
     expect(code).toBe(75)
     expect(lines).toEqual([expect.stringContaining('tallygate: STATE_IN_USE: ') as string])
+  })
+})
+
+describe('serves while its log lines cannot be written:', () => {
+  const startWithFullOutput = (args: readonly string[]): ChildProcess => {
+    const full = openSync('/dev/full', 'w')
+    const child = spawn(process.execPath, [COMMAND, ...args], { stdio: ['ignore', full, 'inherit'] })
+    closeSync(full)
+    running.push(child)
+    return child
+  }
+  const soon = { timeout: 60_000, interval: 500 }
+
+  test('the agent', { timeout: 70_000 }, async () => {
+    const child = startWithFullOutput(agentArgs())
+    const status = () => promisify(execFile)(process.execPath, [COMMAND, 'status', '--socket', inside('agent.sock')])
+    await vi.waitFor(async () => expect((await status()).stdout).toContain('not enrolled yet'), soon)
+    expect(child.exitCode).toBeNull()
+  })
+
+  test('the twin', { timeout: 70_000 }, async () => {
+    const other = createServer()
+    await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve))
+    const { port } = other.address() as AddressInfo
+    await new Promise((resolve) => other.close(resolve))
+    const child = startWithFullOutput(cloudArgs({ http: port }))
+    const isReady = async () => expect((await fetch(`http://127.0.0.1:${port}/readyz`)).status).toBe(200)
+    await vi.waitFor(isReady, soon)
+    child.kill('SIGTERM')
+    expect(await new Promise((resolve) => child.once('close', resolve))).toBe(0)
   })
 })
 
