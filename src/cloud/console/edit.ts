@@ -8,7 +8,7 @@ import { type RuleDeps, ofRevision } from '../policy/bump-policy-revision.ts'
 import { claimOf } from '../service-api/idempotency-key.ts'
 import { type Administrator, scopeWith } from '../service-api/principal.ts'
 import { withTransactions } from '../storage/with-transactions.ts'
-import { type Fields, FormRefused, type Inputs, type Problem } from './inputs.ts'
+import { type Fields, FormRefused, type Inputs, NO_INSTANT, type Problem, instantIn } from './inputs.ts'
 import { type Page, type View, confirmation, formTokenField, hrefOf } from './page.ts'
 
 export interface EditDeps extends RuleDeps {
@@ -170,10 +170,13 @@ export function numberOf(fields: Fields, name: string, problemOf = tokenDigitsPr
   return typedNumber(text)
 }
 
-/** Of an input of the type datetime-local, in UTC; NaN if it is no time. */
+/** As {@link instantIn}. @throws FormRefused */
 export function instantOf(fields: Fields, name: string): number | undefined {
   const text = fieldText(fields, name)
-  return text === undefined ? undefined : Date.parse(`${text}Z`)
+  if (text === undefined) return undefined
+  const at = instantIn(text)
+  if (at === undefined) throw new FormRefused([{ field: name, text: NO_INSTANT }])
+  return at
 }
 
 export function instantText(at: number): string {

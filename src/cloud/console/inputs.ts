@@ -1,5 +1,6 @@
 /** The inputs of a form with what was typed. Each is linked to its problems, and they to it. */
 import { type Html, formValue, html } from '../../html/html.ts'
+import { INSTANT_MAX } from '../../protocol/wire.ts'
 import { option } from './page.ts'
 
 export type Fields = Readonly<Record<string, string>>
@@ -25,6 +26,14 @@ interface Field {
   readonly label: string
   /** In a table, whose column has the visible label. */
   readonly isCell?: true
+}
+
+export const NO_INSTANT = 'must be a time from 1970 to 9999, such as 2026-05-01T08:00'
+
+/** Of an input of the type datetime-local, in UTC, POSIX ms. Undefined: it is no time, or the API does not take it. */
+export function instantIn(text: string): number | undefined {
+  const at = Date.parse(`${text}Z`)
+  return at >= 0 && at <= INSTANT_MAX ? at : undefined
 }
 
 export class Inputs {

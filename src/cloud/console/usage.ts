@@ -4,10 +4,9 @@ import { REFUSAL_REASONS, isRefusal } from '../../core/rules/refusal-reasons.ts'
 import { type Html, type Piece, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import { INSTANT_MAX } from '../../protocol/wire.ts'
 import type { NewestStep, NewestUsage, NumberedUsage, UsageRecord, UsageSearch } from '../storage/records.ts'
 import { deviceIdOf, deviceNames, shortDeviceLink } from './device-names.ts'
-import { Inputs } from './inputs.ts'
+import { Inputs, NO_INSTANT, instantIn } from './inputs.ts'
 import {
   type Page,
   type View,
@@ -66,12 +65,11 @@ export function rangeOf({ from = '', to = '' }: View['query']): ConsoleRange {
   return range
 }
 
-/** Of an input of the type datetime-local, in UTC. */
 function instantOf(field: string, text: string): number | null {
   if (text === '') return null
-  const at = Date.parse(`${text}Z`)
-  if (at >= 0 && at <= INSTANT_MAX) return at
-  throw new CodedError('BAD_REQUEST', `${field} must be a time such as 2026-05-01T08:00.`)
+  const at = instantIn(text)
+  if (at === undefined) throw new CodedError('BAD_REQUEST', `${field} ${NO_INSTANT}.`)
+  return at
 }
 
 export async function usageOfPage(view: View): Promise<NewestUsage> {

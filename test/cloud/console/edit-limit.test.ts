@@ -104,7 +104,9 @@ it('is not saved with a problem, which the page shows at its field with what was
     [{ limit: '9999999999999' }, '>Tokens per requester: must be at most 9223372036854.775807 tokens<'],
     [{ limit: '12345678901.234567' }, '>Tokens per requester: has too many digits. The nearest number is '],
     [{ frequency: 'HOURLY' }, '>Resets: '],
-    [{ nextReset: 'soon' }, '>Next reset, UTC, can be empty: '],
+    [{ nextReset: 'soon' }, '>Next reset, UTC, can be empty: must be a time from 1970 to 9999, such as '],
+    [{ nextReset: '12026-01-01T00:00' }, '>Next reset, UTC, can be empty: must be a time from 1970 to 9999, such as '],
+    [{ nextReset: '0026-01-01T00:00' }, '>Next reset, UTC, can be empty: must be a time from 1970 to 9999, such as '],
     [{ nextReset: '2020-01-01T00:00' }, '>Next reset, UTC, can be empty: must be in the future<'],
   ] as const) {
     const { status, page } = await browser.send(FORM, { ...form, ...change })

@@ -92,7 +92,9 @@ it('is not saved with a problem, which the page shows with what was typed', asyn
   for (const [change, problem] of [
     [{ end: '2020-01-01T00:00' }, 'End, UTC, if any: must not be before start'],
     [{ quantity: '1.5' }, '>Quantity, tokens: '],
-    [{ start: 'soon' }, '>Start, UTC, if any: '],
+    [{ start: 'soon' }, '>Start, UTC, if any: must be a time from 1970 to 9999, such as '],
+    [{ start: '0026-01-01T00:00' }, '>Start, UTC, if any: must be a time from 1970 to 9999, such as '],
+    [{ end: '12026-01-01T00:00' }, '>End, UTC, if any: must be a time from 1970 to 9999, such as '],
     [{ overdraftType: 'Number' }, '>Overdraft limit, tokens: is missing'],
     [{ activationId: 'ANOTHER', state: 'OBSOLETE' }, '>State: '],
   ] as const) {

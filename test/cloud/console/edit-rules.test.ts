@@ -222,7 +222,8 @@ describe('a rate table', () => {
     const form: Form = { ...(await formOf(next)), version: '2', effectiveFrom: later() }
     for (const [change, problem] of [
       [{ version: '1' }, '(CONFLICT)'],
-      [{ effectiveFrom: 'soon' }, '>Effective from, UTC: '],
+      [{ effectiveFrom: 'soon' }, '>Effective from, UTC: must be a time from 1970 to 9999, such as '],
+      [{ effectiveFrom: '0026-01-01T00:00' }, '>Effective from, UTC: must be a time from 1970 to 9999, such as '],
       [{ 'rate.0': '-1' }, '>Rate of row 1: '],
       [
         { 'rate.0': '0.12345678901234567891' },
