@@ -2,15 +2,17 @@ import type { Command } from 'commander'
 import type { Call } from '../client/call.ts'
 import { HttpClient } from '../client/http.ts'
 import { join } from 'node:path'
+import { healthStatusOf } from '../agent/diagnostics/health-status.ts'
 import { agentOptions } from '../agent/settings.ts'
 import type { Io } from './io.ts'
 import type { Settings } from '../settings/option.ts'
 import { foundSettings } from './service-settings.ts'
 import { CodedError } from '../protocol/errors.ts'
 import { parseJson } from '../protocol/parse-json.ts'
+import { shellWord } from '../protocol/shell-quoted.ts'
 import { uuid } from '../protocol/wire.ts'
 import type { DeviceReportWire } from '../protocol/local/report.ts'
-import { agentStatus, AGENT_STATUS_PATH } from '../protocol/local/status.ts'
+import { type AgentStatus, agentStatus, AGENT_STATUS_PATH } from '../protocol/local/status.ts'
 
 export interface SocketFlags {
   readonly socket?: string
@@ -19,6 +21,11 @@ export interface SocketFlags {
 
 export function withSocketFlag(command: Command): Command {
   return command.option('--socket <path>', 'agent socket (default: from the agent settings)')
+}
+
+/** For a command in a message: the option that selects the same agent. */
+export function sameSocket({ socket }: SocketFlags): string {
+  return socket === undefined ? '' : ` --socket ${shellWord(socket)}`
 }
 
 /** An agent that works responds in milliseconds, except to {@link patient} calls. */
@@ -64,11 +71,13 @@ export function withInstanceOption(command: Command): Command {
   return command.option('--instance <id or name>', "instance (default: the device's only instance)")
 }
 
-/** @param named undefined: the only instance. @throws CodedError NOT_ENROLLED; NOT_FOUND or USAGE if not exactly one */
+/**
+ * @param named undefined: the only instance
+ * @throws CodedError NOT_ENROLLED, CALLER_NOT_ALLOWED; NOT_FOUND or USAGE if not exactly one
+ */
 export async function localInstance(client: HttpClient, named: string | undefined): Promise<string> {
   if (named !== undefined && uuid.safeParse(named).success) return named.toLowerCase()
-  const { policies } = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
-  if (policies.length === 0) throw new CodedError('NOT_ENROLLED', 'The agent serves no instance yet.')
+  const policies = await servedBy(client)
   const [found, ...others] = named === undefined ? policies : policies.filter(({ name }) => name === named)
   if (found !== undefined && others.length === 0) return found.instanceId
   const served = policies.map(instanceInWords).join(', ')
@@ -78,6 +87,19 @@ export async function localInstance(client: HttpClient, named: string | undefine
     ? new CodedError('USAGE', `The device serves several instances: ${served}. Select one with --instance.`)
     : new CodedError('USAGE', `Several instances have the name ${named}: ${served}. Use the id.`)
 }
+
+async function servedBy(client: HttpClient): Promise<AgentStatus['policies']> {
+  const status = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus).catch((error: unknown) => {
+    if (!(error instanceof CodedError) || error.code !== 'CALLER_NOT_ALLOWED') throw error
+    throw new CodedError(error.code, error.message, { cause: error, details: { remedy: NAME_INSTANCE } })
+  })
+  if (status.policies.length > 0) return status.policies
+  const { sentence, steps } = healthStatusOf(status)
+  throw new CodedError('NOT_ENROLLED', sentence, { details: { remedy: `${steps.join('. ')}.` } })
+}
+
+const NAME_INSTANCE =
+  'Give the id of the instance with --instance: `tallygate offers` shows it. Or let this user observe the agent (setting callers.observe).'
 
 /** Names of the instances by id; empty for a caller that may not observe the agent. */
 export async function instanceNames(client: HttpClient): Promise<ReadonlyMap<string, string | null>> {

@@ -17,7 +17,7 @@ const serving = (...names: readonly (string | null)[]) => {
 const item = ['--item', 'LaserCut', '--requester', 'user:anna:keller']
 
 const CORRELATION = '0b8a1a52-6f3e-4b53-a6a5-9a7f6a0d8d11'
-const EXPLAINED = `Each check: tallygate explain ${CORRELATION}\n`
+const explained = (socket: string) => `Each check: tallygate explain ${CORRELATION} --socket ${socket}\n`
 
 const answer = (code: string, charged: string, lineItems: string) =>
   `{"correlationId":"${CORRELATION}","requestedItems":[{"status":{"code":"${code}","description":"Because"},"totalTokensCharged":${charged},"lineItems":[${lineItems}]}]}`
@@ -45,7 +45,7 @@ test('an allowed request says what was charged, exactly, and ends with 0', async
 test('a refused request says why, and how to see more, and ends with 1', async () => {
   await using agent = await fakeService('socket', { [path]: { body: answer('2003', '0', '') } })
   const args = ['access', '--socket', agent.address, '--instance', instanceId, ...item]
-  expect(await tallygate(args)).toEqual({ code: 1, out: 'refused (2003): Because\n', err: EXPLAINED })
+  expect(await tallygate(args)).toEqual({ code: 1, out: 'refused (2003): Because\n', err: explained(agent.address) })
   expect(agent.asked.filter(({ method }) => method === 'POST')).toHaveLength(1)
 })
 
@@ -53,13 +53,19 @@ test('an unknown item brings the advice of the agent', async () => {
   const headers = { 'x-tallygate-advice': 'LaserCut exists as version 1.0' }
   await using agent = await fakeService('socket', { [path]: { body: answer('2001', '0', ''), headers } })
   const args = ['access', '--socket', agent.address, '--instance', instanceId, ...item]
-  expect(await tallygate(args)).toMatchObject({ code: 1, err: `LaserCut exists as version 1.0\n${EXPLAINED}` })
+  expect(await tallygate(args)).toMatchObject({
+    code: 1,
+    err: `LaserCut exists as version 1.0\n${explained(agent.address)}`,
+  })
 })
 
 test('an item that is unlike all others brings the way to list them', async () => {
   await using agent = await fakeService('socket', { [path]: { body: answer('2001', '0', '') } })
   const args = ['access', '--socket', agent.address, '--instance', instanceId, ...item]
-  expect(await tallygate(args)).toMatchObject({ code: 1, err: `All items: tallygate offers\n${EXPLAINED}` })
+  expect(await tallygate(args)).toMatchObject({
+    code: 1,
+    err: `All items: tallygate offers --socket ${agent.address}\n${explained(agent.address)}`,
+  })
 })
 
 test('--json is the answer as it came', async () => {
@@ -83,7 +89,27 @@ describe('without --instance', () => {
     await using agent = await fakeService('socket', { [`GET ${AGENT_STATUS_PATH}`]: { body: none } })
     const { code, err } = await tallygate(['access', '--socket', agent.address, ...item])
     expect(code).toBe(78)
-    expect(err).toContain('NOT_ENROLLED')
+    expect(err).toContain('NOT_ENROLLED: This device is not enrolled yet: it grants nothing. On a machine with')
+  })
+
+  test('a device that cannot reach the cloud with its enrollment token needs the network, not another token', async () => {
+    const condition = { subject: 'cloud', code: 'CLOUD_UNREACHABLE', message: 'The cloud does not respond.', since: 0 }
+    const none = agentStatus({ policies: [], deviceId: null, conditions: [condition] })
+    await using agent = await fakeService('socket', { [`GET ${AGENT_STATUS_PATH}`]: { body: none } })
+    const { code, err } = await tallygate(['access', '--socket', agent.address, ...item])
+    expect(code).toBe(78)
+    expect(err).toContain('The cloud does not respond. Connect this device to the network of the cloud.')
+    expect(err).not.toContain('enrollment-token')
+  })
+
+  test('a user that may not observe the agent is asked for the id of the instance', async () => {
+    const body = { code: 'CALLER_NOT_ALLOWED', message: 'uid 1000 may not observe this agent' }
+    const refused = { [`GET ${AGENT_STATUS_PATH}`]: { status: 403, body } }
+    await using agent = await fakeService('socket', { ...refused, [path]: { body: answer('1001', '1', '') } })
+    const args = ['access', '--socket', agent.address, ...item]
+    const { code, err } = await tallygate(args)
+    expect([code, err]).toEqual([77, expect.stringContaining('Give the id of the instance with --instance: ')])
+    expect((await tallygate([...args, '--instance', instanceId])).code).toBe(0)
   })
 })
 

@@ -11,6 +11,7 @@ import {
   agentClient,
   localInstance,
   patient,
+  sameSocket,
   type SocketFlags,
   withInstanceOption,
   withSocketFlag,
@@ -47,9 +48,9 @@ export function command(io: Io): Command {
       const advice = response.headers[LOCAL_HEADERS.advice]
       writeLines(io.stdout, [flags.json === true ? response.text : description])
       if (typeof advice === 'string') writeLines(io.stderr, [advice])
-      else if (code === NOT_RATED) writeLines(io.stderr, ['All items: tallygate offers'])
+      else if (code === NOT_RATED) writeLines(io.stderr, [`All items: tallygate offers${sameSocket(flags)}`])
       if (allowed) return
-      writeLines(io.stderr, [`Each check: tallygate explain ${correlationId}`])
+      writeLines(io.stderr, [`Each check: tallygate explain ${correlationId}${sameSocket(flags)}`])
       io.exitWith(REFUSED)
     })
   return examples(access, [
