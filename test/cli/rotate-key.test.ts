@@ -27,10 +27,12 @@ test('without a connection the order stands', async () => {
   const answers = { ...ordered, ...standing({ key: { id: key, since: 0, next }, connected: false }) }
   await using agent = await fakeService('socket', answers)
   const { code, out } = await tallygate(['rotate-key', '--no-wait', '--socket', agent.address])
+  const check = `tallygate status --all --socket ${agent.address}`
   expect([code, out]).toEqual([
     0,
-    `The key ${next} replaces ${key} once the cloud is reached. Run tallygate status to check.\n`,
+    `The key ${next} replaces ${key} once the cloud is reached. Run ${check} to check.\n`,
   ])
+  expect((await tallygate(check.split(' ').slice(1))).out).toContain(`${next} will replace it`)
 })
 
 test('a key that the cloud does not take is an error, with what to do', async () => {

@@ -142,6 +142,16 @@ test('it stays small, however much there is to tell', { timeout: 60_000 }, async
   expect(files['log.ndjson']!.length).toBeLessThanOrEqual(2_100_000)
 })
 
+test('the command that it prints shows the bundle, also from a path with a space', { timeout: 60_000 }, async () => {
+  const args = ['support-bundle', '--no-network', '--output', join(temporaryDirectory(), 'my bundle.tar.gz')]
+  const { out } = await tallygate(args, {
+    env: { TALLYGATE_AGENT_STATE_DIRECTORY: temporaryDirectory() },
+    now: Date.now,
+  })
+  const [, shows = ''] = /send it: (.*) \| less\n$/.exec(out) ?? []
+  expect(execFileSync('sh', ['-c', shows], { encoding: 'utf8' })).toContain('A support bundle of a Tallygate device')
+})
+
 test('a place that cannot be written is reported', async () => {
   const args = ['support-bundle', '--no-network', '--output', '/nowhere/x.tar.gz']
   expect(await tallygate(args, { env: { TALLYGATE_AGENT_STATE_DIRECTORY: '/nowhere' } })).toMatchObject({ code: 73 })

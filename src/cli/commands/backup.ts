@@ -1,6 +1,7 @@
 import { Command } from 'commander'
 import { backUpLedger } from '../../agent/platform/sqlite/backup.ts'
 import { ERRORS } from '../../protocol/errors.ts'
+import { shellWord } from '../../protocol/shell-quoted.ts'
 import { agentDatabase } from '../local-agent.ts'
 import type { Io } from '../io.ts'
 import { jsonLine, writeLines } from '../lines.ts'
@@ -30,7 +31,7 @@ export function command(io: Io): Command {
       const summary = { file, deviceId, epoch, lastEntry, whole: isWhole, checked, findings }
       const plain = isWhole
         ? `${file} contains the ledger up to entry ${lastEntry} of epoch ${epoch}. The ledger is intact.`
-        : `${file} is an exact copy, but the ledger is not intact. Run tallygate verify --db ${file} to see the problems.`
+        : `${file} is an exact copy, but the ledger is not intact. Run tallygate verify --db ${shellWord(file)} to see the problems.`
       writeLines(io.stdout, [flags.json === true ? jsonLine(summary) : plain])
       const unnoted = isWhole ? noteBackup(database, file, io.now()) : null
       if (unnoted !== null) io.stderr.write(`${unnoted}\n`)

@@ -5,7 +5,7 @@ import type { HttpClient } from '../../client/http.ts'
 import { CodedError, isErrorCode } from '../../protocol/errors.ts'
 import { AGENT_ROTATE_KEY_PATH, keyRotation } from '../../protocol/local/rotate-key.ts'
 import { AGENT_STATUS_PATH, agentStatus } from '../../protocol/local/status.ts'
-import { agentClient, patient, type SocketFlags, withSocketFlag } from '../local-agent.ts'
+import { agentClient, patient, sameSocket, type SocketFlags, withSocketFlag } from '../local-agent.ts'
 import { durationBetween } from '../arguments.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../lines.ts'
@@ -34,13 +34,13 @@ export function command(io: Io): Command {
       const call = { method: 'POST', path: AGENT_ROTATE_KEY_PATH } as const
       const { key, next } = await client.json(await patient(client, call), keyRotation)
       const done = await isDone(client, next, io.now() + (flags.wait === false ? 0 : flags.wait), io)
-      io.stdout.write(`${flags.json === true ? jsonLine({ key, next, done }) : described(key, next, done)}\n`)
+      io.stdout.write(`${flags.json === true ? jsonLine({ key, next, done }) : described(key, next, done, flags)}\n`)
     })
 }
 
-function described(key: string, next: string, done: boolean): string {
+function described(key: string, next: string, done: boolean, flags: SocketFlags): string {
   if (done) return `The key of this device is now ${next}. It replaced ${key}.`
-  return `The key ${next} replaces ${key} once the cloud is reached. Run tallygate status to check.`
+  return `The key ${next} replaces ${key} once the cloud is reached. Run tallygate status --all${sameSocket(flags)} to check.`
 }
 
 async function isDone(client: HttpClient, next: string, until: number, io: Io): Promise<boolean> {

@@ -5,6 +5,7 @@ import { type SocketFlags, withSocketFlag } from '../local-agent.ts'
 import { gather } from '../doctor/gather.ts'
 import type { Io } from '../io.ts'
 import { writeLines } from '../lines.ts'
+import { shellWord } from '../../protocol/shell-quoted.ts'
 import { contents, isPartial } from '../support/contents.ts'
 import { tar } from '../support/tar.ts'
 import { writeFileAtomically } from '../atomic-write.ts'
@@ -29,7 +30,7 @@ export function command(io: Io): Command {
       const path = flags.output ?? `tallygate-support-${stamp}.tar.gz`
       await writeFileAtomically(path, packed)
       writeLines(io.stdout, [
-        `${path}: ${packed.length} bytes, ${files.length} files. Review it before you send it: tar -xOzf ${path} | less`,
+        `${path}: ${packed.length} bytes, ${files.length} files. Review it before you send it: tar -xOzf ${shellWord(path)} | less`,
       ])
       if (isPartial(observations))
         io.stderr.write(
