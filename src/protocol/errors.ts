@@ -375,7 +375,8 @@ export const ERRORS = catalogue({
   },
   SOCKET_PATH_OCCUPIED: {
     meaning: 'The socket path exists and is not a socket, or the socket cannot be created.',
-    remedy: 'Remove the file if it is not needed, or choose another path.',
+    remedy:
+      'Remove the file if it is not needed, or set socket.path to a path in a directory where the user of the agent may write.',
     exit: 73,
   },
   SOCKET_PASSED_UNUSABLE: {
@@ -392,7 +393,7 @@ export const ERRORS = catalogue({
   STATE_UNWRITABLE: {
     meaning: 'The state directory cannot be created or written.',
     remedy:
-      'Free space (`df`) or inodes (`df -i`) if the disk is full. Mount the file system for writing if it is read-only. Otherwise, give the service user a directory that it owns.',
+      'Free space (`df`) or inodes (`df -i`) if the disk is full. Mount the file system for writing if it is read-only. Otherwise, set state.directory of the agent, or store.path of the cloud, to a directory that the user of the service owns.',
     exit: 73,
   },
   DATABASE_NEWER: {

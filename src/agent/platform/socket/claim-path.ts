@@ -5,6 +5,7 @@ import { type Server, connect } from 'node:net'
 import { dirname } from 'node:path'
 import { makeDirectories } from '../../../platform/make-directories.ts'
 import { CodedError } from '../../../protocol/errors.ts'
+import { unwritableReason } from '../../../protocol/file-reasons.ts'
 
 /** The kernel's limit on a socket path, minus the suffix of the temporary name. */
 const PATH_BYTES_MAX = 106
@@ -17,7 +18,7 @@ export async function claimPath(server: Server, path: string, mode: number): Pro
   try {
     makeDirectories(dirname(path))
   } catch (error) {
-    throw occupied(path, `cannot be created: ${(error as Error).message}`, error)
+    throw occupied(path, `cannot be created: ${unwritableReason(error)}`, error)
   }
   try {
     // Created under a temporary name, so that permissions are set before clients can see it.
@@ -71,8 +72,10 @@ function answers(path: string): Promise<boolean> {
 
 function refusal(error: unknown, path: string): unknown {
   if (error instanceof CodedError) return error
-  const { code, message } = error as NodeJS.ErrnoException
-  return code === 'EADDRINUSE' || code === 'EEXIST' ? inUse(path) : occupied(path, `cannot be used: ${message}`, error)
+  const { code } = error as NodeJS.ErrnoException
+  return code === 'EADDRINUSE' || code === 'EEXIST'
+    ? inUse(path)
+    : occupied(path, `cannot be used: ${unwritableReason(error)}`, error)
 }
 
 function inUse(path: string): CodedError {

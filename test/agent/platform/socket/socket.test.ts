@@ -786,7 +786,10 @@ describe('the path of the socket', () => {
     const behind = new Behind()
     writeFileSync(behind.path, '')
     const below = new Behind().open({ path: join(behind.path, 'agent.sock') })
-    await expect(below).rejects.toMatchObject({ code: 'SOCKET_PATH_OCCUPIED' })
+    await expect(below).rejects.toMatchObject({
+      code: 'SOCKET_PATH_OCCUPIED',
+      message: expect.stringMatching(/agent\.sock cannot be created: a file is in its place$/) as string,
+    })
     const long = new Behind().open({ path: join(temporaryDirectory(), 'x'.repeat(120)) })
     await expect(long).rejects.toMatchObject({ code: 'SOCKET_PATH_OCCUPIED' })
   })
