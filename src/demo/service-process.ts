@@ -4,6 +4,7 @@ import { closeSync, openSync, writeSync } from 'node:fs'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import { CodedError } from '../protocol/errors.ts'
+import { unwritableReason } from '../protocol/file-reasons.ts'
 import { parseJson } from '../protocol/parse-json.ts'
 
 export const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))
@@ -33,7 +34,7 @@ export interface ServiceProcess {
 
 /** @throws CodedError if the process ends or is not ready in time */
 export async function startService(options: ServiceOptions): Promise<ServiceProcess> {
-  const log = openSync(options.logFile, 'a')
+  const log = openLog(options.logFile)
   const imports = options.preload === undefined ? [] : ['--import', options.preload.href]
   const [program, ...first] = options.command ?? [process.execPath, ...imports, COMMAND]
   const child = spawn(program, [...first, ...options.args], {
@@ -100,6 +101,14 @@ export async function startService(options: ServiceOptions): Promise<ServiceProc
       const force = setTimeout(() => child.kill('SIGKILL'), graceMs)
       return end('SIGTERM').finally(() => clearTimeout(force))
     },
+  }
+}
+
+function openLog(path: string): number {
+  try {
+    return openSync(path, 'a')
+  } catch (cause) {
+    throw new CodedError('OUTPUT_UNWRITABLE', `Cannot write ${path}: ${unwritableReason(cause)}.`, { cause })
   }
 }
 

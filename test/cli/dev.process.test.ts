@@ -1,6 +1,6 @@
 // `tallygate dev` as a process, used from another shell as it says.
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
-import { existsSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { promisify } from 'node:util'
@@ -67,6 +67,24 @@ it('refuses a directory in which it cannot write', async ({ skip }) => {
   const { code, err } = await tallygate(['dev', '--directory', directory])
   expect([code, err]).toEqual([73, expect.stringContaining(`OUTPUT_UNWRITABLE: Cannot write ${directory}:`)])
 })
+
+it.each([
+  [78, 'ports.json', 'CONFIG_UNREADABLE: Cannot read '],
+  [73, 'cloud.log', 'OUTPUT_UNWRITABLE: Cannot write '],
+  [73, 'env', 'OUTPUT_UNWRITABLE: Cannot write '],
+])(
+  'ends with %i if %s in the directory cannot be used',
+  async (exit, name, problem) => {
+    const directory = temporaryDirectory()
+    mkdirSync(join(directory, name))
+    const ended = promisify(execFile)(process.execPath, [COMMAND, 'dev', '--directory', directory])
+    await expect(ended).rejects.toMatchObject({
+      code: exit,
+      stderr: expect.stringContaining(`${problem}${join(directory, name)}: it is a directory.`) as string,
+    })
+  },
+  60_000,
+)
 
 it('serves a site until Ctrl-C, also without its cloud, and continues in a named directory', async () => {
   const directory = join(temporaryDirectory(), 'my workshop')

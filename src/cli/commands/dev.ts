@@ -1,5 +1,5 @@
 /** Runs a cloud and an agent with a sample site on this machine, as separate processes. */
-import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -12,7 +12,8 @@ import { CodedError } from '../../protocol/errors.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { AGENT_STATUS_PATH, agentStatus } from '../../protocol/local/status.ts'
 import { administrator } from '../administrator.ts'
-import { makePrivateDirectory } from '../atomic-write.ts'
+import { readFileArgument } from '../arguments.ts'
+import { makePrivateDirectory, writeFileAtomically } from '../atomic-write.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { shellQuoted, shellWord } from '../../protocol/shell-quoted.ts'
@@ -99,7 +100,7 @@ interface Started {
 async function start(flags: DevFlags, { directory, cloud }: Started, stack: AsyncDisposableStack, io: Io) {
   const { url, adminKey, pid } = cloud
   const site = flags.file ?? join(directory, 'site.yaml')
-  if (flags.file === undefined && !existsSync(site)) writeFileSync(site, SAMPLE_SITE)
+  if (flags.file === undefined && !existsSync(site)) await writeFileAtomically(site, SAMPLE_SITE)
   await applySite({ file: site, url, adminKey, quiet: true }, io)
   using client = await administrator({ url, adminKey }, io)
   const instanceIds = (await new Service(client).instances()).map(({ id }) => String(id))
@@ -107,7 +108,7 @@ async function start(flags: DevFlags, { directory, cloud }: Started, stack: Asyn
   if (!existsSync(tokenFile)) {
     const body = { instanceIds, name: 'dev' }
     const call = { method: 'POST', path: '/edge/api/v1/enrollment-tokens', body } as const
-    writeFileSync(tokenFile, (await client.json(call, enrollmentTokenResponse)).token, { mode: 0o600 })
+    await writeFileAtomically(tokenFile, (await client.json(call, enrollmentTokenResponse)).token)
   }
   const { agent, socket, status } = await startAgent(directory, tokenFile, stack)
   await ready(socket, io.stop())
@@ -123,7 +124,7 @@ async function start(flags: DevFlags, { directory, cloud }: Started, stack: Asyn
   const command = `${shellQuoted(process.execPath)} ${shellQuoted(COMMAND)}`
   // A clone is not on the path.
   text.push(`command -v tallygate >/dev/null || tallygate() { ${command} "$@"; }\n`)
-  writeFileSync(join(directory, 'env'), text.join(''))
+  await writeFileAtomically(join(directory, 'env'), text.join(''))
   const request =
     '{"requester":{"type":"user","value":"anna"},"requestedItems":[{"item":"LaserCut","version":"1.0","count":2.5}]}'
   const lines = [
@@ -152,8 +153,8 @@ async function start(flags: DevFlags, { directory, cloud }: Started, stack: Asyn
 const port = z.int().min(0).max(65_535)
 const portsForm = z.object({ http: port, push: port })
 
-function readPorts(file: string): z.infer<typeof portsForm> {
-  const parsed = portsForm.safeParse(parseJson(readFileSync(file, 'utf8')))
+function readPorts(file: string, io: Io): z.infer<typeof portsForm> {
+  const parsed = portsForm.safeParse(parseJson(readFileArgument(io, file, 'CONFIG_UNREADABLE')))
   if (parsed.success) return parsed.data
   const remedy = 'Give an empty directory with --directory.'
   throw new CodedError('CONFIG_INVALID', `${file} is damaged.`, { details: { remedy } })
@@ -162,7 +163,7 @@ function readPorts(file: string): z.infer<typeof portsForm> {
 async function startCloud(directory: string, stack: AsyncDisposableStack, io: Io) {
   const portsFile = join(directory, 'ports.json')
   // Any free port at the first start, then the same: the agent remembers the address of its cloud.
-  const ports = existsSync(portsFile) ? readPorts(portsFile) : { http: 0, push: 0 }
+  const ports = existsSync(portsFile) ? readPorts(portsFile, io) : { http: 0, push: 0 }
   const cloud = await startService({
     name: 'tallygate cloud',
     args: ['cloud'],
@@ -177,8 +178,9 @@ async function startCloud(directory: string, stack: AsyncDisposableStack, io: Io
   stack.defer(async () => void (await cloud.stop(STOP_WITHIN_MS)))
   const listening = z.object({ http: z.string(), push: z.string(), adminKeyFile: z.string() }).parse(cloud.listening)
   const portOf = (url: string): number => Number(new URL(url).port)
-  writeFileSync(portsFile, JSON.stringify({ http: portOf(listening.http), push: portOf(listening.push) }))
-  writeFileSync(join(directory, 'cloud.pid'), `${cloud.pid}\n`)
+  const chosen = { http: portOf(listening.http), push: portOf(listening.push) }
+  await writeFileAtomically(portsFile, JSON.stringify(chosen))
+  await writeFileAtomically(join(directory, 'cloud.pid'), `${cloud.pid}\n`)
   void cloud.ended.then((code) => {
     if (!io.stop().aborted && !stack.disposed)
       writeLines(io.stdout, [`The cloud has ended (${code}). The agent continues without it.`])
