@@ -61,7 +61,7 @@ function problemOf([name = '', instances = '', labels = '', ...rest]: readonly s
   if (!NAME.test(name)) return 'a name has 1 to 100 letters, digits, dots, dashes and underscores'
   const instanceIds = wordsOf(instances)
   if (rest.length > 0 || instanceIds.length === 0 || instanceIds.some((id) => !uuid.safeParse(id).success)) {
-    return 'after the name, give the UUIDs of instances, separated by spaces'
+    return 'after the name, give the ids of instances, separated by spaces (tallygate instances list shows them)'
   }
   return labelsProblem(labels)
 }
