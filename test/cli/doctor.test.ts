@@ -301,6 +301,18 @@ describe('the checks', () => {
     expect(remedies({ signIn: problem })['sign-in']).toContain('cloud')
   })
 
+  it('advise another user only for a ledger that this user may not read', () => {
+    const inspected = { ...base.inspected, problem: { code: 'LEDGER_UNREADABLE', message: 'no space for the copy' } }
+    const remedy = (readable: boolean) =>
+      examine(healthy({ inspected, database: file('journal.db', { readable }) })).checks.find(
+        ({ name }) => name === 'database',
+      )?.remedy
+    expect([remedy(true), remedy(false)]).toEqual([
+      'Correct this, then run doctor again.',
+      'Run doctor as root or as the user of the agent.',
+    ])
+  })
+
   it('name a ledger that lost its content as empty', async () => {
     const path = join(temporaryDirectory(), 'journal.db')
     writeFileSync(path, '')

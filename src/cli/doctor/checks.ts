@@ -385,7 +385,11 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     }
     if (isStarting(agent)) return skip(LEDGER_IN_CHECK)
     if (problem?.code === 'LEDGER_UNREADABLE')
-      return warn(problem.message, 'Run doctor as root or as the user of the agent.')
+      return warn(
+        problem.message,
+        // A readable one can lack space for its copy.
+        database.readable ? 'Correct this, then run doctor again.' : 'Run doctor as root or as the user of the agent.',
+      )
     if (problem !== null)
       return fail(
         problem.message,
