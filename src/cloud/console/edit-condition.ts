@@ -76,7 +76,7 @@ function conditionOf(fields: Fields): unknown {
 /** A problem in the JSON keeps its path, which leads to the place in the text. */
 function refusalIn(error: z.ZodError, fields: Fields): FormRefused {
   if (fields['json'] !== undefined)
-    return new FormRefused([{ field: 'json', text: firstProblem(error, '').replace(/^\[0\]\.?/, '') }])
+    return new FormRefused([{ field: 'json', text: firstProblem(error, '').replace(/^\[0\](\.|: )?/, '') }])
   return refusalOf(error, ([, key]) => (key === undefined ? undefined : String(key)))
 }
 

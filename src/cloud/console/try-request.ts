@@ -1,11 +1,12 @@
 /** Shows how a request would be decided now, and why. Charges nothing, and writes nothing. */
+import type { z } from 'zod'
 import { accountInWords, tokensInWords } from '../../core/accounts/in-words.ts'
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import type { ItemOutcome, RejectionDetail } from '../../core/rules/decision.ts'
 import { ITEM_CHECKS, REFUSAL_REASONS } from '../../core/rules/refusal-reasons.ts'
 import { type Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
-import { firstProblem } from '../../protocol/errors.ts'
+import { firstIssue } from '../../protocol/errors.ts'
 import { accessRequestBody, requestOf } from '../../protocol/service/access-request.ts'
 import { digitsProblem, typedNumber } from '../../protocol/typed-number.ts'
 import { decideWithoutCharge } from '../policy/decide-over-pools.ts'
@@ -59,9 +60,28 @@ async function resultPart(view: View, loaded: LoadedPolicy): Promise<Html> {
       },
     ],
   })
-  if (!body.success) return problemPart(firstProblem(body.error, 'request'))
+  if (!body.success) return problemPart(problemIn(body.error))
   const { items } = await decideWithoutCharge(reader, loaded, requestOf(body.data), now)
   return section('result', 'Decision', html`${items.map((item) => outcomePart(item, loaded))}`)
+}
+
+const LABELS: Readonly<Record<string, string>> = {
+  type: 'Type of requester',
+  value: 'Requester',
+  dictionary: 'Dictionary',
+  item: 'Item',
+  version: 'Version',
+  count: 'Count',
+  variables: 'Variables of formulas',
+}
+
+/** With the label of the input, and the name of a line in it. */
+function problemIn(error: z.ZodError): string {
+  const { path, message } = firstIssue(error)
+  const words = path.map(String)
+  const at = words.findIndex((word) => LABELS[word] !== undefined)
+  const [field = '', ...line] = words.slice(at)
+  return `${[LABELS[field] ?? 'The request', ...line].join(', ')}: ${message}`
 }
 
 function problemPart(problem: string): Html {

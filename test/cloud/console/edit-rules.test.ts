@@ -172,6 +172,7 @@ describe('a condition', () => {
       [{ property: '' }, 'Property of the requester: is missing'],
       [{ json: '{' }, 'OR, NOT and IN: is not JSON'],
       [{ json: '{"operator":"XOR"}' }, 'OR, NOT and IN: operator'],
+      [{ json: '5' }, 'OR, NOT and IN: must be an object'],
     ] as const) {
       const { status, page } = await browser.send('/rules/condition', { ...form, ...change })
       const shown = /role="alert"><p[^>]*>(?:<a[^>]*>)?([^<]*)/.exec(page)?.[1]

@@ -124,9 +124,10 @@ describe('a tried request', () => {
 
   it('says what is wrong with the form', async () => {
     for (const [change, problem] of [
-      [{ count: '-1' }, 'count'],
-      [{ count: '0x10' }, 'count: must be a number'],
+      [{ count: '-1' }, 'Count: must be greater than 0'],
+      [{ count: '0x10' }, 'Count: must be a number'],
       [{ count: '9007199254740993' }, 'The number count has too many digits. The nearest number is 9007199254740992.'],
+      [{ variables: 'x=many' }, 'Variables of formulas, x: must be a number'],
       [
         { variables: 'x=0.12345678901234567891' },
         'The number x has too many digits. The nearest number is 0.12345678901234568.',
