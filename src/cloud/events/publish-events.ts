@@ -11,7 +11,7 @@ export interface PublisherDeps {
   readonly store: Pick<Store, 'read' | 'transaction'>
   readonly sink: Sink
   readonly tenantId: string
-  /** Different for each run of a node that shares the store: a lease is of one id. */
+  /** Unique for each run of a node that shares the store: a lease belongs to one id. */
   readonly nodeId: string
   readonly now: () => number
   readonly fraction: () => number
@@ -120,19 +120,19 @@ export class EventPublisher {
     if (this.#chunk === null || now > this.#leasedUntil - 2 * SEND_TIMEOUT_MS) {
       const claimed = await this.#claim()
       if (claimed === null) return false
-      if (claimed.replayed !== undefined) return this.#sendAgain(claimed.replayed)
+      if (claimed.replayed !== undefined) return this.#replay(claimed.replayed)
       if (this.#chunk?.after !== claimed.position) {
         const found = await this.#read(claimed.position, claimed.upTo)
-        if (found instanceof CodedError) await this.#failed(found.message)
+        if (found instanceof CodedError) await this.#noteFailure(found.message)
         this.#chunk = found instanceof CodedError ? null : found
       }
     }
     const chunk = this.#chunk
     if (chunk === null) return false
-    const batch = this.#nextOf(chunk)
-    if (batch.length === 0) return this.#move(chunk, [])
+    const batch = this.#nextBatch(chunk)
+    if (batch.length === 0) return this.#moveCursor(chunk, [])
     const outcome = await this.#send(batch)
-    if (outcome === 'DONE') return this.#move(chunk, batch)
+    if (outcome === 'DONE') return this.#moveCursor(chunk, batch)
     if (outcome instanceof EventsRejected) return this.#rejected(chunk, batch, outcome)
     return false
   }
@@ -157,7 +157,7 @@ export class EventPublisher {
     return { by: this.#deps.nodeId, now, until: now + LEASE_MS }
   }
 
-  /** The error: some of them are archived. */
+  /** Returns the error if some of them are archived. */
   async #read(after: bigint, upTo: bigint): Promise<Chunk | CodedError> {
     try {
       return await this.#deps.store.read((reader) => readEvents(reader, this.#deps, after, upTo))
@@ -167,7 +167,7 @@ export class EventPublisher {
     }
   }
 
-  #nextOf({ events }: Chunk): readonly OutgoingEvent[] {
+  #nextBatch({ events }: Chunk): readonly OutgoingEvent[] {
     const batch: OutgoingEvent[] = []
     let bytes = 0
     for (const event of events.slice(0, Math.min(this.#batchMax, this.#deps.sink.batchMax))) {
@@ -189,17 +189,18 @@ export class EventPublisher {
       if (error instanceof EventsRejected) return error
       if (this.#stopping.signal.aborted) return undefined
       this.#batchMax = Math.ceil(events.length / 2)
-      await this.#failed(messageOf(error), error instanceof SinkUnavailable ? error.waitMs : 0)
+      await this.#noteFailure(messageOf(error), error instanceof SinkUnavailable ? error.waitMs : 0)
       return undefined
     }
     if (this.#isFailing) log.info({ sink: sink.name }, 'a sink takes events again')
-    this.#works()
+    this.#noteSuccess()
     this.#batchMax *= 2
     watcher.eventsDelivered(sink.name, events.length)
     return 'DONE'
   }
 
-  async #move(chunk: Chunk, batch: readonly OutgoingEvent[], buried?: DeadLetter): Promise<boolean> {
+  /** Past a batch that was delivered, or an event that becomes a dead letter. Returns that there may be more to do. */
+  async #moveCursor(chunk: Chunk, batch: readonly OutgoingEvent[], rejected?: DeadLetter): Promise<boolean> {
     const { store, sink } = this.#deps
     const rest = chunk.events.slice(batch.length)
     const to = rest.length === 0 ? chunk.end : (batch.at(-1)?.position ?? chunk.after)
@@ -207,7 +208,7 @@ export class EventPublisher {
     const lease = this.#lease()
     const moved = await store.transaction(async (tx) => {
       if (!(await tx.eventSinks.move(sink.name, lease, chunk.after, to))) return false
-      if (buried !== undefined) await tx.eventSinks.bury(sink.name, buried)
+      if (rejected !== undefined) await tx.eventSinks.addDeadLetter(sink.name, rejected)
       return true
     })
     if (moved) this.#leasedUntil = lease.until
@@ -225,21 +226,21 @@ export class EventPublisher {
     const before = this.#rejections.position === event.position ? this.#rejections.count : 0
     this.#rejections = { position: event.position, count: before + 1 }
     if (this.#rejections.count < ATTEMPTS_MAX) {
-      await this.#failed(message)
+      await this.#noteFailure(message)
       return false
     }
     if ((await store.transaction((tx) => tx.eventSinks.countDeadLetters(sink.name))) >= DEAD_LETTERS_MAX) {
-      await this.#failed(`There are ${DEAD_LETTERS_MAX} dead letters: replay or discard them`)
+      await this.#noteFailure(`There are ${DEAD_LETTERS_MAX} dead letters: replay or discard them`)
       return false
     }
     const { position, id, type } = event
     log.warn({ sink: sink.name, id, problem: message }, 'a sink rejects an event')
     watcher.eventRejected(sink.name)
-    this.#works()
-    return this.#move(chunk, batch, { position, eventId: id, type, problem: message, at: now() })
+    this.#noteSuccess()
+    return this.#moveCursor(chunk, batch, { position, eventId: id, type, problem: message, at: now() })
   }
 
-  async #sendAgain(letter: DeadLetter): Promise<boolean> {
+  async #replay(letter: DeadLetter): Promise<boolean> {
     const { store, sink, now } = this.#deps
     const { position } = letter
     const found = await this.#read(position - 1n, position)
@@ -255,13 +256,13 @@ export class EventPublisher {
     if (outcome === undefined) return false
     await store.transaction((tx) =>
       outcome === 'DONE'
-        ? tx.eventSinks.unbury(sink.name, position)
-        : tx.eventSinks.keep(sink.name, { ...letter, problem: outcome.message, at: now() }),
+        ? tx.eventSinks.removeDeadLetter(sink.name, position)
+        : tx.eventSinks.keepDeadLetter(sink.name, { ...letter, problem: outcome.message, at: now() }),
     )
     return true
   }
 
-  async #failed(problem: string, waitMs = 0): Promise<void> {
+  async #noteFailure(problem: string, waitMs = 0): Promise<void> {
     const { store, sink, log, watcher } = this.#deps
     if (!this.#isFailing) log.warn({ sink: sink.name, problem }, 'a sink does not take events')
     this.#isFailing = true
@@ -279,7 +280,7 @@ export class EventPublisher {
     this.#failures += 1
   }
 
-  #works(): void {
+  #noteSuccess(): void {
     const { sink, watcher } = this.#deps
     if (this.#isFailing) watcher.sinkFailing(sink.name, false)
     this.#isFailing = false

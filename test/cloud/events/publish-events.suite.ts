@@ -509,7 +509,7 @@ export function publishEventsSuite(
         await twin.store.transaction(async (tx) => {
           for (let n = 0n; n < 600n; n += 1n) {
             const letter = { position: first + n * USAGE_ROW_POSITIONS, eventId: '', type: 'usage', problem: '', at: 0 }
-            await tx.eventSinks.bury('test', letter)
+            await tx.eventSinks.addDeadLetter('test', letter)
           }
         })
         twin.time += 10 * HOUR + 1

@@ -137,12 +137,12 @@ export function eventSinkTransaction(sql: Sql) {
       const some = db.selectFrom('dead_letters').select('sink').where('sink', '=', sink).limit(DEAD_LETTERS_MAX)
       return countOf(db.selectFrom(some.as('some')))
     },
-    async bury(sink: string, { position, eventId, type, problem, at }: DeadLetter): Promise<void> {
+    async addDeadLetter(sink: string, { position, eventId, type, problem, at }: DeadLetter): Promise<void> {
       const columns = { event_id: eventId, type, problem, at: BigInt(at), replayed: 0n }
       await upsert(db, 'dead_letters', { sink, position }, columns)
     },
     /** It was rejected again, unless an administrator has discarded it: then it may be archived. */
-    async keep(sink: string, { position, problem, at }: DeadLetter): Promise<void> {
+    async keepDeadLetter(sink: string, { position, problem, at }: DeadLetter): Promise<void> {
       await db
         .updateTable('dead_letters')
         .set({ problem, at: BigInt(at), replayed: 0n })
@@ -151,7 +151,7 @@ export function eventSinkTransaction(sql: Sql) {
         .execute()
     },
     /** It was delivered. */
-    async unbury(sink: string, position: bigint): Promise<void> {
+    async removeDeadLetter(sink: string, position: bigint): Promise<void> {
       await db.deleteFrom('dead_letters').where('sink', '=', sink).where('position', '=', position).execute()
     },
     async moveTo(name: string, position: bigint): Promise<void> {
