@@ -27,33 +27,21 @@ export function groupOf(type: string): EventGroup {
 export function usageEvent(tenantId: string, numbered: NumberedUsage): OutgoingEvent {
   const { position, record } = numbered
   const { source, instanceId, usageTime } = record
-  const key = source.kind === 'device' ? source.deviceId : instanceId
-  const id = usageId(numbered, record)
-  const json = envelope(tenantId, {
+  return outgoing(tenantId, {
     position,
-    id,
+    id: usageId(numbered, record),
     type: 'usage',
     at: usageTime,
     subject: instanceId,
-    key,
+    key: source.kind === 'device' ? source.deviceId : instanceId,
     data: usageLine('ndjson', tenantId, numbered).trimEnd(),
   })
-  return { position, id, type: 'usage', key, json }
 }
 
 export function changeEvent(tenantId: string, { position, event }: NumberedEvent): OutgoingEvent {
-  const { id, type, at, deviceId, instanceId } = event
+  const { id, type, at, deviceId, instanceId, data } = event
   const subject = deviceId ?? instanceId ?? id
-  const json = envelope(tenantId, {
-    position,
-    id,
-    type,
-    at,
-    subject,
-    key: subject,
-    data: JSON.stringify(event.data),
-  })
-  return { position, id, type, key: subject, json }
+  return outgoing(tenantId, { position, id, type, at, subject, key: subject, data: JSON.stringify(data) })
 }
 
 function usageId({ position, entry }: NumberedUsage, { source, correlationId }: UsageRecord): string {
@@ -61,14 +49,14 @@ function usageId({ position, entry }: NumberedUsage, { source, correlationId }: 
   return `${source.deviceId}/${source.epoch}/${source.entry}/${entry.hash.slice(0, HASH_SHOWN)}/${entry.part}`
 }
 
-interface Envelope extends Pick<OutgoingEvent, 'position' | 'id' | 'type' | 'key'> {
+interface Content extends Omit<OutgoingEvent, 'json'> {
   readonly at: number
   readonly subject: string
   /** JSON text with exact numbers. */
   readonly data: string
 }
 
-function envelope(tenantId: string, { position, id, type, at, subject, key, data }: Envelope): string {
+function outgoing(tenantId: string, { position, id, type, at, subject, key, data }: Content): OutgoingEvent {
   const attributes = JSON.stringify({
     specversion: '1.0',
     id,
@@ -80,5 +68,5 @@ function envelope(tenantId: string, { position, id, type, at, subject, key, data
     partitionkey: key,
     sequence: String(position).padStart(SEQUENCE_DIGITS, '0'),
   })
-  return `${attributes.slice(0, -1)},"data":${data}}`
+  return { position, id, type, key, json: `${attributes.slice(0, -1)},"data":${data}}` }
 }
