@@ -88,25 +88,33 @@ export async function listDeadLetters(
 }
 
 /** @throws CodedError NOT_FOUND, CURSOR_UNKNOWN for a position that no event has reached, USAGE_ARCHIVED */
-export async function replay(
+export async function replayAfter(
   { store }: Pick<AdministerSinks, 'store'>,
   sink: string,
-  what: bigint | 'DEAD_LETTERS',
+  after: bigint,
   at: number,
 ): Promise<void> {
   await store.transaction(async (tx) => {
-    if ((await tx.eventSinks.lockPosition(sink)) === null) throw unknown(sink)
-    if (what === 'DEAD_LETTERS') {
-      await tx.eventSinks.replayDeadLetters(sink)
-    } else {
-      const end = await tx.usage.settled()
-      if (what > end) throw new CodedError('CURSOR_UNKNOWN', `after is ${what}, but the newest event is ${end}.`)
-      const archive = await tx.usageArchives.later(what, { from: null, to: null })
-      if (archive !== null) throw usageArchived(what, archive)
-      await tx.eventSinks.moveTo(sink, what)
-    }
-    const detail = { sink, ...(what === 'DEAD_LETTERS' ? { deadLetters: true } : { after: String(what) }) }
-    await recordChange(tx, at, { action: 'REPLAY_EVENTS', detail })
+    await lockSink(tx, sink)
+    const end = await tx.usage.settled()
+    if (after > end) throw new CodedError('CURSOR_UNKNOWN', `after is ${after}, but the newest event is ${end}.`)
+    const archive = await tx.usageArchives.later(after, { from: null, to: null })
+    if (archive !== null) throw usageArchived(after, archive)
+    await tx.eventSinks.moveTo(sink, after)
+    await recordChange(tx, at, { action: 'REPLAY_EVENTS', detail: { sink, after: String(after) } })
+  })
+}
+
+/** @throws CodedError NOT_FOUND */
+export async function replayDeadLetters(
+  { store }: Pick<AdministerSinks, 'store'>,
+  sink: string,
+  at: number,
+): Promise<void> {
+  await store.transaction(async (tx) => {
+    await lockSink(tx, sink)
+    await tx.eventSinks.replayDeadLetters(sink)
+    await recordChange(tx, at, { action: 'REPLAY_EVENTS', detail: { sink, deadLetters: true } })
   })
 }
 
@@ -126,12 +134,16 @@ export async function discardDeadLetters(
 
 /** A sink that the settings still have begins with the next event. @throws CodedError NOT_FOUND */
 export async function forgetSink({ store }: Pick<AdministerSinks, 'store'>, sink: string, at: number): Promise<void> {
-  await store.transaction(async (tx: Transaction) => {
+  await store.transaction(async (tx) => {
     const position = await tx.eventSinks.position(sink)
     if (position === null) throw unknown(sink)
     await tx.eventSinks.forget(sink)
     await recordChange(tx, at, { action: 'FORGET_EVENT_SINK', detail: { sink, position: String(position) } })
   })
+}
+
+async function lockSink(tx: Transaction, sink: string): Promise<void> {
+  if ((await tx.eventSinks.lockPosition(sink)) === null) throw unknown(sink)
 }
 
 function unknown(sink: string): CodedError {

@@ -6,7 +6,8 @@ import {
   findEvent,
   forgetSink,
   listEvents,
-  replay,
+  replayAfter,
+  replayDeadLetters,
   showSinks,
 } from '../../../src/cloud/events/administer-sinks.ts'
 import { type OutgoingEvent, usageEvent } from '../../../src/cloud/events/outgoing-event.ts'
@@ -318,11 +319,11 @@ export function publishEventsSuite(
       // It is still needed: an archive must keep it.
       expect(await twin.store.read((reader) => reader.eventSinks.neededAfter())).toBe(letter!.position - 1n)
 
-      await replay({ store: twin.store }, 'test', 'DEAD_LETTERS', twin.time)
+      await replayDeadLetters({ store: twin.store }, 'test', twin.time)
       await run()
       expect(await state()).toMatchObject({ deadLetters: 1 })
       sink.check = () => undefined
-      await replay({ store: twin.store }, 'test', 'DEAD_LETTERS', twin.time)
+      await replayDeadLetters({ store: twin.store }, 'test', twin.time)
       await run()
       expect(sink.received.at(-1)?.id).toBe(letter?.eventId)
       expect(await state()).toMatchObject({ deadLetters: 0 })
@@ -347,7 +348,7 @@ export function publishEventsSuite(
       expect(await state()).toMatchObject({ problem: expect.stringContaining('are archived in /archive') as string })
       expect(watched.failing).toBe(true)
       expect(sink.received).toEqual([])
-      await replay({ store: twin.store }, 'test', first!.position, twin.time)
+      await replayAfter({ store: twin.store }, 'test', first!.position, twin.time)
       twin.time += 5 * 60_000
       await run()
       expect(correlations()).toEqual([2, 3].map((n) => `correlation-${n}`))
@@ -366,7 +367,7 @@ export function publishEventsSuite(
           twin.time += 5 * 60_000
         }
         expect(await state()).toMatchObject({ deadLetters: 1 })
-        await replay({ store: twin.store }, 'test', 'DEAD_LETTERS', twin.time)
+        await replayDeadLetters({ store: twin.store }, 'test', twin.time)
         return (await twin.store.read((reader) => reader.eventSinks.deadLetters('test', 0n, 10)))[0]!
       }
 
@@ -492,7 +493,7 @@ export function publishEventsSuite(
         await forget()
         expect(await left()).toEqual(['b', 'd'])
         sink.check = () => undefined
-        await replay({ store: twin.store }, 'test', 'DEAD_LETTERS', twin.time)
+        await replayDeadLetters({ store: twin.store }, 'test', twin.time)
         await run()
         await forget()
         expect(await left()).toEqual(['d'])
@@ -566,10 +567,10 @@ export function publishEventsSuite(
       await write(1, 2, 3, 4, 5)
       await run()
       const before = [...sink.received]
-      await replay({ store: twin.store }, 'test', before[1]!.position, twin.time)
+      await replayAfter({ store: twin.store }, 'test', before[1]!.position, twin.time)
       await run()
       expect(sink.received.slice(5)).toEqual(before.slice(2))
-      const beyond = replay({ store: twin.store }, 'test', before[4]!.position * 2n, twin.time)
+      const beyond = replayAfter({ store: twin.store }, 'test', before[4]!.position * 2n, twin.time)
       await expect(beyond).rejects.toMatchObject({ code: 'CURSOR_UNKNOWN' })
     })
 
@@ -582,7 +583,7 @@ export function publishEventsSuite(
       sink.check = async () => {
         if (moved) return
         moved = true
-        await replay({ store: twin.store }, 'test', 0n, twin.time)
+        await replayAfter({ store: twin.store }, 'test', 0n, twin.time)
       }
       await run()
       expect(correlations().filter((each) => each === 'correlation-1')).toHaveLength(2)

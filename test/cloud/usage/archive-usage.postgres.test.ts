@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import pg from 'pg'
 import { afterAll, expect, it, onTestFinished } from 'vitest'
-import { replay } from '../../../src/cloud/events/administer-sinks.ts'
+import { replayAfter } from '../../../src/cloud/events/administer-sinks.ts'
 import { zstd } from '../../../src/cloud/platform/archive/compression.ts'
 import { archiveDirectory } from '../../../src/cloud/platform/archive/directory.ts'
 import { openPostgresStore } from '../../../src/cloud/storage/postgres/store.ts'
@@ -70,7 +70,7 @@ it('lets no sink move back while an archive is recorded', async () => {
   )
   await reached.promise
   const ended: unknown[] = []
-  const replayed = replay({ store }, 'billing', 0n, 1).then(
+  const replayed = replayAfter({ store }, 'billing', 0n, 1).then(
     () => ended.push('moved'),
     (error: unknown) => ended.push(error),
   )

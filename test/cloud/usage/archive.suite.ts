@@ -6,7 +6,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { zstd } from '../../../src/cloud/platform/archive/compression.ts'
 import { archiveDirectory } from '../../../src/cloud/platform/archive/directory.ts'
 import type { Store } from '../../../src/cloud/storage/store.ts'
-import { replay } from '../../../src/cloud/events/administer-sinks.ts'
+import { replayAfter } from '../../../src/cloud/events/administer-sinks.ts'
 import { newEpoch } from '../../../src/cloud/devices/epochs.ts'
 import { type ArchiveUsageDeps, archiveUsage } from '../../../src/cloud/usage/archive/archive-usage.ts'
 import { ARCHIVER_SILENT_MS_MAX } from '../../../src/cloud/usage/archive/claim.ts'
@@ -453,9 +453,9 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       expect(end).toBeLessThanOrEqual(third)
       const { text } = await inArchive()
       expect(text + (await inStore(end)).text).toBe(before.text)
-      const again = replay({ store }, 'billing', end - 1n, time)
+      const again = replayAfter({ store }, 'billing', end - 1n, time)
       await expect(again).rejects.toMatchObject({ code: 'USAGE_ARCHIVED' })
-      await replay({ store }, 'billing', end, time)
+      await replayAfter({ store }, 'billing', end, time)
     })
 
     it('is not recorded if a sink was moved back meanwhile, and is found by the next run', async () => {

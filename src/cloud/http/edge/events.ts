@@ -18,7 +18,8 @@ import {
   forgetSink,
   listDeadLetters,
   listEvents,
-  replay,
+  replayAfter,
+  replayDeadLetters,
   showSinks,
 } from '../../events/administer-sinks.ts'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -70,8 +71,9 @@ export function eventOperations(deps: AdministerSinks): readonly Operation[] {
       answers: { 200: { description: 'The sink.', body: eventSinkState } },
       errors: ['NOT_FOUND', 'CURSOR_UNKNOWN', 'USAGE_ARCHIVED'],
       handle: async ({ params: { sink }, body, principal, now }) => {
-        const what = 'after' in body ? body.after : 'DEAD_LETTERS'
-        await replay({ store: actingAs(deps.store, principal) }, sink, what, now)
+        const store = actingAs(deps.store, principal)
+        if ('after' in body) await replayAfter({ store }, sink, body.after, now)
+        else await replayDeadLetters({ store }, sink, now)
         return { status: 200, body: await stateOf(sink) }
       },
     }),
