@@ -89,48 +89,42 @@ export class WebhookSink implements Sink {
     const body = `[${events.map(({ json }) => json).join(',')}]`
     // Positions alone do not name a body: the settings decide which events between them are sent.
     const id = `${this.name}-${first.position}-${last.position}-${hash('sha256', body).slice(0, DIGEST_SHOWN)}`
-    const timestamp = Math.floor(this.#options.now() / 1_000)
-    const signed = `${id}.${timestamp}.${body}`
-    const { secrets, token, timeoutMs = SEND_TIMEOUT_MS } = this.#options
-    const headers = {
-      'content-type': 'application/cloudevents-batch+json; charset=utf-8',
-      'content-length': String(Buffer.byteLength(body)),
-      'user-agent': 'tallygate',
-      'webhook-id': id,
-      'webhook-timestamp': String(timestamp),
-      'webhook-signature': secrets
-        .map((secret) => `v1,${createHmac('sha256', secret).update(signed).digest('base64')}`)
-        .join(' '),
-      ...(token === null ? {} : { authorization: `Bearer ${token}` }),
-    }
-    const { status, text, retryAfter } = await this.#post(
-      body,
-      headers,
-      AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]),
-    )
-    if (isTaken(status)) return
+    const { now, timeoutMs = SEND_TIMEOUT_MS } = this.#options
+    const end = AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)])
+    const { status, text, retryAfter } = await this.#post(body, this.#headersOf(id, body), end)
+    if (isAccepted(status)) return
     const problem = `${this.address} responded with ${status}${text === '' ? '' : `: ${text}`}`
     if (REJECTING.has(status)) throw new EventsRejected(problem)
-    throw new SinkUnavailable(problem, retryAfterMs(retryAfter, this.#options.now()) ?? 0)
+    throw new SinkUnavailable(problem, retryAfterMs(retryAfter, now()) ?? 0)
   }
 
   async close(): Promise<void> {
     this.#agent.destroy()
   }
 
-  #failure(cause: Error, signal: AbortSignal): Error {
-    if (signal.aborted) return new Error(`${this.address} did not respond in time`, { cause })
-    const tls = tlsReason(cause)
-    return tls === null ? cause : new Error(`${this.address} cannot be reached: ${tls}`, { cause })
+  #headersOf(id: string, body: string): Readonly<Record<string, string>> {
+    const { now, secrets, token } = this.#options
+    const timestamp = Math.floor(now() / 1_000)
+    const signed = `${id}.${timestamp}.${body}`
+    const signatures = secrets.map((secret) => createHmac('sha256', secret).update(signed).digest('base64'))
+    return {
+      'content-type': 'application/cloudevents-batch+json; charset=utf-8',
+      'content-length': String(Buffer.byteLength(body)),
+      'user-agent': 'tallygate',
+      'webhook-id': id,
+      'webhook-timestamp': String(timestamp),
+      'webhook-signature': signatures.map((signature) => `v1,${signature}`).join(' '),
+      ...(token === null ? {} : { authorization: `Bearer ${token}` }),
+    }
   }
 
-  #post(body: string, headers: Readonly<Record<string, string>>, signal: AbortSignal) {
+  #post(body: string, headers: Readonly<Record<string, string>>, signal: AbortSignal): Promise<Responded> {
     const { url } = this.#options
     const send = url.startsWith('https:') ? tlsRequest : plainRequest
-    return new Promise<Responded>((resolve, reject) => {
+    return new Promise((resolve, reject) => {
       let status = 0
       const fail = (error: Error): void => {
-        if (isTaken(status)) resolve({ status, text: '', retryAfter: undefined })
+        if (isAccepted(status)) resolve({ status, text: '', retryAfter: undefined })
         else reject(this.#failure(error, signal))
       }
       const request = send(url, { method: 'POST', agent: this.#agent, headers, signal }, (response) => {
@@ -143,6 +137,12 @@ export class WebhookSink implements Sink {
       request.end(body)
     })
   }
+
+  #failure(cause: Error, signal: AbortSignal): Error {
+    if (signal.aborted) return new Error(`${this.address} did not respond in time`, { cause })
+    const tls = tlsReason(cause)
+    return tls === null ? cause : new Error(`${this.address} cannot be reached: ${tls}`, { cause })
+  }
 }
 
 interface Responded {
@@ -152,7 +152,7 @@ interface Responded {
 }
 
 /** The receiver has the events, also if the text of its response does not come. */
-function isTaken(status: number): boolean {
+function isAccepted(status: number): boolean {
   return status >= 200 && status < 300
 }
 
@@ -166,11 +166,11 @@ async function readStart(response: IncomingMessage, hidden: readonly string[]): 
     if (size > RESPONSE_BYTES_MAX) break
   }
   const text = Buffer.concat(pieces).toString('utf8')
-  return printable(hidden.reduce(without, text), RESPONSE_SHOWN)
+  return printable(hidden.reduce(withoutSecret, text), RESPONSE_SHOWN)
 }
 
 /** Also without the start of a secret at the end of the text, which may be cut. */
-function without(text: string, secret: string): string {
+function withoutSecret(text: string, secret: string): string {
   const rest = text.replaceAll(secret, '…')
   for (let length = Math.min(secret.length, rest.length); length >= HIDDEN_LENGTH_MIN; length -= 1) {
     if (rest.endsWith(secret.slice(0, length))) return `${rest.slice(0, -length)}…`
