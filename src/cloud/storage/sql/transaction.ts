@@ -108,6 +108,7 @@ export function transactionOf(sql: Sql, written: Written) {
     accounts,
     importedUse: importedUseTransaction(sql),
     usage,
+    // `append` is made with the usage records: both share one sequence of numbers.
     events: { ...eventTransaction(sql), ...events },
     eventSinks: eventSinkTransaction(sql),
     usageArchives: usageArchiveTransaction(sql),
