@@ -4,7 +4,7 @@ import { CodedError, messageOf } from '../../protocol/errors.ts'
 import { DEAD_LETTERS_MAX, type DeadLetter, type SinkLease } from '../storage/records.ts'
 import type { Reader, Store } from '../storage/store.ts'
 import { type OutgoingEvent, changeEvent, groupOf, usageEvent } from './outgoing-event.ts'
-import { EventsRejected, SinkUnavailable, type Sink } from './sink.ts'
+import { BATCH_TIMEOUT_MS, EventsRejected, SinkUnavailable, type Sink } from './sink.ts'
 import type { Log } from '../../protocol/log.ts'
 
 export interface PublisherDeps {
@@ -26,10 +26,8 @@ export interface EventWatcher {
   sinkFailing(sink: string, failing: boolean): void
 }
 
-export const SEND_TIMEOUT_MS = 10_000
-
-/** A call and the move of the cursor fit in it twice, ms. */
-const LEASE_MS = 3 * SEND_TIMEOUT_MS
+/** Longer than the slowest batch, ms: one lease serves several fast ones. */
+const LEASE_MS = 30_000
 
 /** Rows of each kind in memory. A delivery of a device counts as one. */
 const ROWS_READ = 500
@@ -117,7 +115,7 @@ export class EventPublisher {
 
   async #sendSome(): Promise<boolean> {
     const now = this.#deps.now()
-    if (this.#chunk === null || now > this.#leasedUntil - 2 * SEND_TIMEOUT_MS) {
+    if (this.#chunk === null || now > this.#leasedUntil - BATCH_TIMEOUT_MS) {
       const claimed = await this.#claim()
       if (claimed === null) return false
       if (claimed.replayed !== undefined) return this.#replay(claimed.replayed)

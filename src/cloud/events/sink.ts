@@ -1,6 +1,12 @@
 import type { EventGroup } from '../../protocol/edge/events.ts'
 import type { OutgoingEvent } from './outgoing-event.ts'
 
+/** Longest time for one request to a receiver. */
+export const SEND_TIMEOUT_MS = 10_000
+
+/** Longest time for a batch: the lease of the sink lasts so long after its start. */
+export const BATCH_TIMEOUT_MS = 2 * SEND_TIMEOUT_MS
+
 export interface Sink {
   readonly name: string
   readonly kind: 'webhook' | 'nats'

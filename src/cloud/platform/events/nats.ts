@@ -17,8 +17,7 @@ import type { EventGroup } from '../../../protocol/edge/events.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { tlsReason } from '../../../protocol/tls-reason.ts'
 import type { OutgoingEvent } from '../../events/outgoing-event.ts'
-import { SEND_TIMEOUT_MS } from '../../events/publish-events.ts'
-import { EventsRejected, type Sink } from '../../events/sink.ts'
+import { BATCH_TIMEOUT_MS, EventsRejected, SEND_TIMEOUT_MS, type Sink } from '../../events/sink.ts'
 import { NATS_SINK } from '../../events/sink-settings.ts'
 
 export interface NatsOptions {
@@ -36,9 +35,6 @@ export interface NatsOptions {
 
 /** A slow line takes fewer of a device, one after the other: batches shrink until they are in time. */
 const BATCH_MAX = 100
-
-/** The lease of a sink lasts so long after the start of a batch. */
-const BATCH_TIMEOUT_MS = 2 * SEND_TIMEOUT_MS
 
 /** Name of the client's error when nothing responds, which it does not export. */
 const NO_RESPONDER = 'JetStreamNotEnabled'
