@@ -330,13 +330,10 @@ export class Sessions {
   async #request(slot: Slot, call: SessionAccessRequest, claim: Claim | null): Promise<SessionAnswer> {
     const { apiVersion, request, metaData, quota, rollbackOnDeny } = call
     const { requester } = request
-    const { ledger } = this.#deps
     slot.quota = quota
-    const refundAt = (reading: ClockReading): ReadonlyMap<AccountId, Micro> =>
-      slot.latest.epoch === ledger.epoch() ? refundsByAccount(unused(slot.latest.session, reading.earliest)) : NO_REFUND
     const answer = await this.#charge(
       slot,
-      { apiVersion, request, metaData, claim, quota, refundAt },
+      { apiVersion, request, metaData, claim, quota, refundAt: this.#refundAt(slot, unused) },
       {
         isWanted: () => isLive(slot.latest.session),
         eventOf: (items, { policy }) =>
@@ -347,6 +344,14 @@ export class Sessions {
     )
     this.#look()
     return answer
+  }
+
+  /** The refund that a charge may spend, at each attempt. A charge of an earlier epoch is not refunded. */
+  #refundAt(slot: Slot, refundOf: typeof unused): NonNullable<ChargeRequest<NotOperable>['refundAt']> {
+    return (reading) => {
+      const { session, epoch } = slot.latest
+      return epoch === this.#deps.ledger.epoch() ? refundsByAccount(refundOf(session, reading.earliest)) : NO_REFUND
+    }
   }
 
   /** Charges all items or none. Records the charge together with the change of the session that follows from it. */
@@ -410,13 +415,12 @@ export class Sessions {
   async #chargeAgain(slot: Slot): Promise<void> {
     const { ledger, onCharged } = this.#deps
     const { requester, charge } = slot.latest.session
-    const refundAt = (reading: ClockReading): ReadonlyMap<AccountId, Micro> =>
-      slot.latest.epoch === ledger.epoch() ? refundsByAccount(putOff(slot.latest.session, reading.earliest)) : NO_REFUND
     if (charge === null || requester === null) throw new Error('invariant: an ACTIVE session has items and a requester')
     const items = charge.items.map(({ item }) => item)
     const metaData = items.map(({ metaData: text }) => {
       return text === null ? undefined : (JSON.parse(text) as Readonly<Record<string, unknown>>)
     })
+    const refundAt = this.#refundAt(slot, putOff)
     let tokens = 0n
     const answer = await this.#charge(
       slot,
