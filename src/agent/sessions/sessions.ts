@@ -16,7 +16,7 @@ import {
   newSession,
   nextDue,
   step,
-  putOff,
+  refundAtRenewal,
   refundsByAccount,
   unused,
 } from '../../core/sessions/session.ts'
@@ -420,7 +420,7 @@ export class Sessions {
     const metaData = items.map(({ metaData: text }) => {
       return text === null ? undefined : (JSON.parse(text) as Readonly<Record<string, unknown>>)
     })
-    const refundAt = this.#refundAt(slot, putOff)
+    const refundAt = this.#refundAt(slot, refundAtRenewal)
     let tokens = 0n
     const answer = await this.#charge(
       slot,

@@ -14,7 +14,7 @@ import {
   isLive,
   nextDue,
   newSession,
-  putOff,
+  refundAtRenewal,
   type Step,
   step,
   unused,
@@ -291,7 +291,7 @@ export class SessionChanges {
     if (charge === null || requester === null) throw new Error('invariant: an ACTIVE session has items and a requester')
     const items = charge.items.map(({ item }) => item)
     const header = { operation: 'AUTOMATIC_CHARGE', correlationId: this.#deps.newId(), requester } as const
-    const charged = await this.#decide(before, header, items, putOff(before, this.#now))
+    const charged = await this.#decide(before, header, items, refundAtRenewal(before, this.#now))
     if (!charged.granted) {
       await this.#tx.usage.append(charged.usage)
       return this.apply(before, { kind: 'NOT_RENEWED' })

@@ -162,7 +162,7 @@ export function step(session: Session, event: SessionEvent, now: number): Step {
     case 'CLOSED':
       return end(session, unused(session, now), now)
     case 'NOT_RENEWED':
-      return end(session, putOff(session, now), now)
+      return end(session, refundAtRenewal(session, now), now)
     case 'IDLED_OUT':
       return end(session, [], now)
     case 'FAILED':
@@ -221,8 +221,8 @@ export function unused({ charge }: Session, now: number): readonly ReservedItem[
   })
 }
 
-/** The refund at a renewal: the whole charge if the clock was ahead when it was made, otherwise nothing. */
-export function putOff(session: Session, now: number): readonly ReservedItem[] {
+/** The whole charge if the clock was ahead when it was made, otherwise nothing. */
+export function refundAtRenewal(session: Session, now: number): readonly ReservedItem[] {
   return isAhead(session, now) ? unused(session, now) : []
 }
 
@@ -291,7 +291,8 @@ function renew(session: Session, items: readonly ReservedItem[], now: number): S
   const [from, until] = nextInterval(session, now)
   const pending = isAhead(session, now) ? null : session.heartbeatDue
   const heartbeatDue = pending ?? Math.max(now, from) + Math.floor(session.intervalMs / 2)
-  return { session: { ...session, charge: { from, until, items }, heartbeatDue }, refund: putOff(session, now) }
+  const charge = { from, until, items }
+  return { session: { ...session, charge, heartbeatDue }, refund: refundAtRenewal(session, now) }
 }
 
 /** ACTIVE only within the interval that is paid. */
