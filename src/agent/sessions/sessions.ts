@@ -79,7 +79,7 @@ export interface SessionAccessRequest {
 export type SessionAnswer = AccessAnswer | NotOperable
 
 /** Longest time between two checks for due sessions, ms: the clock may turn out to have been behind. */
-const LOOK_EVERY_MS = 30_000
+const CHECK_EVERY_MS = 30_000
 
 /** Shortest time before a failed operation is tried again, ms. */
 const TRY_AGAIN_MS = 1_000
@@ -95,6 +95,7 @@ interface Slot {
   durable: KeptSession | null
   /** Includes changes that are not yet recorded. */
   latest: KeptSession
+  /** Settles after the last operation of the queue. */
   tail: Promise<unknown>
   quota?: CallerQuota | undefined
 }
@@ -104,7 +105,7 @@ export class Sessions {
   readonly #slots = new Map<string, Slot>()
   /** Oldest first. */
   readonly #ended: string[] = []
-  #cancelLook: () => void = () => undefined
+  #cancelCheck: () => void = () => undefined
   #isStopped = false
 
   constructor(deps: SessionsDeps, stored: readonly StoredSession[]) {
@@ -119,12 +120,12 @@ export class Sessions {
   /** Closes the bound sessions of the previous process, whose connections are gone, and starts the timer. */
   start(): void {
     for (const [id, { latest }] of this.#slots) if (latest.bound && !hasEnded(latest.session)) this.connectionClosed(id)
-    this.#look()
+    this.#checkDue()
   }
 
   stop(): void {
     this.#isStopped = true
-    this.#cancelLook()
+    this.#cancelCheck()
   }
 
   async settled(): Promise<void> {
@@ -180,7 +181,7 @@ export class Sessions {
         this.#slots.delete(session.id)
         throw error
       }
-      this.#look()
+      this.#checkDue()
       return answer
     })
   }
@@ -192,7 +193,7 @@ export class Sessions {
   request(call: SessionAccessRequest): Promise<SessionAnswer> {
     return this.#once(call.idempotencyKey, (claim) => {
       call.quota?.request(call.request.requester)
-      return this.#alone(call.sessionId, call.belongs, async (slot) => {
+      return this.#operate(call.sessionId, call.belongs, async (slot) => {
         if (call.request.items.length > 0) return this.#request(slot, call, claim)
         const correlationId = this.#deps.newCorrelationId()
         const { session, policyRevision } = slot.latest
@@ -200,7 +201,7 @@ export class Sessions {
         const change = this.#changeBy(slot.latest, { kind: 'HALTED' }, this.#deps.clock.reading(), correlationId)
         const answer = answered(200, body, policyRevision)
         await this.#commit(slot, change, recordOf(claim, answer))
-        if (session.state === 'ACTIVE') this.#look()
+        if (session.state === 'ACTIVE') this.#checkDue()
         return answer
       })
     })
@@ -217,7 +218,7 @@ export class Sessions {
 
   /** @throws CodedError NOT_FOUND, NOT_ATTACHED, NOT_RECORDED */
   heartbeat(id: string, belongs: Belongs): Promise<SessionAnswer> {
-    return this.#alone(id, belongs, async (slot) => {
+    return this.#operate(id, belongs, async (slot) => {
       const { latest } = slot
       const reading = this.#deps.clock.reading()
       if (latest.session.heartbeatDue === null) {
@@ -233,7 +234,7 @@ export class Sessions {
   /** @throws CodedError NOT_FOUND, NOT_ATTACHED, NOT_RECORDED, and of the idempotency cache */
   close(id: string, belongs: Belongs, idempotencyKey: NumberedRequest | null): Promise<SessionAnswer> {
     return this.#once(idempotencyKey, (claim) =>
-      this.#alone(id, belongs, async (slot) => {
+      this.#operate(id, belongs, async (slot) => {
         const { latest } = slot
         const change = this.#changeBy(latest, { kind: 'CLOSED' })
         const answer = answered(204, '', latest.policyRevision)
@@ -250,19 +251,19 @@ export class Sessions {
       if (hasEnded(latest.session)) return
       await this.#commit(slot, this.#changeBy(latest, { kind: 'CLOSED' }), null)
     }
-    this.#inTurn(id, end, () => this.connectionClosed(id))
+    this.#inBackground(id, end, () => this.connectionClosed(id))
   }
 
-  applyCommands(commands: readonly SessionCommand[], onTaken: () => void): void {
+  applyCommands(commands: readonly SessionCommand[], onApplied: () => void): void {
     for (const { id, command } of commands) {
-      this.#inTurn(
+      this.#inBackground(
         id.toLowerCase(),
         async (slot) => {
           await this.#runOverdueTimers(slot)
-          const event = eventOf(command, slot.latest.session)
+          const event = eventOfCommand(command, slot.latest.session)
           if (event === null) return
           await this.#commit(slot, this.#changeBy(slot.latest, event), null)
-          onTaken()
+          onApplied()
         },
         // The cloud repeats the command in its next answer.
         () => undefined,
@@ -281,32 +282,32 @@ export class Sessions {
       // Without a charge, its epoch is 0.
       if (latest.epoch !== this.#deps.ledger.epoch()) continue
       const change = this.#changeBy(latest, { kind: 'SUSPENDED' }, reading)
-      this.#commit(slot, change, null).catch((error: unknown) => this.#complain(error, latest.session.id))
+      this.#commit(slot, change, null).catch((error: unknown) => this.#reportFailure(error, latest.session.id))
     }
-    this.#lookIn(TRY_AGAIN_MS)
+    this.#checkDueIn(TRY_AGAIN_MS)
   }
 
-  /** Runs operations in the sequence of arrival, each after overdue timers. */
-  async #alone(id: string, belongs: Belongs, work: (slot: Slot) => Promise<SessionAnswer>): Promise<SessionAnswer> {
+  /** An operation of a caller: after earlier ones and overdue timers, if the session is still live. */
+  async #operate(id: string, belongs: Belongs, work: (slot: Slot) => Promise<SessionAnswer>): Promise<SessionAnswer> {
     const slot = this.#slotOf(id, belongs)
-    return this.#after(slot, async () => {
+    return this.#enqueue(slot, async () => {
       await this.#runOverdueTimers(slot)
       const { session } = slot.latest
       return isLive(session) ? work(slot) : { operable: false, session }
     })
   }
 
-  /** For operations without a waiting caller; calls `retry` if it could not be recorded. */
-  #inTurn(id: string, work: (slot: Slot) => Promise<void>, retry: () => void): void {
+  /** An operation without a waiting caller; calls `retry` later if it could not be recorded. */
+  #inBackground(id: string, work: (slot: Slot) => Promise<void>, retry: () => void): void {
     const slot = this.#slots.get(id)
     if (slot === undefined || this.#isStopped) return
-    this.#after(slot, () => work(slot)).catch((error: unknown) => {
-      this.#complain(error, id)
+    this.#enqueue(slot, () => work(slot)).catch((error: unknown) => {
+      this.#reportFailure(error, id)
       if (!this.#isStopped) this.#deps.timers.after(TRY_AGAIN_MS, retry)
     })
   }
 
-  #after<T>(slot: Slot, work: () => Promise<T>): Promise<T> {
+  #enqueue<T>(slot: Slot, work: () => Promise<T>): Promise<T> {
     const done = slot.tail.then(work)
     slot.tail = done.catch(() => undefined)
     return done
@@ -342,7 +343,7 @@ export class Sessions {
             : { kind: 'GRANTED', requester, items, intervalMs: policy.document.sessionIntervalMs },
       },
     )
-    this.#look()
+    this.#checkDue()
     return answer
   }
 
@@ -485,36 +486,36 @@ export class Sessions {
     if (forgotten !== undefined) this.#slots.delete(forgotten)
   }
 
-  #look(): void {
+  #checkDue(): void {
     if (this.#isStopped) return
     const now = this.#deps.clock.reading().earliest
-    let next = LOOK_EVERY_MS
+    let next = CHECK_EVERY_MS
     for (const [id, { latest }] of this.#slots) {
       const isDue = due(latest.session, now) !== null
       if (isDue)
-        this.#inTurn(
+        this.#inBackground(
           id,
           (slot) => this.#runOverdueTimers(slot),
           () => undefined,
         )
       next = Math.min(next, isDue ? TRY_AGAIN_MS : nextDue(latest.session) - now)
     }
-    this.#lookIn(next)
+    this.#checkDueIn(next)
   }
 
-  #lookIn(ms: number): void {
-    this.#cancelLook()
-    if (!this.#isStopped) this.#cancelLook = this.#deps.timers.after(Math.ceil(ms), () => this.#look())
+  #checkDueIn(ms: number): void {
+    this.#cancelCheck()
+    if (!this.#isStopped) this.#cancelCheck = this.#deps.timers.after(Math.ceil(ms), () => this.#checkDue())
   }
 
   /** Coded errors are retried; any other error ends the process. */
-  #complain(error: unknown, sessionId: string): void {
+  #reportFailure(error: unknown, sessionId: string): void {
     if (!(error instanceof CodedError)) this.#deps.onFatal(error)
     else this.#deps.log.warn({ sessionId, code: error.code }, 'a session could not be advanced')
   }
 }
 
-function eventOf(command: SessionCommand['command'], session: Session): SessionEvent | null {
+function eventOfCommand(command: SessionCommand['command'], session: Session): SessionEvent | null {
   if (hasEnded(session)) return null
   if (command === 'TERMINATE') return { kind: 'CLOSED' }
   if (command === 'LOCK') return isLive(session) ? { kind: 'LOCKED' } : null
