@@ -7,7 +7,6 @@ import {
   type ReservedShare,
   type SessionEvent,
   type SessionItem,
-  type Step,
   refundsByAccount,
   reservedItems,
   step,
@@ -39,11 +38,11 @@ export function changeBy(
   moment: Moment,
   correlationId: string = moment.newCorrelationId(),
 ): Change {
-  const made = step(kept.session, event, moment.reading.earliest)
-  const next: KeptSession = { ...kept, session: made.session, epoch: made.session.charge === null ? 0 : kept.epoch }
-  const head = headOf(kept, event.kind, moment, correlationId)
-  const refund = kept.epoch === moment.epoch ? refundable(made.refund) : []
-  return { next, entries: [refund.length > 0 ? refundEntry(head, refund) : plainEntry(head)] }
+  const { session, refund } = step(kept.session, event, moment.reading.earliest)
+  const next: KeptSession = { ...kept, session, epoch: session.charge === null ? 0 : kept.epoch }
+  const fields = commonFields(kept, event.kind, moment, correlationId)
+  const refunded = refundable(kept, moment.epoch, refund)
+  return { next, entries: [refunded.length > 0 ? refundEntry(fields, refunded) : plainEntry(fields)] }
 }
 
 export function changeByCharge(
@@ -54,28 +53,21 @@ export function changeByCharge(
 ): Change {
   const { reading } = attempt
   const kept = { ...latest, policyRevision: attempt.policy.document.revision }
-  let made: Step = step(kept.session, event, reading.earliest)
+  const { session: charged, refund } = step(kept.session, event, reading.earliest)
   // The open connection counts as a heartbeat.
-  if (event.kind === 'RENEWED' && kept.bound) {
-    made = { ...made, session: step(made.session, { kind: 'HEARTBEAT' }, reading.earliest).session }
-  }
-  const isCharged = event.kind === 'GRANTED' || event.kind === 'RENEWED'
-  const next: KeptSession = {
-    ...kept,
-    session: made.session,
-    epoch: isCharged ? epoch : made.session.charge === null ? 0 : kept.epoch,
-  }
-  const entry = (n: number): PendingEntry => entryOf(n, { id: kept.session.id, event: event.kind })
-  const refund = kept.epoch === epoch ? refundable(made.refund) : []
-  if (refund.length === 0) return { next, entries: [entry] }
-  return {
-    next,
-    entries: [refundEntry(headOf(kept, event.kind, { reading, engine }, newCorrelationId()), refund), entry],
-  }
+  const isBeating = event.kind === 'RENEWED' && kept.bound
+  const session = isBeating ? step(charged, { kind: 'HEARTBEAT' }, reading.earliest).session : charged
+  const chargedIn = event.kind === 'GRANTED' || event.kind === 'RENEWED' ? epoch : kept.epoch
+  const next: KeptSession = { ...kept, session, epoch: session.charge === null ? 0 : chargedIn }
+  const entry = (n: number): PendingEntry => entryOf(n, { id: session.id, event: event.kind })
+  const refunded = refundable(kept, epoch, refund)
+  if (refunded.length === 0) return { next, entries: [entry] }
+  const fields = commonFields(kept, event.kind, { reading, engine }, newCorrelationId())
+  return { next, entries: [refundEntry(fields, refunded), entry] }
 }
 
 export function openingOf(next: KeptSession, moment: Moment): Change {
-  return { next, entries: [plainEntry(headOf(next, 'OPENED', moment, moment.newCorrelationId()))] }
+  return { next, entries: [plainEntry(commonFields(next, 'OPENED', moment, moment.newCorrelationId()))] }
 }
 
 /** The charged items; null unless all were granted. */
@@ -92,33 +84,34 @@ export function chargedItems(
   return reservedItems(withMetaData, decision)
 }
 
-type Head = Omit<EntryBodyWire, 'n' | 'kind' | 'items' | 'postings'>
+/** The fields that all entries of a session have. */
+type CommonFields = Omit<EntryBodyWire, 'n' | 'kind' | 'items' | 'postings'>
 
-function headOf(
+function commonFields(
   { session, policyRevision }: KeptSession,
   event: EventName,
   { reading: { now: at, earliest, latest }, engine }: Pick<Moment, 'reading' | 'engine'>,
   correlationId: string,
-): Head {
+): CommonFields {
   const { id, instanceId } = session
   const requester = { type: session.requester?.type ?? '', value: session.requester?.value ?? '' }
   return { at, earliest, latest, instanceId, policyRevision, engine, correlationId, session: { id, event }, requester }
 }
 
-function plainEntry(head: Head): (n: number) => PendingEntry {
+function plainEntry(fields: CommonFields): (n: number) => PendingEntry {
   return (n) => {
-    const body = JSON.stringify({ n, kind: 'session', ...head, items: [], postings: [] } satisfies EntryBodyWire)
+    const body = JSON.stringify({ n, kind: 'session', ...fields, items: [], postings: [] } satisfies EntryBodyWire)
     return { n, body, moves: 'used', postings: [], idempotencyRecord: null }
   }
 }
 
-function refundEntry(head: Head, refund: readonly ReservedItem[]): (n: number) => PendingEntry {
+function refundEntry(fields: CommonFields, refund: readonly ReservedItem[]): (n: number) => PendingEntry {
   const postings = [...refundsByAccount(refund)].map(([account, amount]) => ({ account, amount }))
   return (n) => {
     const body = JSON.stringify({
       n,
       kind: 'refund',
-      ...head,
+      ...fields,
       items: refund.map(refundedItem),
       postings: postings.map(({ account, amount }) => ({ account, amount: String(amount) })),
     } satisfies EntryBodyWire)
@@ -143,8 +136,9 @@ function refundedItem({ item, shares }: ReservedItem): EntryBodyWire['items'][nu
   }
 }
 
-/** Omits amounts that round to zero. */
-function refundable(refund: readonly ReservedItem[]): readonly ReservedItem[] {
+/** Without amounts that round to zero. A charge of an earlier epoch is not refunded. */
+function refundable(kept: KeptSession, epoch: number, refund: readonly ReservedItem[]): readonly ReservedItem[] {
+  if (kept.epoch !== epoch) return []
   return refund
     .map(({ item, shares }) => ({ item, shares: shares.filter(({ charged }) => charged > 0n) }))
     .filter(({ shares }) => shares.length > 0)
