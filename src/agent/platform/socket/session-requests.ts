@@ -17,6 +17,7 @@ import { LOCAL_HEADERS } from '../../../protocol/local/headers.ts'
 import { uuid } from '../../../protocol/wire.ts'
 import { sha256 } from '../../../protocol/signing.ts'
 import type { CallerQuota } from '../../access/callers/callers.ts'
+import type { NumberedRequest } from '../../access/idempotency-cache.ts'
 import type { KeptSession } from '../../sessions/kept-session.ts'
 import type { SessionAnswer, Sessions } from '../../sessions/sessions.ts'
 import { idempotencyKeyOf, type JsonBody, type Route } from './parse-request.ts'
@@ -54,13 +55,13 @@ export async function answerSession(service: SessionService, request: SessionReq
       const { instanceId } = parseInput(sessionBody, bodyOf(request)?.value)
       requireInstance(request, instanceId)
       const bound = isBound(headers)
-      const idempotencyKey = hashed(request)
+      const idempotencyKey = numberedRequestOf(request)
       const { owner, quota } = request
       const answer = await service.open({ instanceId, owner, bound, idempotencyKey, quota })
       if (!answer.operable) return replyTo(target, answer)
       const { sessionId } = JSON.parse(answer.body) as { readonly sessionId: string }
       if (bound) request.onDisconnect(() => service.connectionClosed(sessionId))
-      return beating(replyTo(target, answer), service.heartbeatMs(sessionId))
+      return withHeartbeat(replyTo(target, answer), service.heartbeatMs(sessionId))
     }
     case 'list': {
       const query = parseInput(sessionsQuery, queryOf(request.url), 'query')
@@ -84,13 +85,13 @@ export async function answerSession(service: SessionService, request: SessionReq
         metaData: requested.requestedItems.map(({ metaData }) => metaData),
         rollbackOnDeny: requested.rollbackOnDeny,
         belongs,
-        idempotencyKey: hashed(request),
+        idempotencyKey: numberedRequestOf(request),
         quota: request.quota,
       }
-      return beating(replyTo(target, await service.request(call)), service.heartbeatMs(sessionId))
+      return withHeartbeat(replyTo(target, await service.request(call)), service.heartbeatMs(sessionId))
     }
     case 'heartbeat':
-      return beating(
+      return withHeartbeat(
         replyTo(target, await service.heartbeat(target.sessionId, belongs)),
         service.heartbeatMs(target.sessionId),
       )
@@ -98,7 +99,7 @@ export async function answerSession(service: SessionService, request: SessionReq
       afterAccess(service, request, belongs, () => bodyOf(request))
       return replyTo(
         target,
-        await service.close(target.sessionId, belongs, hashed(request)),
+        await service.close(target.sessionId, belongs, numberedRequestOf(request)),
         // The service answers closing an ended session with the v1.1 form in both versions.
         'v1.1',
       )
@@ -146,7 +147,7 @@ function replyTo({ apiVersion }: SessionTarget, answer: SessionAnswer, version =
 }
 
 /** @param everyMs longest time between two heartbeats; null: none are needed */
-function beating(reply: Reply, everyMs: number | null): Reply {
+function withHeartbeat(reply: Reply, everyMs: number | null): Reply {
   return everyMs === null ? reply : { ...reply, headers: [...reply.headers, LOCAL_HEADERS.heartbeat, String(everyMs)] }
 }
 
@@ -184,7 +185,7 @@ function isBound(headers: IncomingHttpHeaders): boolean {
   throw new CodedError('BAD_REQUEST', `${LOCAL_HEADERS.bound} must be "connection"`)
 }
 
-function hashed(request: SessionRequest) {
+function numberedRequestOf(request: SessionRequest): NumberedRequest | null {
   const { target, headers, owner } = request
   const idempotencyKey = idempotencyKeyOf(headers, owner)
   if (idempotencyKey === null) return null
