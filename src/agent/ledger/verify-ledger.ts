@@ -128,6 +128,7 @@ async function checkSegments(ledger: ReadableLedger, trust: Trust, find: Find): 
   return { segments, receipts, newest }
 }
 
+/** Or the problem. */
 function parsedPayload({ document }: SegmentRow): { readonly text: string; readonly payload: Segment } | string {
   const text = unverifiedText(document)
   const parsed = segmentForm.safeParse(text === undefined ? undefined : parseJson(text))
@@ -335,7 +336,8 @@ function sealedBodies({ state, segments }: ReadableLedger): (n: number) => strin
     while (n >= first + bodies.length) {
       const next = rows.next()
       if (next.done === true) return undefined
-      const parsed = next.value.epoch === state.epoch ? parsedPayload(next.value) : ''
+      if (next.value.epoch !== state.epoch) continue
+      const parsed = parsedPayload(next.value)
       if (typeof parsed !== 'string') ({ first, bodies } = parsed.payload.entries)
     }
     return bodies[n - first]
