@@ -126,23 +126,23 @@ export class JournalHandler {
     if (traits.fillsDiskReserve === 'AFTER') store.file.hasDiskReserve = diskReserve.fill()
   }
 
-  /** Opening folds what an earlier process left pending, or salvages it, which may need the reserved disk space. */
   #opened(now: number): JournalStore {
     try {
-      return this.#deps.open(now)
+      return this.#openedInReserve(now)
     } catch (error) {
-      if (!lacksSpace(error) || !this.#deps.diskReserve.release()) throw refusalOf(error, this.#deps.path)
-      const store = this.#openedAgain(now)
-      store.file.hasDiskReserve = false
-      return store
+      throw refusalOf(error, this.#deps.path)
     }
   }
 
-  #openedAgain(now: number): JournalStore {
+  /** Opening folds what an earlier process left pending, or salvages it, which may need the reserved disk space. */
+  #openedInReserve(now: number): JournalStore {
     try {
       return this.#deps.open(now)
     } catch (error) {
-      throw refusalOf(error, this.#deps.path)
+      if (!lacksSpace(error) || !this.#deps.diskReserve.release()) throw error
+      const store = this.#deps.open(now)
+      store.file.hasDiskReserve = false
+      return store
     }
   }
 
