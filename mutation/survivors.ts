@@ -617,7 +617,7 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
   ],
   'src/cloud/sync/save-moves.ts': [
     [
-      [/^\{ return writeLines/, "'COUNTED'", /spentOn\(after\) - spentOn\(before\)$/],
+      [/^\{ return writeSettlements/, "'COUNTED'", /spentOn\(after\) - spentOn\(before\)$/],
       untested(
         'usage records of tokens that are counted after a settlement; test/cloud/sync/merge/undelivered.suite.ts tests them in another area',
       ),

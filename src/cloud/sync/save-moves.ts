@@ -24,14 +24,14 @@ export async function saveAccounts(
 }
 
 export function writePresumed(context: Context, moved: MovedPools): Promise<void> {
-  return writeLines(context, 'PRESUMED', moved, ({ before, after }) => after.presumed - before.presumed)
+  return writeSettlements(context, 'PRESUMED', moved, ({ before, after }) => after.presumed - before.presumed)
 }
 
 export function writeCounted(context: Context, moved: MovedPools): Promise<void> {
-  return writeLines(context, 'COUNTED', moved, ({ before, after }) => spentOn(after) - spentOn(before))
+  return writeSettlements(context, 'COUNTED', moved, ({ before, after }) => spentOn(after) - spentOn(before))
 }
 
-async function writeLines(
+async function writeSettlements(
   { tx, epoch, now }: Context,
   status: 'PRESUMED' | 'COUNTED',
   { moves, after: pools }: MovedPools,
