@@ -78,8 +78,9 @@ export async function applySite(flags: ApplyFlags, io: Io): Promise<void> {
       )
       if (step === undefined || !isChange(step) || flags.quiet === true) continue
       writeLines(io.stdout, flags.json === true ? [jsonLine(documentOf(step))] : linesOf(step))
-      const warning = await target.add(step)
+      const warning = await target.warningOf(step)
       if (warning !== undefined) io.stderr.write(`warning: ${warning}\n`)
+      await target.add(step)
     } catch (error) {
       io.stderr.write(stoppedText(steps, index))
       throw error
@@ -160,13 +161,13 @@ class Target {
     throw new CodedError('CONFLICT', `${where()}: The cloud has several ${noun.name} with the name ${name} (${ids}).`)
   }
 
-  /** Counts a new object, which a dry run does not save, among those of the cloud. Returns a warning of it. */
-  async add({ object, existing, body }: Step): Promise<string | undefined> {
-    if (existing !== undefined) return undefined
-    const rows = await this.#rows(object)
-    const warning = object.noun.set.warning?.(body, rows)
-    rows.push(body)
-    return warning
+  async warningOf({ object, existing, body }: Step): Promise<string | undefined> {
+    return existing === undefined ? object.noun.set.warning?.(body, await this.#rows(object)) : undefined
+  }
+
+  /** Adds a new object to the list, which is not read again. */
+  async add({ object, existing, body }: Step): Promise<void> {
+    if (existing === undefined) (await this.#rows(object)).push(body)
   }
 
   /** None: the instance does not exist yet. */
