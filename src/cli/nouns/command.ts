@@ -211,7 +211,7 @@ function givenObjects(noun: Settable, name: string | undefined, flags: Flags, io
   return objects.map((object) => object.given)
 }
 
-/** What options do not name stays. */
+/** The fields of an existing object that stay if options omit them. */
 function givenBy({ set }: Settable, existing: Row): Row {
   const { [set.derived ?? '']: _derived, ...kept } = set.current(existing)
   return kept

@@ -51,7 +51,7 @@ export interface Setting {
   readonly refuse?: (body: Row, existing: Row | undefined) => string | undefined
   /** The settable fields of an existing object, as `complete` returns them. */
   readonly current: (row: Row) => Row
-  /** Field that `complete` finds if options do not give it: that of the existing object does not count as given. */
+  /** A field that `complete` computes if options omit it, instead of the value of the existing object. */
   readonly derived?: string
   readonly call: (change: Change) => Call | Promise<Call>
   readonly fixed?: true

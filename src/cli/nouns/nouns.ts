@@ -265,7 +265,7 @@ export const NOUNS: readonly Noun[] = [
       complete: (given, current, now) => {
         const body = { ...current, ...given }
         const usual = usualReset(body['frequency'], current, now)
-        // The time in a file passes, and the limit has then moved on.
+        // A file keeps its time after it has passed; the limit then has a later one.
         const isPast = body['frequency'] === current['frequency'] && Number(given['nextReset']) <= now
         return { ...body, nextReset: isPast ? usual : (given['nextReset'] ?? usual) }
       },

@@ -39,9 +39,9 @@ export function reportLongStart(
 ): () => Promise<void> {
   const state = new Int32Array(new SharedArrayBuffer(Int32Array.BYTES_PER_ELEMENT))
   const workerData: LongStartData = { ...start, notifyPath, passedSocket, patienceMs, state }
-  // The agent starts without the reports, too: the system may permit no further thread.
+  // The agent also starts without reports: the system may permit no further thread.
   const worker = orNull(() => new Worker(WORKER, { workerData }))
-  // And without the library for calls of the system.
+  // It also starts without the library for system calls: a stop then waits for the check.
   const giveSignalsBack = orNull(endBySignals) ?? (() => undefined)
   if (worker === null) {
     return () => {

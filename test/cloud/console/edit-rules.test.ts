@@ -303,7 +303,7 @@ it('is offered only where the administrator may save it', async () => {
   }
 })
 
-it('says that a form can be saved again if the database did not confirm the commit, and is gone', async () => {
+it('says that a form can be saved again if a commit is not confirmed and the database stops responding', async () => {
   const failing = (code: ErrorCode) => () => Promise.reject(new CodedError(code, 'no answer.'))
   const edit = { path: '/x', concerns: 'ACCOUNT', save: failing('OUTCOME_UNKNOWN') } as unknown as Edit
   const deps = { store: { transaction: failing('DATABASE_UNREACHABLE') }, editor: {} } as unknown as EditDeps

@@ -185,7 +185,7 @@ function salvageOfBackup(copy: string, backup: string): Salvage {
   }
 }
 
-/** For after the end of its database. */
+/** Copies the entries, so that they can be read after the database is closed. */
 function inMemory(salvage: Salvage): Salvage {
   return { ...salvage, undelivered: salvage.undelivered.map((each) => ({ ...each, bodies: [...each.bodies] })) }
 }

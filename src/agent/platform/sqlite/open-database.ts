@@ -146,6 +146,7 @@ function corrupt(path: string, why: string, cause?: unknown): CodedError {
   return new CodedError('DATABASE_CORRUPT', `${path}: ${why}`, { cause, details: { path } })
 }
 
+/** As an error of SQLite. `lacksSpace` also covers copies of files. */
 export function isFull(error: unknown): boolean {
   return error instanceof Database.SqliteError && error.code === 'SQLITE_FULL'
 }
