@@ -83,7 +83,7 @@ describe('sessions that are listed', () => {
     expect(device.session(id).state).toBe('IDLE')
   })
 
-  it('are not found before they stand in the journal', async () => {
+  it('are not found before they are in the journal', async () => {
     const device = await SessionDevice.make()
     const opening = device.open()
     const id = '00000000-0000-4000-a000-000000000001'
@@ -93,7 +93,7 @@ describe('sessions that are listed', () => {
     expect(device.session(id).state).toBe('IDLE')
   })
 
-  it('are shown as they stand in the journal, not as they are about to', async () => {
+  it('are shown as they are in the journal, without changes that are not recorded yet', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     const asked = device.request(id, 3)
@@ -123,8 +123,8 @@ it('records a session without requests without a requester', async () => {
   ])
 })
 
-describe('what a caller is held to', () => {
-  it('learns how many of its sessions have not ended, locked ones included', async () => {
+describe('the quota of a caller', () => {
+  it('counts the sessions of the caller that have not ended, also locked ones', async () => {
     const device = await SessionDevice.make()
     const quota = new NotedQuota()
     const open = async (owner: string): Promise<string> => {
@@ -146,7 +146,7 @@ describe('what a caller is held to', () => {
     expect(quota.calls).toEqual(['open beside 0', 'open beside 1', 'open beside 0', 'open beside 1'])
   })
 
-  it('is asked before anything is decided, and spends what is granted', async () => {
+  it('is checked before the decision, and spends the granted tokens', async () => {
     const device = await SessionDevice.make(100)
     const quota = new NotedQuota(50_000_000n)
     const id = await device.open()
@@ -158,7 +158,7 @@ describe('what a caller is held to', () => {
     expect(device.billed()).toBeCloseTo(0, 2)
   })
 
-  it('gets its tokens back when the charge cannot be recorded', async () => {
+  it('gets the tokens back when the charge cannot be recorded', async () => {
     const device = await SessionDevice.make(100)
     const quota = new NotedQuota(50_000_000n)
     const id = await device.open()
@@ -167,7 +167,7 @@ describe('what a caller is held to', () => {
     expect(quota.tokens).toBe(50_000_000n)
   })
 
-  it('ends no session: an automatic charge is counted, and neither refused nor taken from what is left', async () => {
+  it('does not limit automatic charges, which are reported', async () => {
     const device = await SessionDevice.make(100)
     const quota = new NotedQuota(30_000_000n)
     const id = await device.open()
@@ -180,7 +180,7 @@ describe('what a caller is held to', () => {
     expect(quota.tokens).toBe(0n)
   })
 
-  it('hears of each automatic charge, by the owner of the session', async () => {
+  it('gets a report of each automatic charge, with the owner of the session', async () => {
     const device = await SessionDevice.make(13)
     const [owned, unowned] = [await device.open({ owner: 'ada' }), await device.open()]
     await device.request(owned, 4)
@@ -198,7 +198,7 @@ describe('what a caller is held to', () => {
 })
 
 describe('a session that ended', () => {
-  it('is remembered for as long as one may rest, and then unknown', async () => {
+  it('is kept as long as an idle session, and then deleted', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     await device.close(id)
@@ -210,7 +210,7 @@ describe('a session that ended', () => {
     await expect(device.heartbeat(id)).rejects.toMatchObject({ code: 'NOT_FOUND' })
   })
 
-  it('is remembered with so many others that ended, the oldest being forgotten first', async () => {
+  it('is deleted when 1,000 others have ended after it', async () => {
     const device = await SessionDevice.make()
     const live = await device.open()
     const [oldest, next] = [await device.open(), await device.open()]
@@ -233,7 +233,7 @@ describe('a session that ended', () => {
     expect(device.session(live).state).toBe('IDLE')
   })
 
-  it('takes no more requests under a number, and the number may be used again', async () => {
+  it('refuses a numbered request, and the number can be used again', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     await device.close(id)
@@ -243,7 +243,7 @@ describe('a session that ended', () => {
   })
 })
 
-it('retries a session that could not be advanced, and the log says of which session and why', async () => {
+it('retries an automatic charge that could not be recorded, and logs the session and the reason', async () => {
   const device = await SessionDevice.make()
   const id = await device.open()
   await device.request(id, 3)
@@ -253,7 +253,7 @@ it('retries a session that could not be advanced, and the log says of which sess
   expect(device.billed()).toBe(6)
 })
 
-it('a session whose opening could not be recorded takes no place among those that are live', async () => {
+it('a session whose opening could not be recorded does not count as live', async () => {
   const device = await SessionDevice.make()
   device.liveMax = 1
   await device.restart()
@@ -272,7 +272,7 @@ it('a session is charged on time however short its interval is', async () => {
   expect(device.billed()).toBe(2)
 })
 
-it('sessions that are stopped do nothing more by themselves', async () => {
+it('charges nothing after a stop', async () => {
   const device = await SessionDevice.make()
   const id = await device.open()
   await device.request(id, 3)
@@ -346,7 +346,7 @@ describe('a request for several items', () => {
     ])
   })
 
-  it('carries what the application said of each item on to its automatic charges and refunds', async () => {
+  it('copies the metadata of each item to its automatic charges and refunds', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     await requestItems(device, id, [
@@ -365,7 +365,7 @@ describe('a request for several items', () => {
     ])
   })
 
-  it('gives back no item whose rest rounds to nothing', async () => {
+  it('refunds no item whose rest rounds to zero', async () => {
     const device = await SessionDevice.make()
     const items = [
       { name: 'print', version: '', rate: '1' },
@@ -424,7 +424,7 @@ it('a session whose rules may not be used any more ends at its next charge', asy
   await expect(device.open()).rejects.toMatchObject({ code: 'POLICY_STALE' })
 })
 
-it('only sessions with a charge give something back when the epoch ends', async () => {
+it('only sessions with a charge are refunded when the epoch ends', async () => {
   const device = await SessionDevice.make()
   const open = () => device.open()
   const [charged, halted, closed, refused] = [await open(), await open(), await open(), await open()]
@@ -441,7 +441,7 @@ it('only sessions with a charge give something back when the epoch ends', async 
   expect(device.warned).toEqual([])
 })
 
-it('what was paid in an epoch that is over is not spent again in the next one', async () => {
+it('a charge of an earlier epoch is not spent again in the next one', async () => {
   const device = await SessionDevice.make()
   const id = await device.open()
   await device.request(id, 6)

@@ -28,7 +28,7 @@ function above(device: SessionDevice): readonly (readonly [string, number])[] {
   )
 }
 
-it('a session is charged and renewed above the grant up to the cap, and ends where the cap does', async () => {
+it('a session is charged and renewed above the grant up to the cap, and ends when the cap is reached', async () => {
   const device = await offline(30)
   const id = await device.open()
   expect(await device.request(id, 40)).toBe(200)
@@ -54,7 +54,7 @@ it('a charge above the grant is refused if it would exceed what the device can c
   expect([device.billed(), device.fatal]).toEqual([5_000_000_000_000, []])
 })
 
-it('the answer to a session request that was paid above the grant says so', async () => {
+it('the response to a session request above the grant has a warning', async () => {
   const device = await offline(30)
   const id = await device.open()
   const inGrant = await device.ask(id, 30)
@@ -62,7 +62,7 @@ it('the answer to a session request that was paid above the grant says so', asyn
   expect([inGrant, aboveGrant].map((answer) => answer.operable && answer.warnings)).toEqual([[], ['ESSENTIAL_OFFLINE']])
 })
 
-it('what a session gives back is taken from what it owes first, and only the rest can be spent', async () => {
+it('a refund reduces the overspend first, and only the rest can be spent', async () => {
   const device = await offline(10)
   const id = await device.open()
   await device.request(id, 30)
@@ -80,7 +80,7 @@ it('what a session gives back is taken from what it owes first, and only the res
   expect(device.billed()).toBeCloseTo(15, 1)
 })
 
-it('while tokens are owed, a session that is connected spends what it gives back only beyond them', async () => {
+it('a connected session with overspend spends only the part of its refund above it', async () => {
   const device = await offline(10)
   const id = await device.open()
   await device.request(id, 30)
@@ -92,7 +92,7 @@ it('while tokens are owed, a session that is connected spends what it gives back
   expect(above(device)).toEqual([['GRANTED', 20]])
 })
 
-it('a restart makes the cap no wider', async () => {
+it('a restart does not raise the overspend cap', async () => {
   const device = await offline(10)
   const id = await device.open()
   await device.request(id, 30)
@@ -106,7 +106,7 @@ it('a restart makes the cap no wider', async () => {
   expect(owed(device)).toBeLessThan(21)
 })
 
-it('the cap is one for sessions and one-off requests together', async () => {
+it('sessions and one-off requests share one overspend cap', async () => {
   const device = await offline(10)
   const [one, other] = [await device.open(), await device.open()]
   expect(await device.request(one, 30)).toBe(200)
@@ -121,7 +121,7 @@ it('the cap is one for sessions and one-off requests together', async () => {
   expect(owed(device)).toBe(50)
 })
 
-it('while the cloud answers, its word counts; one that does not answer in time counts as out of reach', async () => {
+it('charges above the grant only if the cloud does not respond in time', async () => {
   const device = await offline(10)
   device.connected = true
   const id = await device.open()
@@ -134,7 +134,7 @@ it('while the cloud answers, its word counts; one that does not answer in time c
   expect(above(device)).toEqual([['GRANTED', 20]])
 })
 
-it('a fence gives back what the rest of the interval owes, and the next epoch charges on', async () => {
+it('a fence refunds the rest of the interval, and the next epoch continues to charge', async () => {
   const device = await offline(10)
   const id = await device.open()
   await device.request(id, 30)
@@ -151,7 +151,7 @@ it('a fence gives back what the rest of the interval owes, and the next epoch ch
   expect(await device.oneOff(1)).toBe(0)
 })
 
-it('a disk that takes nothing leaves nothing owed', async () => {
+it('a charge that cannot be recorded adds no overspend', async () => {
   const device = await offline(10)
   const id = await device.open()
   await device.request(id, 30)
@@ -162,7 +162,7 @@ it('a disk that takes nothing leaves nothing owed', async () => {
   expect(await device.oneOff(30)).toBe(30)
 })
 
-it('a session that needs more accounts than the cloud can be asked for ends at its next charge, and owes nothing', async () => {
+it('a session that needs more accounts than a top-up request can name ends at its next charge, without overspend', async () => {
   const device = await offline(30)
   device.connected = true
   const id = await device.open()

@@ -127,7 +127,7 @@ class Application {
 }
 
 describe('an agent that is killed in the middle of sessions', () => {
-  it('charges and gives back everything once: its ledger, the twin and the usage records are equal', async () => {
+  it('charges and refunds everything once: its ledger, the twin and the usage records are equal', async () => {
     const { twin, instanceId, device } = await open(900)
     const applications = [0, 1, 2, 3].map((index) => new Application(device, instanceId, index === 3))
     const running = applications.map((application) => application.run())

@@ -29,7 +29,7 @@ it('the first of two requests is granted, the second is refused', async () => {
   expect(device.billed()).toBe(8)
 })
 
-it('of two requests that wait for one top-up the first is granted, the second is refused', async () => {
+it('the first of two requests that wait for one top-up is granted, the second is refused', async () => {
   const device = await SessionDevice.make(10)
   const [a, b] = [await device.open(), await device.open()]
   await device.request(a, 5)
@@ -47,7 +47,7 @@ it('of two requests that wait for one top-up the first is granted, the second is
   expect(device.ledger.status()).toBe('ATTACHED')
 })
 
-it('a request that counts on what it gives back is refused when another one took the rest', async () => {
+it('a request that needs its refund is refused if another request has used the other tokens', async () => {
   const device = await SessionDevice.make(10)
   const [a, b] = [await device.open(), await device.open()]
   await device.request(a, 4)
@@ -63,7 +63,7 @@ it('the first of two renewals is charged, the second session ends', async () => 
   expectMemoryAsOnDisk(device)
 })
 
-it('renewals that became due while the agent was away are charged as far as there is enough, and the agent lives on', async () => {
+it('renewals that became due while the agent did not run are charged as far as the tokens suffice', async () => {
   const { device, ids } = await twoOfWhichOneCanRenew()
   // A broken invariant ends the process: what was not durable by then is lost, and the next one meets the same sessions.
   device.onFatal = () => device.kill()

@@ -9,7 +9,7 @@ import { BEGIN } from '../sync/fake-time.ts'
 import { HOUR, LINE, MINUTE, SessionDevice } from './device.ts'
 
 describe('a session on the device', () => {
-  it('begins IDLE and free of charge, is listed, and ends after 30 days of silence', async () => {
+  it('begins IDLE without a charge, is listed, and ends after 30 days without a request', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     expect(device.session(id)).toMatchObject({ state: 'IDLE', charge: null, instanceId: INSTANCE })
@@ -25,7 +25,7 @@ describe('a session on the device', () => {
     expect(device.log()).toEqual(['session OPENED', 'session IDLED_OUT'])
   })
 
-  it('follows the worked example of the service: charges at 0, 60 and 120, an end at 140, two thirds back', async () => {
+  it('follows the example of the service: charges at 0, 60 and 120 minutes, and refunds two thirds of the last one at 140', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     expect(await device.request(id, 3)).toBe(200)
@@ -49,7 +49,7 @@ describe('a session on the device', () => {
     expect(await device.close(id)).toBe('TERMINATED')
   })
 
-  it('gives the rest back for the old items and charges the new ones in full, from what came back if need be', async () => {
+  it('refunds the rest for the old items and charges the new ones in full, also from this refund', async () => {
     const device = await SessionDevice.make(10)
     const id = await device.open()
     await device.request(id, 8)
@@ -67,7 +67,7 @@ describe('a session on the device', () => {
     expect(refund?.correlationId).not.toBe(access?.correlationId)
   })
 
-  it('that is denied stays as it was, or ends with its refund, as the request says', async () => {
+  it('stays as it was after a denied request, or ends with its refund, as the request says', async () => {
     const device = await SessionDevice.make(10)
     const [kept, ended] = [await device.open(), await device.open()]
     await device.request(kept, 4)
@@ -90,7 +90,7 @@ describe('a session on the device', () => {
     expect([device.billed(), device.fatal]).toEqual([2, []])
   })
 
-  it('rests after an empty list, with the rest of the interval back and no charges', async () => {
+  it('becomes IDLE after an empty list, with the rest of the interval refunded and no more charges', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     await device.request(id, 6)
@@ -140,7 +140,7 @@ describe('a session on the device', () => {
     expect(Number(need?.[0]?.amount) / 1e6).toBeCloseTo(9, 2)
   })
 
-  it('continues although the cloud has said that the pool is used up, when it has tokens again by now', async () => {
+  it('continues if a pool that was used up has tokens again', async () => {
     const device = await SessionDevice.make(1)
     await device.grant(9_000_000n, undefined, true)
     const id = await device.open()
@@ -151,7 +151,7 @@ describe('a session on the device', () => {
     expect(device.billed()).toBe(16)
   })
 
-  it('that sends no heartbeat after an automatic charge ends within half an interval, with all of that charge back', async () => {
+  it('ends half an interval after an automatic charge without a heartbeat, with all of that charge refunded', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     await device.request(id, 3)
@@ -163,7 +163,7 @@ describe('a session on the device', () => {
     expect(device.log().at(-1)).toBe('refund HEARTBEAT_MISSED')
   })
 
-  it('gives the rest of the interval back after a heartbeat as well', async () => {
+  it('refunds the rest of the interval after a heartbeat as well', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     await device.request(id, 3)
@@ -200,7 +200,7 @@ describe('a session on the device', () => {
     await device.open()
   })
 
-  it('is charged the interval that the rules name', async () => {
+  it('is charged for the interval in the rules', async () => {
     const device = await SessionDevice.make()
     device.activePolicies.put(await policyInForce(2, { sessionIntervalMs: 10 * MINUTE }))
     const id = await device.open()
@@ -283,7 +283,7 @@ describe('the clock of a session', () => {
     expect(device.billed()).toBe(5 * 6)
   })
 
-  it('continues over a reboot without a network from where it was surely', async () => {
+  it('continues after a reboot without a network from the earliest possible time', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     await device.request(id, 6)
@@ -313,7 +313,7 @@ describe('a restart of the agent', () => {
     expect(device.billed()).toBeCloseTo(1.5, 2)
   })
 
-  it('catches up once with the charges that came due meanwhile', async () => {
+  it('makes one of the automatic charges that became due meanwhile', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     await device.request(id, 3)
@@ -338,7 +338,7 @@ describe('a restart of the agent', () => {
     expect(device.billed()).toBe(3)
   })
 
-  it('at any commit leaves a ledger that its sessions explain: nothing is charged or given back twice', async () => {
+  it('after a crash at any commit, nothing is charged or refunded twice', async () => {
     for (let crashAfter = 1; crashAfter <= 7; crashAfter += 1) {
       const device = await SessionDevice.make()
       const id = await device.open()
@@ -401,7 +401,7 @@ describe('a session that is bound to its connection', () => {
     expect(device.billed()).toBe(8)
   })
 
-  it('ends at the next start when the agent died with its connection', async () => {
+  it('ends at the next start if the agent was killed', async () => {
     const device = await SessionDevice.make()
     const id = await device.open({ bound: true })
     await device.request(id, 6)
@@ -410,7 +410,7 @@ describe('a session that is bound to its connection', () => {
     expect(device.billed()).toBeCloseTo(3, 2)
   })
 
-  it('ends as soon as that can be recorded', async () => {
+  it('ends as soon as its end can be recorded', async () => {
     const device = await SessionDevice.make()
     const id = await device.open({ bound: true })
     await device.request(id, 6)
@@ -424,8 +424,8 @@ describe('a session that is bound to its connection', () => {
   })
 })
 
-describe('a disk that takes nothing', () => {
-  it('leaves every session as it stands in the journal, and grants nothing', async () => {
+describe('a full disk', () => {
+  it('leaves every session as it is in the journal, and grants nothing', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     await device.request(id, 3)
@@ -456,8 +456,8 @@ describe('a disk that takes nothing', () => {
   })
 })
 
-describe('what an administrator orders', () => {
-  it('takes effect at the next decision: a lock stops requests and heartbeats, an end comes with its refund', async () => {
+describe('a command of an administrator', () => {
+  it('takes effect at once: a lock stops requests and heartbeats, an end refunds the rest', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     await device.request(id, 6)
@@ -485,7 +485,7 @@ describe('what an administrator orders', () => {
     expect(taken).toBe(3)
   })
 
-  it('is nothing for a session that there is not', async () => {
+  it('changes nothing for an unknown session', async () => {
     const device = await SessionDevice.make()
     device.sessions.applyCommands([{ id: '00000000-0000-4000-8000-00000000ffff', command: 'LOCK' }], () => undefined)
     await device.settle()
@@ -494,7 +494,7 @@ describe('what an administrator orders', () => {
 })
 
 describe('a fence', () => {
-  it('gives back to the accounts of the old epoch, and the next one charges on: each moment is paid once', async () => {
+  it('refunds to the accounts of the old epoch, and the next one continues to charge: each moment is charged once', async () => {
     const device = await SessionDevice.make()
     const [active, idle] = [await device.open(), await device.open()]
     await device.request(active, 6)
@@ -517,7 +517,7 @@ describe('a fence', () => {
     expect(device.log().filter((entry) => entry.endsWith('SUSPENDED'))).toEqual(['refund SUSPENDED'])
   })
 
-  it('is survived in the middle of a charge', async () => {
+  it('in the middle of a charge refunds it in full, and the session stays ACTIVE', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     const asked = device.request(id, 6)
@@ -530,7 +530,7 @@ describe('a fence', () => {
     expect(device.session(id)).toMatchObject({ state: 'ACTIVE', charge: { items: [{ shares: [] }] } })
   })
 
-  it('forfeits what could not be given back in time, rather than giving it back from what others paid', async () => {
+  it('refunds nothing from a later epoch if the refund could not be recorded in time', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     await device.request(id, 6)
@@ -545,7 +545,7 @@ describe('a fence', () => {
 })
 
 describe('a request that is sent again', () => {
-  it('gets the answer that it had, and changes nothing: of every operation that takes a number', async () => {
+  it('gets the first response and changes nothing, for every operation with a number', async () => {
     const device = await SessionDevice.make()
     const idempotencyKey = (n: number) => ({ session: 'app', n, requestHash: `hash ${n}` })
     const open = () =>
@@ -577,7 +577,7 @@ describe('a request that is sent again', () => {
 })
 
 describe('a session of a requester with a rule', () => {
-  it('is decided by its dictionary at every automatic charge, and gives back to the allocation too', async () => {
+  it('is decided with its dictionary at every automatic charge, and refunded to the allocation too', async () => {
     const device = await SessionDevice.make()
     const conditionId = '0d9b7f38-6c5e-4a51-9a43-0a5d4b2f1c3e'
     const actionId = '6b0f3f7e-30a5-4d2f-8d2f-1f1a3c4b5d6e'

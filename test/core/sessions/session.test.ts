@@ -46,7 +46,7 @@ const amounts = (items: readonly ReservedItem[]): bigint[] =>
   items.flatMap(({ shares }) => shares.map(({ charged }) => charged))
 
 describe('a session, step by step', () => {
-  it('begins IDLE, charges nothing, and rests for 30 days', () => {
+  it('begins IDLE, without a charge, and stays so for 30 days', () => {
     expect(idle).toMatchObject({
       state: 'IDLE',
       charge: null,
@@ -58,7 +58,7 @@ describe('a session, step by step', () => {
     expect([due(idle, START + SESSION_REST_MS - 1), due(idle, START + SESSION_REST_MS)]).toEqual([null, 'IDLED_OUT'])
   })
 
-  it('is ACTIVE once items are granted, paid for one interval, without need of a heartbeat', () => {
+  it('is ACTIVE once items are granted, charged for one interval, and needs no heartbeat', () => {
     expect(active).toMatchObject({
       state: 'ACTIVE',
       requester,
@@ -70,14 +70,14 @@ describe('a session, step by step', () => {
     expect([due(active, START + HOUR - 1), due(active, START + HOUR)]).toEqual([null, 'RENEWAL'])
   })
 
-  it('replaces its items: the rest of the interval comes back, and a new timeline begins', () => {
+  it('refunds the rest of the interval and begins a new timeline when its items are replaced', () => {
     const at = START + HOUR / 3
     const { session, refund } = step(active, granted(held(900n)), at)
     expect(amounts(refund)).toEqual([400n])
     expect(session.charge).toEqual({ from: at, until: at + HOUR, items: held(900n) })
   })
 
-  it('needs a heartbeat within half an interval after a renewal, which otherwise comes back in full', () => {
+  it('needs a heartbeat within half an interval after a renewal, which is otherwise refunded in full', () => {
     expect(renewed).toMatchObject({ state: 'ACTIVE', heartbeatDue: START + 1.5 * HOUR })
     expect(chargedUntil(renewed)).toBe(START + 2 * HOUR)
     expect(due(renewed, START + 1.5 * HOUR)).toBe('HEARTBEAT_MISSED')
@@ -139,14 +139,14 @@ describe('a session, step by step', () => {
     else expect(after.session).toMatchObject({ charge: null, intervalMs: 0, heartbeatDue: null, since: at })
   })
 
-  it('that is IDLE has nothing to give back', () => {
+  it('refunds nothing if it is IDLE', () => {
     for (const event of [{ kind: 'CLOSED' }, { kind: 'IDLED_OUT' }, { kind: 'REFUSED', then: 'END' }] as const) {
       expect(step(idle, event, START + 1)).toMatchObject({ session: { state: 'TERMINATED' }, refund: [] })
     }
     expect(step(idle, { kind: 'HALTED' }, START + 1).session).toEqual({ ...idle, lastAccessRequest: START + 1 })
   })
 
-  it('takes no event once it is not live', () => {
+  it('accepts no event after its end', () => {
     const states: SessionState[] = ['TERMINATED', 'FAILED', 'DISCONNECTED']
     for (const state of states) {
       const over: Session = { ...idle, state }
@@ -160,14 +160,14 @@ describe('a session that an administrator locks', () => {
   const HALF = START + HOUR / 2
   const locked = step(renewed, { kind: 'LOCKED' }, START + HOUR + 1).session
 
-  it('keeps what is paid, and owes neither heartbeat nor charge', () => {
+  it('keeps its charge, and needs neither heartbeat nor renewal', () => {
     expect(locked).toMatchObject({ state: 'LOCKED', charge: renewed.charge, heartbeatDue: null })
     expect([due(locked, START + 20 * HOUR), due(locked, locked.since + SESSION_REST_MS)]).toEqual([null, 'IDLED_OUT'])
     expect(() => step(locked, { kind: 'HEARTBEAT' }, HALF)).toThrow('invariant')
     expect(() => step(active, { kind: 'UNLOCKED' }, HALF)).toThrow('invariant')
   })
 
-  it('continues while what is paid lasts, and rests afterwards', () => {
+  it('is ACTIVE again until the end of the charged interval, and IDLE afterwards', () => {
     const again = step(locked, { kind: 'UNLOCKED' }, START + HOUR + 2).session
     expect(again).toMatchObject({ state: 'ACTIVE', charge: renewed.charge, heartbeatDue: null })
     const late = step(locked, { kind: 'UNLOCKED' }, START + 2 * HOUR)
@@ -175,23 +175,23 @@ describe('a session that an administrator locks', () => {
     expect(step(step(idle, { kind: 'LOCKED' }, HALF).session, { kind: 'UNLOCKED' }, HALF).session.state).toBe('IDLE')
   })
 
-  it('gives the rest of the interval back when it is ended', () => {
+  it('refunds the rest of the interval at its end', () => {
     const { session, refund } = step(locked, { kind: 'CLOSED' }, START + 1.5 * HOUR)
     expect([session.state, amounts(refund)]).toEqual(['TERMINATED', [350n]])
   })
 })
 
-describe('a session whose charge must be given back, for what it was taken from is closed', () => {
+describe('a suspended session', () => {
   const at = START + HOUR / 4
   const { session: suspended, refund } = step(active, { kind: 'SUSPENDED' }, at)
 
-  it('gets the rest of the interval back once', () => {
+  it('refunds the rest of the interval once', () => {
     expect(amounts(refund)).toEqual([450n])
     expect(amounts(step(suspended, { kind: 'CLOSED' }, at).refund)).toEqual([])
     expect(amounts(unused(suspended, at))).toEqual([])
   })
 
-  it('stays ACTIVE, and is charged from there on as soon as that is possible', () => {
+  it('stays ACTIVE, and is charged from the suspension on as soon as possible', () => {
     expect(suspended.state).toBe('ACTIVE')
     expect(due(suspended, at)).toBe('RENEWAL')
     const resumed = step(suspended, { kind: 'RENEWED', items: held(600n) }, at + 5).session
@@ -200,7 +200,7 @@ describe('a session whose charge must be given back, for what it was taken from 
     expect(late.charge).toMatchObject({ from: at + 3 * HOUR, until: at + 4 * HOUR })
   })
 
-  it('owes no heartbeat until it is charged again, and has half an interval for it from then on', () => {
+  it('needs no heartbeat until half an interval after its next charge', () => {
     const at = START + 1.25 * HOUR
     const waiting = step(renewed, { kind: 'SUSPENDED' }, at).session
     expect(waiting.heartbeatDue).toBeNull()
@@ -210,14 +210,14 @@ describe('a session whose charge must be given back, for what it was taken from 
     expect(due(resumed, START + 1.5 * HOUR)).toBeNull()
   })
 
-  it('is charged for no time before or after its interval, however late it hears of it', () => {
+  it('is refunded for no time before or after its interval', () => {
     const early = step(active, { kind: 'SUSPENDED' }, START - HOUR)
     expect([early.session.charge?.from, amounts(early.refund)]).toEqual([START, [600n]])
     const late = step(active, { kind: 'SUSPENDED' }, START + 5 * HOUR)
     expect([late.session.charge?.from, amounts(late.refund)]).toEqual([START + HOUR, [0n]])
   })
 
-  it('keeps its items, which cost nothing any more', () => {
+  it('keeps its items without their cost', () => {
     const [item] = active.charge?.items ?? []
     expect(step(active, { kind: 'SUSPENDED' }, at).session.charge).toEqual({
       from: at,
@@ -226,13 +226,13 @@ describe('a session whose charge must be given back, for what it was taken from 
     })
   })
 
-  it('changes nothing for one that is IDLE', () => {
+  it('is unchanged if it was IDLE', () => {
     expect(step(idle, { kind: 'SUSPENDED' }, at)).toEqual({ session: idle, refund: [] })
   })
 })
 
 describe('a session that a device keeps', () => {
-  it('is nothing that time demands anything of, until it has ended', () => {
+  it('has nothing due until it has ended', () => {
     const kept: Session = { ...renewed, keptBy: 'device' }
     expect(due(kept, START + 100 * SESSION_REST_MS)).toBeNull()
     const ended: Session = { ...kept, state: 'TERMINATED', since: START }
@@ -240,7 +240,7 @@ describe('a session that a device keeps', () => {
   })
 })
 
-describe('what comes back', () => {
+describe('a refund', () => {
   it('is rounded so that the parts sum to the rounded total and none exceeds what it paid', () => {
     fc.assert(
       fc.property(
@@ -259,7 +259,7 @@ describe('what comes back', () => {
     )
   })
 
-  it('is all of it at once, and nothing at the end', () => {
+  it('is the whole charge at the beginning, and nothing at the end', () => {
     const session = step(idle, granted(held(1n, 1n, 1n)), START).session
     expect(amounts(unused(session, START))).toEqual([1n, 1n, 1n])
     expect(amounts(unused(session, START - 5))).toEqual([1n, 1n, 1n])

@@ -3,7 +3,7 @@ import { decimal } from '../../../src/core/pricing/amount.ts'
 import type { IntervalCharge } from '../../../src/core/sessions/session.ts'
 import { type StoredCharge, chargeOf, storedCharge } from '../../../src/core/sessions/stored-charge.ts'
 
-it('what paid for an interval is the same after it was kept as JSON, whatever of it is left out', () => {
+it('a charge is the same after it was stored as JSON, also without its optional fields', () => {
   const charge: IntervalCharge = {
     from: 1_000,
     until: 61_000,
