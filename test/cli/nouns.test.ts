@@ -153,8 +153,21 @@ describe('set', () => {
     expect((await run('rate-tables', 'set', '-f', '/rates.yaml')).err).toContain(
       '/rates.yaml:4: 9007199254740993 has too many digits. The nearest number is 9007199254740992',
     )
-    files['/limits.yaml'] = files['/limits.yaml'].replace('12345678901.234567', '1234567.000001')
-    expect((await run('limits', 'set', '-f', '/limits.yaml')).out).toBe('consumption limit ACT-1: created\n')
+    for (const [limit, problem] of [
+      ['+12345678901.234567', 'has too many digits. The nearest number is 12345678901.234568'],
+      ['.12345678901234567891', 'has too many digits. The nearest number is 0.12345678901234568'],
+      [`0.${'123456789'.repeat(10)}`, 'is no decimal in the supported range'],
+    ] as const) {
+      files['/limits.yaml'] = `lineItemId: ACT-1\nfrequency: DAILY\nlimit: ${limit}\n`
+      expect((await run('limits', 'set', '-f', '/limits.yaml')).err).toContain(`/limits.yaml:3: ${limit} ${problem}`)
+    }
+    for (const [limit, outcome] of [
+      ['1234567.000001', 'created'],
+      ['+.5', 'changed'],
+    ] as const) {
+      files['/limits.yaml'] = `lineItemId: ACT-1\nfrequency: DAILY\nlimit: ${limit}\n`
+      expect((await run('limits', 'set', '-f', '/limits.yaml')).out).toBe(`consumption limit ACT-1: ${outcome}\n`)
+    }
   })
 
   it('takes JSON from standard input', async () => {

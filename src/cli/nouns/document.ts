@@ -1,5 +1,6 @@
 /** A JSON or YAML file whose values know their lines. JSON is YAML. */
 import { type Document, LineCounter, isMap, isNode, isPair, isScalar, parseDocument, visit } from 'yaml'
+import { parseDecimal } from '../../core/pricing/amount.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { isTooDeep } from '../../protocol/parse-json.ts'
 import { digitsProblem, tokenDigitsProblem } from '../../protocol/typed-number.ts'
@@ -65,7 +66,11 @@ function roundedNumbers(document: Document, placeOf: (offset: number) => string)
       const pair = path.at(-1)
       const isRate = isPair(pair) && isScalar(pair.key) && pair.key.value === 'rate'
       const problemOf = isRate ? digitsProblem : tokenDigitsProblem
-      const problem = typeof value === 'number' ? problemOf(source) : undefined
+      if (typeof value !== 'number') return
+      // YAML writes some decimals in other ways than JSON.
+      const text = source.replace(/^\+/, '').replace(/^-?(?=\.)/, '$&0')
+      const isReadable = Number.isSafeInteger(value) || parseDecimal(text) !== undefined
+      const problem = isReadable ? problemOf(text) : 'is no decimal in the supported range'
       if (problem !== undefined) found.push(`${placeOf(range?.[0] ?? 0)}: ${source} ${problem}`)
     },
   })
