@@ -78,8 +78,12 @@ export default {
     mayImportOnly(
       'platform-is-small',
       '^src/platform/',
-      ['^src/(platform|protocol)/', ...builtins('fs', 'path', 'crypto', 'http', 'https', 'net', 'tls', 'module')],
-      'platform has adapters that both sides use: it imports protocol, the file system, the network and the C library.',
+      [
+        '^src/(platform|protocol)/',
+        ...builtins('fs', 'path', 'crypto', 'http', 'https', 'net', 'tls', 'module'),
+        ...packages('pino'),
+      ],
+      'platform has adapters that both sides use: it imports protocol, the file system, the network, the C library and pino.',
     ),
     {
       name: 'client-sees-the-wire',
