@@ -114,7 +114,9 @@ test('a file is read as it is named; what cannot be had says what to do', async 
   expect(missing).toMatchObject({ code: 66, out: '' })
   const nobody = await tallygate(['logs'], { env: { ...NO_JOURNAL, TALLYGATE_AGENT_SOCKET_PATH: '/nowhere/a.sock' } })
   expect(nobody).toMatchObject({ code: 66, out: '' })
-  expect(nobody.err).toMatch(/^tallygate: LOG_UNREADABLE: .*no agent responds.* Start the agent, or name a file .*\(--file\)\. /)
+  expect(nobody.err).toMatch(
+    /^tallygate: LOG_UNREADABLE: .*no agent responds.* Start the agent, or name a file .*\(--file\)\. /,
+  )
   expect(await tallygate(['logs', '--level', 'loud'])).toMatchObject({ code: 64 })
 })
 
