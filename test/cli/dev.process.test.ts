@@ -55,7 +55,9 @@ const ACCESS = 'tallygate access --item LaserCut --item-version 1.0 --count 2.5 
 it.each(['{', '{"http":"x","push":1}', '{"http":1,"push":99999999}'])('refuses the damaged ports %s', async (text) => {
   const directory = temporaryDirectory()
   writeFileSync(join(directory, 'ports.json'), text)
-  const { code, err } = await tallygate(['dev', '--directory', directory])
+  const { code, err } = await tallygate(['dev', '--directory', directory], {
+    readText: (path) => readFileSync(path, 'utf8'),
+  })
   expect([code, err]).toEqual([
     78,
     expect.stringMatching(/ports\.json is damaged\. Give an empty directory with --directory\.\n$/),
