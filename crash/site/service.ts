@@ -5,11 +5,8 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { closeSync, openSync, writeSync } from 'node:fs'
 import { createInterface } from 'node:readline'
-import { fileURLToPath } from 'node:url'
+import { COMMAND, SOURCES } from '../../test/support/command.ts'
 
-const SOURCES = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))
-/** CI names a built program, which starts in less than half the time of the sources. */
-const COMMAND = process.env['TALLYGATE_TEST_COMMAND'] ?? SOURCES
 const LAST_WORDS = 20
 const READY_WITHIN_MS = 60_000
 
