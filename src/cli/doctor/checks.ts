@@ -133,7 +133,7 @@ function noAnswerReason(agent: Problem): string {
   return isStarting(agent) ? 'the agent starts' : 'no agent responds'
 }
 
-/** Reason that doctor did not read the ledger. Null: it did, or there is none. */
+/** Why doctor did not read the ledger. Null: the ledger was read, or there is none. */
 function unreadReason({ agent, database: { kind, readable }, inspected: { problem } }: Observations): string | null {
   if (isStarting(agent)) return LEDGER_IN_CHECK
   const isUnread = kind === 'hidden' || (kind === 'file' && (!readable || problem !== null))
