@@ -2,9 +2,8 @@
  * State of an enrolled, offline device with rules and a practically unlimited grant, written through the agent's own
  * journal.
  */
-import { generateKeyPairSync, randomUUID } from 'node:crypto'
+import { randomUUID } from 'node:crypto'
 import { join } from 'node:path'
-import { importPKCS8 } from 'jose'
 import { openKeyFile } from '../../src/agent/platform/key-file/key-file.ts'
 import { BLOCK_ENTRIES, insertEntries } from '../../src/agent/platform/sqlite/entry-blocks.ts'
 import { openJournal } from '../../src/agent/platform/sqlite/journal.ts'
@@ -12,7 +11,7 @@ import { openDatabase } from '../../src/agent/platform/sqlite/open-database.ts'
 import { openTimeSource } from '../../src/agent/platform/system/time-source.ts'
 import { policyToWire } from '../../src/protocol/edge/policy-document.ts'
 import type { SyncAnswerWire } from '../../src/protocol/edge/sync.ts'
-import { CHAIN_START, publicJwk, signDocument, thumbprint } from '../../src/protocol/signing.ts'
+import { CHAIN_START, generateKey, publicJwkOf, signDocument, thumbprint } from '../../src/protocol/signing.ts'
 import { ACCOUNTS, FUNDS, workloadPolicy } from '../workload.ts'
 
 const DAY_MS = 24 * 60 * 60 * 1000
@@ -134,10 +133,7 @@ function oldEntry(n: number): { readonly body: string; readonly inputs: string }
 }
 
 async function cloudKey() {
-  const pair = generateKeyPairSync('ed25519')
-  const jwk = publicJwk.parse(pair.publicKey.export({ format: 'jwk' }))
-  const pem = pair.privateKey.export({ format: 'pem', type: 'pkcs8' })
-  const algorithm = 'EdDSA' as const
-  const privateKey = await importPKCS8(pem, algorithm, { extractable: true })
-  return { publicJwk: jwk, signer: { keyId: await thumbprint(jwk), algorithm, privateKey } }
+  const privateKey = generateKey()
+  const publicJwk = publicJwkOf(privateKey)
+  return { publicJwk, signer: { keyId: await thumbprint(publicJwk), privateKey } }
 }

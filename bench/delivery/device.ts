@@ -2,7 +2,7 @@
 import { randomBytes, randomUUID } from 'node:crypto'
 import { Agent, request } from 'node:http'
 import { gzipSync } from 'node:zlib'
-import { SignJWT, exportJWK, generateKeyPair } from 'jose'
+import { SignJWT } from 'jose'
 import { correlationIds } from '../../src/agent/access/correlation-ids.ts'
 import { lineAccount } from '../../src/core/accounts/account.ts'
 import { attachAnswer } from '../../src/protocol/edge/attach.ts'
@@ -18,7 +18,8 @@ import {
   CHAIN_START,
   type Signer,
   entryHash,
-  publicJwk,
+  generateKey,
+  publicJwkOf,
   sha256,
   signDocument,
   thumbprint,
@@ -56,10 +57,9 @@ export class DeliveringDevice implements Disposable {
 
   /** Enrolled, attached, and with `tokens` granted of the line item `ACT-1`. */
   static async join(address: string, instanceId: string, enrollmentToken: string, tokens: number) {
-    const { publicKey, privateKey } = await generateKeyPair('EdDSA', { extractable: true })
-    const { kty, crv, x } = await exportJWK(publicKey)
-    const jwk = publicJwk.parse({ kty, crv, x })
-    const signer: Signer = { keyId: await thumbprint(jwk), algorithm: 'EdDSA', privateKey }
+    const privateKey = generateKey()
+    const jwk = publicJwkOf(privateKey)
+    const signer: Signer = { keyId: await thumbprint(jwk), privateKey }
     const reply = await fetch(`${address}/edge/api/v1/enrollments`, {
       method: 'POST',
       headers: { authorization: `Bearer ${enrollmentToken}`, 'content-type': 'application/json' },
@@ -67,7 +67,7 @@ export class DeliveringDevice implements Disposable {
     })
     const { deviceId } = enrollmentResponse.parse(await reply.json())
     const token = await new SignJWT({ cnf: { jwk: { kid: signer.keyId, kty: 'CLIENT' } }, aud: [instanceId] })
-      .setProtectedHeader({ alg: 'EdDSA', typ: 'JWT' })
+      .setProtectedHeader({ alg: 'ES256', typ: 'JWT' })
       .setIssuer(deviceId)
       .setIssuedAt()
       .setNotBefore(Math.floor(Date.now() / 1000) - 60)

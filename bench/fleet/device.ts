@@ -1,7 +1,7 @@
 /** A simulated device: real keys and segments, with its counters in memory. It records ten entries for each sync. */
 import { randomBytes, randomUUID } from 'node:crypto'
 import { gzipSync } from 'node:zlib'
-import { SignJWT, exportJWK, generateKeyPair } from 'jose'
+import { SignJWT } from 'jose'
 import { correlationIds } from '../../src/agent/access/correlation-ids.ts'
 import { lineAccount } from '../../src/core/accounts/account.ts'
 import { attachAnswer } from '../../src/protocol/edge/attach.ts'
@@ -11,7 +11,8 @@ import {
   type PublicJwk,
   type Signer,
   entryHash,
-  publicJwk,
+  generateKey,
+  publicJwkOf,
   sha256,
   signDocument,
   thumbprint,
@@ -48,10 +49,9 @@ export class FleetDevice {
   }
 
   static async make(): Promise<FleetDevice> {
-    const { publicKey, privateKey } = await generateKeyPair('EdDSA', { extractable: true })
-    const { kty, crv, x } = await exportJWK(publicKey)
-    const jwk = publicJwk.parse({ kty, crv, x })
-    return new FleetDevice(jwk, { keyId: await thumbprint(jwk), algorithm: 'EdDSA', privateKey })
+    const privateKey = generateKey()
+    const jwk = publicJwkOf(privateKey)
+    return new FleetDevice(jwk, { keyId: await thumbprint(jwk), privateKey })
   }
 
   /** @param id that the cloud gave at the enrollment */
@@ -62,7 +62,7 @@ export class FleetDevice {
     }
     const now = Math.floor(Date.now() / 1000)
     this.token = await new SignJWT({ cnf: { jwk: { kid: this.#signer.keyId, kty: 'CLIENT' } }, aud: [...instanceIds] })
-      .setProtectedHeader({ alg: 'EdDSA', typ: 'JWT' })
+      .setProtectedHeader({ alg: 'ES256', typ: 'JWT' })
       .setIssuer(id)
       .setIssuedAt(now)
       .setNotBefore(now - 60)

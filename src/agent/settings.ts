@@ -96,7 +96,7 @@ const options = {
   },
   device: {
     keyFile: path({
-      help: 'Private key of the device, in PEM. Omitted: the agent generates one in the state directory.',
+      help: 'Private key of the device, P-256 or Ed25519, in PEM. Omitted: the agent generates one in the state directory.',
       default: null,
     }),
     nextKeyFile: path({

@@ -2,7 +2,7 @@
 import { createPrivateKey, createPublicKey, type KeyObject } from 'node:crypto'
 import { SignJWT } from 'jose'
 import { CodedError } from '../protocol/errors.ts'
-import { thumbprint } from '../protocol/signing.ts'
+import { isP256, thumbprint } from '../protocol/signing.ts'
 
 export interface AccessTokenOptions {
   readonly kind: 'ADMIN' | 'CLIENT'
@@ -41,8 +41,8 @@ function readKey(pem: string, file: string): KeyObject {
 }
 
 function algorithmOf(key: KeyObject, file: string): 'ES256' | 'RS256' {
-  const { namedCurve, modulusLength = 0 } = key.asymmetricKeyDetails ?? {}
-  if (key.asymmetricKeyType === 'ec' && namedCurve === 'prime256v1') return 'ES256'
+  if (isP256(key)) return 'ES256'
+  const { modulusLength = 0 } = key.asymmetricKeyDetails ?? {}
   if (key.asymmetricKeyType === 'rsa' && modulusLength >= 2048) return 'RS256'
   throw new CodedError('KEY_UNUSABLE', `${file}: the key is neither an RSA key of 2048 bits or more nor a P-256 key.`)
 }

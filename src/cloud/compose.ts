@@ -523,7 +523,7 @@ function servesConsole({ console, host }: CloudSettings['http']): boolean {
 
 /** Encrypts the codes of sign-ins to the console: the same on all nodes, which share the signing key. */
 function consoleSecret(signingKeyFile: string): Uint8Array {
-  const { privateKey } = openKeyFile(signingKeyFile, 'Ed25519')
+  const { privateKey } = openKeyFile(signingKeyFile)
   return new Uint8Array(
     hkdfSync('sha256', privateKey.export({ type: 'pkcs8', format: 'der' }), '', 'tallygate console codes', 32),
   )

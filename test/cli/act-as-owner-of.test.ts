@@ -192,7 +192,7 @@ describe.skipIf(process.getuid?.() !== 0)('root', () => {
     'replaces no file that %s of the cloud leads to',
     async (name) => {
       const directory = temporaryDirectory()
-      openKeyFile(join(directory, 'signing-key.pem'), 'Ed25519')
+      openKeyFile(join(directory, 'signing-key.pem'))
       give(directory)
       const { path, isUnchanged } = fileOfRoot()
       symlinkSync(path, join(directory, name))

@@ -11,7 +11,7 @@ import { tallygate } from './outside.ts'
 it('changes the signing key once for each of several commands at the same time', async () => {
   const directory = temporaryDirectory()
   const path = join(directory, 'signing-key.pem')
-  openKeyFile(path, 'Ed25519')
+  openKeyFile(path)
   const first = (await openKeyring(path)).signer.keyId
   const rotate = () => tallygate(['cloud', 'rotate-signing-key', '--store-path', directory])
   const results = await Promise.all([rotate(), rotate(), rotate()])
@@ -32,7 +32,7 @@ it('changes the signing key once for each of several commands at the same time',
 
 it('reports that another process has the lock of the keys, and waits for it', async () => {
   const directory = temporaryDirectory()
-  openKeyFile(join(directory, 'signing-key.pem'), 'Ed25519')
+  openKeyFile(join(directory, 'signing-key.pem'))
   const path = join(directory, 'signing-keys.lock')
   const lock = new Database(path)
   lock.exec('BEGIN EXCLUSIVE')
@@ -60,7 +60,7 @@ it.skipIf(process.getuid?.() !== 0)(
       cpSync(join(project, name), join(installation, name), { recursive: true })
     symlinkSync(join(project, 'node_modules'), join(installation, 'node_modules'))
     const path = join(directory, 'signing-key.pem')
-    openKeyFile(path, 'Ed25519')
+    openKeyFile(path)
     const user = 65_534
     for (const each of [directory, path]) chownSync(each, user, user)
     const main = join(installation, 'src/cli/main.ts')

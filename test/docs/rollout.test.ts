@@ -41,7 +41,7 @@ it('the files and commands of the page run in their order', { timeout: 120_000 }
   const [first = '', ...rest] = blocksOf('sh')
   expect(await run(first)).toMatch(/5 created, 0 changed, 0 unchanged\.\n$/)
   for (const name of ['press-1', 'press-2', 'press-3']) {
-    await EdgeClient.join(twin, '', 'EdDSA', readFileSync(join(directory, `${name}.token`), 'utf8').trim())
+    await EdgeClient.join(twin, '', 'ES256', readFileSync(join(directory, `${name}.token`), 'utf8').trim())
   }
   const outputs: string[] = []
   for (const block of rest) outputs.push(await run(block))

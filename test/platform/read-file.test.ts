@@ -90,7 +90,7 @@ test('a key is not blamed if no file can be opened', (context) => {
   const opened = (module: string, call: string) =>
     withoutDescriptors(context, `import { openKeyFile } from './src/${module}'`, before, call)
   const refusal = `OPEN_FILES_USED_UP: ${path} cannot be opened: EMFILE.`
-  expect(opened('cloud/platform/key-file/key-file.ts', `openKeyFile(path, 'Ed25519')`)).toBe(refusal)
+  expect(opened('cloud/platform/key-file/key-file.ts', `openKeyFile(path)`)).toBe(refusal)
   expect(opened('agent/platform/key-file/key-file.ts', 'await openKeyFile({ path, create: false })')).toBe(refusal)
 })
 

@@ -1,26 +1,25 @@
-import { KeyObject, generateKeyPairSync, randomBytes, sign } from 'node:crypto'
+import { type KeyObject, generateKeyPairSync, randomBytes, sign } from 'node:crypto'
 import { zstdCompressSync } from 'node:zlib'
-import { CompactSign, compactVerify, exportJWK, generateKeyPair } from 'jose'
+import { CompactSign, compactVerify } from 'jose'
 import { beforeAll, describe, expect, it } from 'vitest'
 import {
   type Signer,
+  generateKey,
   namedKey,
   openDocument,
-  publicJwk,
   signDocument,
   signDocumentAside,
-  thumbprint,
   unverifiedText,
 } from '../../src/protocol/signing.ts'
+import { newSigner } from '../support/new-signer.ts'
 
 let signer: Signer
-let publicKey: CryptoKey
+let publicKey: KeyObject
 
 beforeAll(async () => {
-  const { publicKey: verifies, privateKey } = await generateKeyPair('EdDSA', { extractable: true })
-  const { kty, crv, x } = await exportJWK(verifies)
-  signer = { keyId: await thumbprint(publicJwk.parse({ kty, crv, x })), algorithm: 'EdDSA', privateKey }
-  publicKey = verifies
+  const made = await newSigner(generateKeyPairSync('ed25519').privateKey)
+  signer = made.signer
+  publicKey = made.publicKey
 })
 
 const signBytes = (kind: string, payload: Uint8Array) =>
@@ -42,28 +41,26 @@ describe.each(['segment', 'policy'] as const)('a signed document of kind %s', (k
   it('is not of another kind, nor of another key', async () => {
     const document = await signDocument(kind, '{}', signer)
     expect(await openDocument('time', document, publicKey)).toBeUndefined()
-    const other = await generateKeyPair('EdDSA')
+    const other = generateKeyPairSync('ed25519')
     expect(await openDocument(kind, document, other.publicKey)).toBeUndefined()
   })
 })
 
 describe('a document', () => {
   it('is opened with a key of its algorithm, of either kind', async () => {
-    const { publicKey: verifies, privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
-    const imported = privateKey.toCryptoKey({ name: 'ECDSA', namedCurve: 'P-256' }, true, ['sign'])
-    const document = await signDocument('policy', '{}', { keyId: 'k', algorithm: 'ES256', privateKey: imported })
-    expect(await openDocument('policy', document, verifies)).toBe('{}')
+    const other = await newSigner(generateKey())
+    const document = await signDocument('policy', '{}', other.signer)
+    expect(await openDocument('policy', document, other.publicKey)).toBe('{}')
     expect(await openDocument('policy', document, publicKey)).toBeUndefined()
-    const { payload } = await compactVerify(document, verifies)
+    const { payload } = await compactVerify(document, other.publicKey)
     expect(Buffer.from(payload).toString()).toBe('{}')
   })
 
   it('is signed alike on another thread', async () => {
     expect(await signDocumentAside('time', '{"a":1}', signer)).toBe(await signDocument('time', '{"a":1}', signer))
-    const { publicKey: verifies, privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
-    const imported = privateKey.toCryptoKey({ name: 'ECDSA', namedCurve: 'P-256' }, true, ['sign'])
-    const document = await signDocumentAside('time', '{}', { keyId: 'k', algorithm: 'ES256', privateKey: imported })
-    expect(await openDocument('time', document, verifies)).toBe('{}')
+    const other = await newSigner(generateKey())
+    const document = await signDocumentAside('time', '{}', other.signer)
+    expect(await openDocument('time', document, other.publicKey)).toBe('{}')
   })
 
   it.each([
@@ -103,7 +100,7 @@ describe('a document', () => {
 
   const text = (value: unknown): string => Buffer.from(JSON.stringify(value)).toString('base64url')
   const signedText = (input: string): string =>
-    `${input}.${sign(null, Buffer.from(input), KeyObject.from(signer.privateKey)).toString('base64url')}`
+    `${input}.${sign(null, Buffer.from(input), signer.privateKey).toString('base64url')}`
 })
 
 describe('the payload of a segment', () => {

@@ -1,5 +1,6 @@
 /** Short-lived access tokens. The device's time may be wrong: after a refusal for time, they follow the cloud's clock. */
 import { SignJWT } from 'jose'
+import { algorithmOf } from '../../protocol/signing.ts'
 import type { DeviceKeys } from './device-key.ts'
 import type { Clock } from '../runtime/clock.ts'
 
@@ -42,18 +43,18 @@ export class DeviceTokens {
   async fresh(device: Device): Promise<string> {
     const atBoot = this.#cloudAtBoot
     const now = atBoot === null ? this.#clock.reading().now : atBoot + this.#clock.sinceBoot()
-    const { signer } = this.#keys.current
+    const { keyId, privateKey } = this.#keys.current.signer
     const seconds = (ms: number): number => Math.floor(ms / 1000)
     return new SignJWT({
       aud: [...device.instanceIds],
-      cnf: { jwk: { kid: signer.keyId, kty: 'CLIENT' } },
+      cnf: { jwk: { kid: keyId, kty: 'CLIENT' } },
     })
-      .setProtectedHeader({ alg: signer.algorithm, typ: 'JWT' })
+      .setProtectedHeader({ alg: algorithmOf(privateKey), typ: 'JWT' })
       .setIssuer(device.deviceId)
       .setNotBefore(seconds(now - BACKDATED_MS))
       .setIssuedAt(seconds(now - BACKDATED_MS))
       .setExpirationTime(seconds(now + LIFETIME_MS))
-      .sign(signer.privateKey)
+      .sign(privateKey)
   }
 
   /** Call after a refusal for time. @param cloudNow the cloud's clock in that answer, POSIX ms */

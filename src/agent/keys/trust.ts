@@ -1,5 +1,5 @@
 /** The cloud's keys that this device trusts: pinned by the enrollment token or named by a verified policy. */
-import { type CryptoKey, importJWK } from 'jose'
+import { type KeyObject, createPublicKey } from 'node:crypto'
 import type { z } from 'zod'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { type DocumentKind, openDocument, type PublicJwk, publicJwk, thumbprint } from '../../protocol/signing.ts'
@@ -7,7 +7,7 @@ import { type DocumentKind, openDocument, type PublicJwk, publicJwk, thumbprint 
 interface TrustedKey {
   readonly thumbprint: string
   readonly jwk: PublicJwk
-  readonly key: CryptoKey
+  readonly key: KeyObject
 }
 
 export interface Opened {
@@ -26,9 +26,7 @@ export class Trust {
   static async of(jwks: readonly string[]): Promise<Trust> {
     const keys = jwks.map(async (text) => {
       const jwk = publicJwk.parse(JSON.parse(text))
-      const key = await importJWK(jwk, jwk.kty === 'OKP' ? 'EdDSA' : 'ES256')
-      if (key instanceof Uint8Array) throw new Error('invariant: a public key is no secret')
-      return { thumbprint: await thumbprint(jwk), jwk, key }
+      return { thumbprint: await thumbprint(jwk), jwk, key: createPublicKey({ key: jwk, format: 'jwk' }) }
     })
     return new Trust(await Promise.all(keys))
   }

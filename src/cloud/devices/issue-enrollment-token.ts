@@ -4,6 +4,7 @@ import { SignJWT } from 'jose'
 import type { z } from 'zod'
 import type { enrollmentTokenRequest, enrollmentTokenResponse } from '../../protocol/edge/enrollment.ts'
 import { CodedError } from '../../protocol/errors.ts'
+import { algorithmOf } from '../../protocol/signing.ts'
 import type { Store } from '../storage/store.ts'
 import type { Keyring } from './keyring.ts'
 import { ENROLLMENT_TOKEN_LIFETIME_MS } from './limits.ts'
@@ -45,7 +46,11 @@ export async function issueEnrollmentToken(
     ...(name === undefined ? {} : { name }),
     ...(labels === undefined ? {} : { labels }),
   })
-    .setProtectedHeader({ alg: keys.signer.algorithm, typ: ENROLLMENT_TOKEN_TYPE, kid: keys.signer.keyId })
+    .setProtectedHeader({
+      alg: algorithmOf(keys.signer.privateKey),
+      typ: ENROLLMENT_TOKEN_TYPE,
+      kid: keys.signer.keyId,
+    })
     .setJti(jti)
     .setIssuedAt(issued)
     .setExpirationTime(expires)

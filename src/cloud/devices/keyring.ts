@@ -1,11 +1,11 @@
 /** The cloud's signing keys. Devices pin them at enrollment and learn of later ones from signed policies. */
-import type { CryptoKey } from 'jose'
+import type { KeyObject } from 'node:crypto'
 import type { PublicJwk, Signer } from '../../protocol/signing.ts'
 
 export interface TrustedKey {
   readonly keyId: string
   readonly jwk: PublicJwk
-  readonly publicKey: CryptoKey
+  readonly publicKey: KeyObject
 }
 
 export interface Keyring {

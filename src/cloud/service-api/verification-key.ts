@@ -3,6 +3,7 @@
  * docs/decisions/access-tokens.md.
  */
 import { type KeyObject, createPublicKey } from 'node:crypto'
+import { isP256 } from '../../protocol/signing.ts'
 
 export interface VerificationKey {
   readonly key: KeyObject
@@ -24,8 +25,8 @@ export function readVerificationKey(pem: string): VerificationKey | undefined {
   } catch {
     return undefined
   }
-  const { namedCurve, modulusLength = 0 } = key.asymmetricKeyDetails ?? {}
+  const { modulusLength = 0 } = key.asymmetricKeyDetails ?? {}
   if (key.asymmetricKeyType === 'rsa' && modulusLength >= RSA_BITS_MIN) return { key, algorithms: RSA_ALGORITHMS }
-  if (key.asymmetricKeyType === 'ec' && namedCurve === 'prime256v1') return { key, algorithms: ['ES256'] }
+  if (isP256(key)) return { key, algorithms: ['ES256'] }
   return undefined
 }

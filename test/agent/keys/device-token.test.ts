@@ -1,4 +1,5 @@
-import { decodeJwt, importJWK, jwtVerify } from 'jose'
+import { createPublicKey } from 'node:crypto'
+import { decodeJwt, jwtVerify } from 'jose'
 import { expect, test } from 'vitest'
 import type { Identity } from '../../../src/agent/ledger/journal.ts'
 import { DeviceTokens } from '../../../src/agent/keys/device-token.ts'
@@ -22,7 +23,7 @@ test('a device token has the claims of a client token and lives for minutes', as
   const key = await makeDeviceKey()
   const time = new FakeTime()
   const token = await new DeviceTokens({ current: key }, new Clock(time, null)).token(identity)
-  const { payload } = await jwtVerify(token, await importJWK(key.publicJwk, 'EdDSA'), {
+  const { payload } = await jwtVerify(token, createPublicKey({ key: key.publicJwk, format: 'jwk' }), {
     currentDate: new Date(time.truth()),
   })
   expect(payload).toMatchObject({

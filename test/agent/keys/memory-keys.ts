@@ -61,9 +61,6 @@ export function signerOf(keys: () => DeviceKeys): Signer {
     get keyId() {
       return keys().current.signer.keyId
     },
-    get algorithm() {
-      return keys().current.signer.algorithm
-    },
     get privateKey() {
       return keys().current.signer.privateKey
     },

@@ -1,7 +1,7 @@
 // A small cloud that speaks the edge API and the sessions of the service API over an in-memory exchange, with real
 // signatures. It keeps its books in its own plain way: what it bills is the sum of the entries that it has taken, each once.
-import { generateKeyPairSync } from 'node:crypto'
-import { compactVerify, importJWK, jwtVerify, SignJWT, decodeJwt } from 'jose'
+import { createPublicKey } from 'node:crypto'
+import { compactVerify, jwtVerify, SignJWT, decodeJwt } from 'jose'
 import type { z } from 'zod'
 import type { HttpAnswer, HttpExchange, HttpRequest } from '../../../src/agent/platform/http/exchange.ts'
 import { ENGINE } from '../../../src/core/engine.ts'
@@ -26,12 +26,12 @@ import {
   entryHash,
   openDocument,
   type PublicJwk,
-  publicJwk,
   sha256,
   signDocument,
   type Signer,
   thumbprint,
 } from '../../../src/protocol/signing.ts'
+import { newSigner } from '../../support/new-signer.ts'
 
 export const EDGE = 'https://cloud.test/tg/edge/api/v1'
 export const SERVICE = 'https://cloud.test/tg/api'
@@ -46,11 +46,7 @@ export interface CloudKey {
 }
 
 export async function makeCloudKey(): Promise<CloudKey> {
-  const { publicKey, privateKey } = generateKeyPairSync('ed25519')
-  const jwk = publicJwk.parse(publicKey.export({ format: 'jwk' }))
-  const imported = await importJWK({ ...privateKey.export({ format: 'jwk' }) }, 'EdDSA', { extractable: true })
-  if (imported instanceof Uint8Array) throw new Error('a key pair is no secret')
-  return { jwk, signer: { keyId: await thumbprint(jwk), algorithm: 'EdDSA', privateKey: imported } }
+  return newSigner()
 }
 
 interface Holding {
@@ -143,7 +139,7 @@ export class FakeCloud {
   async enrollmentToken(overrides: Record<string, unknown> = {}): Promise<string> {
     const claims = { jti: '3f0d9f06-6f0b-4c38-8e2d-0f3b1f2b9a10', edge: EDGE, instances: [INSTANCE] }
     return new SignJWT({ ...claims, pins: [this.key.signer.keyId], ...overrides })
-      .setProtectedHeader({ alg: 'EdDSA', typ: 'tallygate-enrollment+jwt', kid: this.key.signer.keyId })
+      .setProtectedHeader({ alg: 'ES256', typ: 'tallygate-enrollment+jwt', kid: this.key.signer.keyId })
       .setIssuedAt(Math.floor(this.#now() / 1000))
       .setExpirationTime(Math.floor(this.#now() / 1000) + 86_400)
       .sign(this.key.signer.privateKey)
@@ -210,7 +206,7 @@ export class FakeCloud {
   async #authenticate({ headers }: HttpRequest): Promise<HttpAnswer | undefined> {
     const token = headers['authorization']?.replace('Bearer ', '') ?? ''
     if (this.devicePublicKey === null) return refusal(401, 'TOKEN_INVALID', 'unknown key')
-    const key = await importJWK(this.devicePublicKey, 'EdDSA')
+    const key = createPublicKey({ key: this.devicePublicKey, format: 'jwk' })
     try {
       await jwtVerify(token, key, { currentDate: new Date(this.#now()), clockTolerance: 60, issuer: DEVICE })
     } catch (error) {
@@ -270,8 +266,7 @@ export class FakeCloud {
   async #sync({ body }: HttpRequest): Promise<HttpAnswer> {
     const { segment: document, nonce, proofs = [] } = syncRequest.parse(JSON.parse(body ?? ''))
     if (this.devicePublicKey === null) throw new Error('unreachable: the token was verified')
-    const key = await importJWK(this.devicePublicKey, 'EdDSA')
-    if (key instanceof Uint8Array) throw new Error('a public key is no secret')
+    const key = createPublicKey({ key: this.devicePublicKey, format: 'jwk' })
     const text = await openDocument('segment', document, key)
     if (text === undefined) return refusal(422, 'SEGMENT_REJECTED', 'not signed by its device')
     const segment = segmentSchema.parse(JSON.parse(text))
@@ -487,8 +482,7 @@ export class FakeCloud {
 
 /** Content of a signed document, whatever its signature. */
 export async function contentOf(document: string, key: PublicJwk): Promise<unknown> {
-  const imported = await importJWK(key, 'EdDSA')
-  const { payload } = await compactVerify(document, imported)
+  const { payload } = await compactVerify(document, createPublicKey({ key, format: 'jwk' }))
   return JSON.parse(new TextDecoder().decode(payload))
 }
 

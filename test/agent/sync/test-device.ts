@@ -1,8 +1,6 @@
 // A whole device but for its socket and its disk: the real ledger, clock, tokens, HTTP calls and link, over a faulty network
 // to the fake cloud, in time that the test moves. It can lose its process at any commit and start again from its disk.
 import { ENGINE } from '../../../src/core/engine.ts'
-import { generateKeyPairSync } from 'node:crypto'
-import { importJWK } from 'jose'
 import type { HttpExchange } from '../../../src/agent/platform/http/exchange.ts'
 import { createCloudHttp } from '../../../src/agent/platform/http/cloud-client.ts'
 import { Clock } from '../../../src/agent/runtime/clock.ts'
@@ -17,7 +15,8 @@ import { ActivePolicies } from '../../../src/agent/policy/active-policies.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import type { EntryBodyWire } from '../../../src/protocol/edge/sync.ts'
 import type { SessionCommand } from '../../../src/protocol/edge/sessions.ts'
-import { publicJwk, signDocument, thumbprint } from '../../../src/protocol/signing.ts'
+import { signDocument } from '../../../src/protocol/signing.ts'
+import { newSigner } from '../../support/new-signer.ts'
 import { FakeCloud, INSTANCE, makeCloudKey } from './fake-cloud.ts'
 import { FakeTime } from './fake-time.ts'
 import { FaultyNetwork } from '../../scenarios/link/faulty-network.ts'
@@ -337,9 +336,6 @@ export class TestDevice {
 }
 
 export async function makeDeviceKey(): Promise<DeviceKey> {
-  const { publicKey, privateKey } = generateKeyPairSync('ed25519')
-  const jwk = publicJwk.parse(publicKey.export({ format: 'jwk' }))
-  const imported = await importJWK({ ...privateKey.export({ format: 'jwk' }) }, 'EdDSA', { extractable: true })
-  if (imported instanceof Uint8Array) throw new Error('a key pair is no secret')
-  return { publicJwk: jwk, signer: { keyId: await thumbprint(jwk), algorithm: 'EdDSA', privateKey: imported } }
+  const { jwk, signer } = await newSigner()
+  return { publicJwk: jwk, signer }
 }

@@ -56,7 +56,7 @@ export async function furnish(twin: Twin, hostile: boolean): Promise<Scene> {
     }
     return text((await twin.call('POST', `${EDGE}/enrollment-tokens`, { body })).body, 'token')
   }
-  const device = await EdgeClient.join(twin, instanceId, 'EdDSA', await tokenFor('Printer'))
+  const device = await EdgeClient.join(twin, instanceId, 'ES256', await tokenFor('Printer'))
   device.device.clock = { now: twin.now, earliest: twin.now, latest: twin.now }
   for (const name of ['Press 1', 'Press 2', hostile ? HOSTILE : 'Laser cutter']) {
     const token = await tokenFor(name)

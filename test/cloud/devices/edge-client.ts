@@ -1,13 +1,13 @@
 // A device of the tests that reaches the twin over HTTP, with tokens of its own.
 import { ENGINE, type Engine } from '../../../src/core/engine.ts'
 import { engineQuery } from '../../../src/protocol/edge/engines.ts'
-import { randomUUID } from 'node:crypto'
-import { SignJWT, importJWK } from 'jose'
+import { createPublicKey, randomUUID } from 'node:crypto'
+import { SignJWT } from 'jose'
 import type { z } from 'zod'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { enrollmentResponse } from '../../../src/protocol/edge/enrollment.ts'
 import { signedAnswer, signedTime } from '../../../src/protocol/edge/sync.ts'
-import { openDocument } from '../../../src/protocol/signing.ts'
+import { algorithmOf, openDocument } from '../../../src/protocol/signing.ts'
 import type { Reply, Twin } from '../harness.ts'
 import { type DeviceKeys, TestDevice, type TwinSide, newDeviceKeys } from '../sync/test-device.ts'
 
@@ -40,7 +40,7 @@ export class EdgeClient {
   static async join(
     twin: Twin,
     instanceId: string,
-    algorithm: 'EdDSA' | 'ES256' = 'EdDSA',
+    algorithm: 'EdDSA' | 'ES256' = 'ES256',
     token?: string,
   ): Promise<EdgeClient> {
     const keys = await newDeviceKeys(algorithm)
@@ -50,8 +50,7 @@ export class EdgeClient {
     })
     const { deviceId, trustedKeys } = enrollmentResponse.parse(enrolled.body)
     const [jwk] = trustedKeys
-    const publicKey = await importJWK(jwk!, jwk!.kty === 'OKP' ? 'EdDSA' : 'ES256')
-    if (publicKey instanceof Uint8Array) throw new Error('a public key is no secret')
+    const publicKey = createPublicKey({ key: jwk!, format: 'jwk' })
     const side: TwinSide = {
       keys: { trusted: [{ publicKey }] },
       attach: async (_id, nonce, above, _, backlog) => (await client.attach(nonce, above, backlog)).answer,
@@ -82,7 +81,7 @@ export class EdgeClient {
     const signer = change.signer ?? this.keys.signer
     const cnf = { jwk: { kid: change.kid ?? this.keys.signer.keyId, kty: change.kty ?? 'CLIENT' } }
     return new SignJWT({ cnf, aud: [...(change.audience ?? [this.instanceId])] })
-      .setProtectedHeader({ alg: signer.algorithm, typ: 'JWT' })
+      .setProtectedHeader({ alg: algorithmOf(signer.privateKey), typ: 'JWT' })
       .setIssuer(change.issuer ?? this.id)
       .setNotBefore(Math.floor((change.from ?? now) / 1000))
       .setIssuedAt(Math.floor((change.from ?? now) / 1000))

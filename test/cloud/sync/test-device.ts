@@ -1,7 +1,6 @@
 // A device as small as it can be: it keeps its counters and chains honestly and seals segments, and can be copied to play
 // a clone or a restored backup. It knows nothing of disks, time or networks.
-import { randomBytes, randomUUID } from 'node:crypto'
-import { type CryptoKey, exportJWK, generateKeyPair } from 'jose'
+import { type KeyObject, generateKeyPairSync, randomBytes, randomUUID } from 'node:crypto'
 import { type Counters, NO_COUNTERS, type TopUpRequest, available } from '../../../src/core/accounts/grant.ts'
 import { attachAnswer } from '../../../src/protocol/edge/attach.ts'
 import {
@@ -17,11 +16,11 @@ import {
   type Signer,
   entryHash,
   openDocument,
-  publicJwk,
+  generateKey,
   sha256,
   signDocument,
-  thumbprint,
 } from '../../../src/protocol/signing.ts'
+import { newSigner } from '../../support/new-signer.ts'
 import type { MergeResult } from '../../../src/cloud/sync/merge-context.ts'
 import { INSTANCE, START, type Twin } from './twin.ts'
 
@@ -86,16 +85,13 @@ export interface DeviceKeys {
   readonly jwk: PublicJwk
 }
 
-export async function newDeviceKeys(algorithm: 'EdDSA' | 'ES256' = 'EdDSA'): Promise<DeviceKeys> {
-  const { publicKey, privateKey } = await generateKeyPair(algorithm, { extractable: true })
-  const { kty, crv, x, y } = await exportJWK(publicKey)
-  const jwk = publicJwk.parse(kty === 'EC' ? { kty, crv, x, y } : { kty, crv, x })
-  return { signer: { keyId: await thumbprint(jwk), algorithm, privateKey }, jwk }
+export async function newDeviceKeys(algorithm: 'EdDSA' | 'ES256' = 'ES256'): Promise<DeviceKeys> {
+  return newSigner(algorithm === 'EdDSA' ? generateKeyPairSync('ed25519').privateKey : generateKey())
 }
 
 /** What a device sees of the twin, by whatever way. */
 export interface TwinSide {
-  readonly keys: { readonly trusted: readonly [{ readonly publicKey: CryptoKey }, ...unknown[]] }
+  readonly keys: { readonly trusted: readonly [{ readonly publicKey: KeyObject }, ...unknown[]] }
   attach(deviceId: string, nonce: string, above?: number, acknowledged?: number, backlog?: number): Promise<string>
   sync(deviceId: string, document: string): Promise<MergeResult>
 }
@@ -389,8 +385,7 @@ export class TestDevice {
   }
 
   async #open(kind: 'attach-answer' | 'sync-answer', document: string): Promise<string> {
-    const key: CryptoKey = this.twin.keys.trusted[0].publicKey
-    const text = await openDocument(kind, document, key)
+    const text = await openDocument(kind, document, this.twin.keys.trusted[0].publicKey)
     if (text === undefined) throw new Error(`the ${kind} is not signed by the twin`)
     return text
   }

@@ -3,7 +3,6 @@ import { randomUUID } from 'node:crypto'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { exportJWK, generateKeyPair } from 'jose'
 import { decimal } from '../../../src/core/pricing/amount.ts'
 import type { Action } from '../../../src/core/rules/policy.ts'
 import { openSqliteStore } from '../../../src/cloud/storage/sqlite/store.ts'
@@ -28,7 +27,7 @@ import type { LineItemRecord, Pool } from '../../../src/cloud/storage/records.ts
 import { heartbeatOfDevice } from '../../../src/cloud/sessions/session-life.ts'
 import type { Store, Transaction } from '../../../src/cloud/storage/store.ts'
 import { createRateTable } from '../../../src/cloud/service-api/change-rate-tables.ts'
-import { publicJwk, thumbprint } from '../../../src/protocol/signing.ts'
+import { newSigner } from '../../support/new-signer.ts'
 import { watchLockOrder } from '../storage/watch-lock-order.ts'
 
 export const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
@@ -326,9 +325,6 @@ export class Twin implements AsyncDisposable {
 }
 
 async function newKeyring(): Promise<Keyring> {
-  const { publicKey, privateKey } = await generateKeyPair('EdDSA', { extractable: true })
-  const { kty, crv, x } = await exportJWK(publicKey)
-  const jwk = publicJwk.parse({ kty, crv, x })
-  const keyId = await thumbprint(jwk)
-  return { signer: { keyId, algorithm: 'EdDSA', privateKey }, trusted: [{ keyId, jwk, publicKey }] }
+  const { signer, jwk, publicKey } = await newSigner()
+  return { signer, trusted: [{ keyId: signer.keyId, jwk, publicKey }] }
 }

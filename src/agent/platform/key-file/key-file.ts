@@ -1,12 +1,11 @@
 /** The key is used only after its file is flushed: a device that enrolled with a lost key could never return. */
-import { createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject, randomUUID } from 'node:crypto'
+import { createPrivateKey, type KeyObject, randomUUID } from 'node:crypto'
 import { link, open, rename, stat, unlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import { importPKCS8 } from 'jose'
 import { CodedError } from '../../../protocol/errors.ts'
 import { systemFailure, unreadableReason, unwritableState } from '../../../protocol/file-reasons.ts'
 import { readSmallText } from '../../../platform/read-file.ts'
-import { publicJwk, thumbprint } from '../../../protocol/signing.ts'
+import { generateKey, isP256, publicJwkOf, thumbprint } from '../../../protocol/signing.ts'
 import type { DeviceKey, DeviceKeys } from '../../keys/device-key.ts'
 import type { AgentSettings } from '../../settings.ts'
 
@@ -14,7 +13,7 @@ const PRIVATE_MODE = 0o600
 
 export interface KeyFileOptions {
   readonly path: string
-  /** Generates an Ed25519 key pair if the file is missing. False for a provided key. */
+  /** Generates a P-256 key pair if the file is missing. False for a provided key. */
   readonly create: boolean
 }
 
@@ -131,7 +130,7 @@ async function read(path: string, closedTo: number): Promise<string | undefined>
 
 /** Atomic write: the file appears only after its bytes are flushed, and never replaces another key. */
 async function write(path: string): Promise<void> {
-  const { privateKey } = generateKeyPairSync('ed25519')
+  const privateKey = generateKey()
   const temporary = `${path}.${randomUUID()}.new`
   try {
     const file = await open(temporary, 'wx', PRIVATE_MODE)
@@ -163,18 +162,10 @@ async function syncDirectory(path: string): Promise<void> {
 
 async function deviceKey(pem: string, path: string): Promise<DeviceKey> {
   const privateKey = parse(pem, path)
-  const algorithm = algorithmOf(privateKey)
-  if (algorithm === undefined) throw unusable(path, 'it contains neither an Ed25519 nor a P-256 key')
-  const jwk = publicJwk.parse(createPublicKey(privateKey).export({ format: 'jwk' }))
-  const text = privateKey.export({ format: 'pem', type: 'pkcs8' })
-  return {
-    publicJwk: jwk,
-    signer: {
-      keyId: await thumbprint(jwk),
-      algorithm,
-      privateKey: await importPKCS8(text, algorithm, { extractable: true }),
-    },
-  }
+  if (privateKey.asymmetricKeyType !== 'ed25519' && !isP256(privateKey))
+    throw unusable(path, 'it contains neither an Ed25519 nor a P-256 key')
+  const publicJwk = publicJwkOf(privateKey)
+  return { publicJwk, signer: { keyId: await thumbprint(publicJwk), privateKey } }
 }
 
 function parse(pem: string, path: string): KeyObject {
@@ -183,11 +174,6 @@ function parse(pem: string, path: string): KeyObject {
   } catch (cause) {
     throw unusable(path, 'it contains no PEM private key without a passphrase', cause)
   }
-}
-
-function algorithmOf(key: KeyObject): 'EdDSA' | 'ES256' | undefined {
-  if (key.asymmetricKeyType === 'ed25519') return 'EdDSA'
-  return key.asymmetricKeyType === 'ec' && key.asymmetricKeyDetails?.namedCurve === 'prime256v1' ? 'ES256' : undefined
 }
 
 function unusable(path: string, reason: string, cause?: unknown): CodedError {

@@ -1,12 +1,12 @@
 /** The cloud's signing key, and the introductions by which devices move to the next one. Each step is durable. */
-import { type KeyObject, createPublicKey } from 'node:crypto'
+import { createPublicKey } from 'node:crypto'
 import { renameSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { z } from 'zod'
 import { INTRODUCTIONS_MAX } from '../../../protocol/edge/signing-keys.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { unwritableState } from '../../../protocol/file-reasons.ts'
-import { type PublicJwk, publicJwk, signDocument, thumbprint } from '../../../protocol/signing.ts'
+import { type PublicJwk, publicJwk, publicJwkOf, signDocument, thumbprint } from '../../../protocol/signing.ts'
 import type { Keyring, TrustedKey } from '../../devices/keyring.ts'
 import { absenceOf } from '../../../platform/denial-of.ts'
 import { flush } from '../../../platform/flush.ts'
@@ -30,8 +30,8 @@ export function chainPath(keyPath: string): string {
 
 /** `succeeded`: thumbprints of replaced keys. @throws CodedError KEY_UNUSABLE, STATE_UNWRITABLE */
 export async function openKeyring(path: string): Promise<Keyring & { readonly succeeded: readonly string[] }> {
-  const { privateKey } = openKeyFile(path, 'Ed25519')
-  const own = await trustedKey(publicOf(privateKey))
+  const { privateKey } = openKeyFile(path)
+  const own = await trustedKey(publicJwkOf(privateKey))
   const chain = readChain(path)
   const before: TrustedKey[] = []
   for (const { previous, trusted } of chain.toReversed()) {
@@ -39,7 +39,7 @@ export async function openKeyring(path: string): Promise<Keyring & { readonly su
     if (trusted && key.keyId !== own.keyId && before.every(({ keyId }) => keyId !== key.keyId)) before.push(key)
   }
   return {
-    signer: { keyId: own.keyId, algorithm: 'EdDSA', privateKey: privateKey.toCryptoKey('Ed25519', true, ['sign']) },
+    signer: { keyId: own.keyId, privateKey },
     trusted: [own, ...before],
     introductions: chain.map(({ introduction }) => introduction),
     succeeded: await Promise.all(chain.map(({ previous }) => thumbprint(previous))),
@@ -52,10 +52,10 @@ export async function rotateSigningKey(
   now: number,
 ): Promise<{ readonly from: string; readonly to: string }> {
   refuseAbsent(path)
-  const current = openKeyFile(path, 'Ed25519').privateKey
+  const current = openKeyFile(path).privateKey
   const nextPath = `${path}.next`
-  const next = publicOf(openKeyFile(nextPath, 'Ed25519').privateKey)
-  const previous = publicOf(current)
+  const next = publicJwkOf(openKeyFile(nextPath).privateKey)
+  const previous = publicJwkOf(current)
   const [from, to] = [await thumbprint(previous), await thumbprint(next)]
   const chain = readChain(path)
   if (chain.at(-1)?.introduces !== to) {
@@ -64,9 +64,8 @@ export async function rotateSigningKey(
         'CONFLICT',
         `${chainPath(path)} already contains ${chain.length} keys. Forget a previous key first.`,
       )
-    const privateKey = current.toCryptoKey('Ed25519', true, ['sign'])
-    const signer = { keyId: from, algorithm: 'EdDSA', privateKey } as const
-    const introduction = await signDocument('key', JSON.stringify({ introduces: next, at: now }), signer)
+    const text = JSON.stringify({ introduces: next, at: now })
+    const introduction = await signDocument('key', text, { keyId: from, privateKey: current })
     writeChain(path, [...chain, { previous, introduction, introduces: to, trusted: true }])
   }
   unlessWritable(path, () => {
@@ -101,12 +100,7 @@ export async function forgetSigningKey(path: string, keyId: string): Promise<voi
 }
 
 async function trustedKey(jwk: PublicJwk): Promise<TrustedKey> {
-  const key = createPublicKey({ key: jwk, format: 'jwk' })
-  return { keyId: await thumbprint(jwk), jwk, publicKey: key.toCryptoKey('Ed25519', true, ['verify']) }
-}
-
-function publicOf(privateKey: KeyObject): PublicJwk {
-  return publicJwk.parse(createPublicKey(privateKey).export({ format: 'jwk' }))
+  return { keyId: await thumbprint(jwk), jwk, publicKey: createPublicKey({ key: jwk, format: 'jwk' }) }
 }
 
 function readChain(keyPath: string): Chain {

@@ -1,8 +1,7 @@
-import { generateKeyPairSync } from 'node:crypto'
+import { createPublicKey, generateKeyPairSync } from 'node:crypto'
 import { chmod, mkdtemp, readdir, readFile, rm, stat, unlink, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
-import { importJWK } from 'jose'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { type KeyFilesOptions, openKeyFile, openKeyFiles } from '../../../../src/agent/platform/key-file/key-file.ts'
 import { openDocument, signDocument, thumbprint } from '../../../../src/protocol/signing.ts'
@@ -37,8 +36,7 @@ test.each(['ed25519', 'ec'] as const)('a provided %s key signs documents', async
   await writeFile(file(), pem, { mode: 0o440 })
   const { publicJwk, signer } = await openKeyFile({ path: file(), create: false })
   const document = await signDocument('segment', 'hello', signer)
-  const key = await importJWK(publicJwk, signer.algorithm)
-  if (key instanceof Uint8Array) throw new Error('a public key is no secret')
+  const key = createPublicKey({ key: publicJwk, format: 'jwk' })
   expect(await openDocument('segment', document, key)).toBe('hello')
 })
 
