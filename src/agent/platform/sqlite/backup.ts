@@ -23,6 +23,7 @@ import { counted } from '../../../core/accounts/in-words.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { unwritableReason } from '../../../protocol/file-reasons.ts'
 import { databaseFailure } from '../../../platform/database-failure.ts'
+import { lacksSpace } from '../../../platform/disk-space.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
 import type { LedgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import { flushDirectoryOf, openDatabase, refusalOf } from './open-database.ts'
@@ -34,7 +35,7 @@ import { asideOf, closeWhole, filled, finishSalvage, isSalvageUnfinished } from 
 import { type Salvage, type Undelivered, headOf, lostOf, remove, salvageOf, salvaged } from './read-damaged.ts'
 import { scratchAt } from '../system/scratch.ts'
 import { foldDatabase } from './pending-batches.ts'
-import { copyConsistently, lacksSpace, withConsistentSnapshot } from './consistent-snapshot.ts'
+import { copyConsistently, withConsistentSnapshot } from './consistent-snapshot.ts'
 
 export interface BackedUp extends Pick<LedgerBundle, 'deviceId' | 'state'> {
   readonly verification: Verification
@@ -53,7 +54,7 @@ export async function backUpLedger(path: string, to: string): Promise<BackedUp> 
   const place = isOfOther ? tmpdir() : dirname(to)
   const unwritable = (cause: unknown): CodedError => {
     const where =
-      isOfOther && lacksSpace(cause) ? ` (copies are made in ${place}; TMPDIR can name another directory)` : ''
+      isOfOther && lacksSpace(cause, join(place, 'backup.db')) ? ` (copies are made in ${place}; TMPDIR can name another directory)` : ''
     return new CodedError('OUTPUT_UNWRITABLE', `Cannot write ${to}: ${unwritableReason(cause)}${where}.`, { cause })
   }
   if (statSync(to, { throwIfNoEntry: false })?.isDirectory() === true) throw unwritable({ code: 'EISDIR' })
@@ -83,7 +84,7 @@ export async function backUpLedger(path: string, to: string): Promise<BackedUp> 
     }, unwritable)
     return backedUp
   } catch (error) {
-    throw lacksSpace(error) ? unwritable(error) : error
+    throw lacksSpace(error, join(folder, 'backup.db')) ? unwritable(error) : error
   } finally {
     rmSync(folder, { recursive: true, force: true })
     isGone()
@@ -213,7 +214,7 @@ function foldLocked(database: Database.Database, path: string): void {
   try {
     foldDatabase(database)
   } catch (cause) {
-    if (lacksSpace(cause)) throw cause
+    if (lacksSpace(cause, path)) throw cause
     throw new CodedError('DATABASE_CORRUPT', `${path}: ${messageOf(cause)}`, { cause, details: { path } })
   }
 }

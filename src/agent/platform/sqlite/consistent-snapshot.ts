@@ -6,6 +6,7 @@ import { createReadStream, mkdtempSync } from 'node:fs'
 import { copyFile, open, rm, stat } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { lacksSpace } from '../../../platform/disk-space.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { systemFailure, unreadableReason, unwritableReason } from '../../../protocol/file-reasons.ts'
 import { scratchAt } from '../system/scratch.ts'
@@ -24,7 +25,7 @@ export async function withConsistentSnapshot<T>(path: string, read: (copy: strin
     await copyConsistently(path, join(folder, 'journal.db'))
     return await read(join(folder, 'journal.db'))
   } catch (error) {
-    throw lacksSpace(error)
+    throw lacksSpace(error, folder)
       ? unreadable(path, error, `${tmpdir()} has no space for a copy; set TMPDIR to a directory with more space`)
       : error
   } finally {
@@ -43,14 +44,6 @@ function temporaryFolder(path: string): string {
   }
 }
 
-/** Whether the disk of a copy is full, or the quota of its user used up. */
-export function lacksSpace(error: unknown): boolean {
-  const { code, cause } = error as { readonly code?: unknown; readonly cause?: unknown }
-  // Of a database that cannot be created for lack of space.
-  if (code === 'STATE_UNWRITABLE' && cause instanceof Error) return lacksSpace(cause)
-  return code === 'ENOSPC' || code === 'EDQUOT' || code === 'SQLITE_FULL'
-}
-
 /** Copies database and log so that neither was overwritten during the copy. @throws CodedError LEDGER_UNREADABLE; {@link lacksSpace} */
 export async function copyConsistently(path: string, to: string): Promise<void> {
   await requireEnding(path)
@@ -62,7 +55,7 @@ export async function copyConsistently(path: string, to: string): Promise<void> 
       else await copyFile(`${path}-wal`, `${to}-wal`)
       if (head === (await logHead(path)) && (await same(path, to))) return
     } catch (cause) {
-      throw lacksSpace(cause) ? cause : (systemFailure(cause, path) ?? unreadable(path, cause, reasonOf(cause)))
+      throw lacksSpace(cause, to) ? cause : (systemFailure(cause, path) ?? unreadable(path, cause, reasonOf(cause)))
     }
   }
   throw new CodedError(

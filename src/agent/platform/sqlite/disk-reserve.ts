@@ -1,6 +1,6 @@
 /** A file that is deleted when the disk is full, so that the device can still deliver. A missing one is no error. */
-import { closeSync, fsyncSync, openSync, rmSync, statSync, statfsSync, writeSync } from 'node:fs'
-import { dirname } from 'node:path'
+import { closeSync, fsyncSync, openSync, rmSync, statSync, writeSync } from 'node:fs'
+import { hasSpace } from '../../../platform/disk-space.ts'
 import type { JournalFile } from './journal-file.ts'
 
 const CHUNK_BYTES = 256 * 1024
@@ -52,8 +52,7 @@ export class DiskReserve {
 
   /** Checked first, so that a nearly full disk is not filled in vain. A file of another size gives its space. */
   #hasSpace(more = 0): boolean {
-    const { bavail, bsize } = statfsSync(dirname(this.#path))
-    return bavail * bsize + this.#size() + more > this.#bytes
+    return hasSpace(this.#path, this.#bytes - this.#size() - more)
   }
 
   #size(): number {

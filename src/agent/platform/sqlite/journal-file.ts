@@ -6,7 +6,7 @@ import { statSync } from 'node:fs'
 import type Database from 'better-sqlite3'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type JournalStatements, statementsOf } from './journal-statements.ts'
-import { isFull } from './open-database.ts'
+import { lacksSpace } from '../../../platform/disk-space.ts'
 
 /**
  * Frames of the write-ahead log that trigger a checkpoint: 2 MiB. Checkpoints block calls: longer logs mean longer waits,
@@ -122,7 +122,7 @@ export class JournalFile {
   shrink(): boolean {
     let isMore = false
     // A full disk may lack the space for it; a later step retries.
-    ifSpace(() => {
+    this.ifSpace(() => {
       const kept = this.hasDiskReserve ? FREE_PAGES_KEPT : FREE_PAGES_KEPT + 2n * BigInt(this.#limits.diskReservePages)
       const free = this.#freePages()
       const over = free - kept
@@ -157,7 +157,7 @@ export class JournalFile {
   }
 
   truncateLog(): void {
-    ifSpace(() => this.#statements.truncateLog.get())
+    this.ifSpace(() => this.#statements.truncateLog.get())
   }
 
   /** A checkpoint without its flushes: the log must be flushed before it, and the database before the next call. */
@@ -176,19 +176,19 @@ export class JournalFile {
    */
   checkpoint(): boolean {
     let isWhole = false
-    ifSpace(() => {
+    this.ifSpace(() => {
       const { log, checkpointed } = this.#statements.checkpoint.get() as { log: bigint; checkpointed: bigint }
       isWhole = log === checkpointed
     })
     return isWhole
   }
-}
 
-/** Runs work that may wait while the disk is full. */
-export function ifSpace(work: () => void): void {
-  try {
-    work()
-  } catch (error) {
-    if (!isFull(error)) throw error
+  /** Runs work that may wait while the disk is full. */
+  ifSpace(work: () => void): void {
+    try {
+      work()
+    } catch (error) {
+      if (!lacksSpace(error, this.database.name)) throw error
+    }
   }
 }

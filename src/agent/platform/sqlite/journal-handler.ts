@@ -3,12 +3,12 @@
  * may have left a partial write ends the process.
  */
 import Database from 'better-sqlite3'
+import { lacksSpace } from '../../../platform/disk-space.ts'
 import { CodedError, type ErrorCode, messageOf } from '../../../protocol/errors.ts'
 import { systemFailure } from '../../../protocol/file-reasons.ts'
 import type { JournalStore } from './journal-store.ts'
 import type { DiskReserve } from './disk-reserve.ts'
-import { lacksSpace } from './consistent-snapshot.ts'
-import { isFull, refusalOf } from './open-database.ts'
+import { refusalOf } from './open-database.ts'
 
 /** One call of the journal. */
 export interface JournalCall {
@@ -139,7 +139,7 @@ export class JournalHandler {
     try {
       return this.#deps.open(now)
     } catch (error) {
-      if (!lacksSpace(error) || !this.#deps.diskReserve.release()) throw error
+      if (!lacksSpace(error, this.#deps.path) || !this.#deps.diskReserve.release()) throw error
       const store = this.#deps.open(now)
       store.file.hasDiskReserve = false
       return store
@@ -149,7 +149,7 @@ export class JournalHandler {
   /** Refuses the work while the reserved disk space is missing, after trying to reserve it again. */
   #withoutDiskReserve(store: JournalStore, work: JournalCall['work']): void {
     try {
-      withDiskSpace(store, work)
+      withDiskSpace(store, work, this.#deps.path)
     } catch (error) {
       if (store.file.hasDiskReserve || !this.#deps.diskReserve.fill(store.file)) throw error
       store.file.hasDiskReserve = true
@@ -159,9 +159,9 @@ export class JournalHandler {
 
   #withDiskReserve(store: JournalStore, work: JournalCall['work']): void {
     try {
-      withDiskSpace(store, work)
+      withDiskSpace(store, work, this.#deps.path)
     } catch (error) {
-      if (!isFull(error) || !this.#deps.diskReserve.release()) throw error
+      if (!lacksSpace(error, this.#deps.path) || !this.#deps.diskReserve.release()) throw error
       store.file.hasDiskReserve = false
       store.file.checkpoint()
       work(store)
@@ -170,11 +170,11 @@ export class JournalHandler {
 }
 
 /** On a full disk, a checkpoint may still free the log for reuse. */
-function withDiskSpace(store: JournalStore, work: JournalCall['work']): void {
+function withDiskSpace(store: JournalStore, work: JournalCall['work'], path: string): void {
   try {
     work(store)
   } catch (error) {
-    if (!isFull(error) || !store.file.checkpoint()) throw error
+    if (!lacksSpace(error, path) || !store.file.checkpoint()) throw error
     work(store)
   }
 }
@@ -183,8 +183,8 @@ function withDiskSpace(store: JournalStore, work: JournalCall['work']): void {
  * Out of space or not writable. SQLite detects these before the commit record is complete and before any flush, so the
  * transaction is rolled back and recovery cannot bring it back.
  */
-function isSurelyUndone(error: unknown): boolean {
-  return isFull(error) || (error instanceof Database.SqliteError && error.code.startsWith('SQLITE_READONLY'))
+function isSurelyUndone(error: InstanceType<typeof Database.SqliteError>, path: string): boolean {
+  return lacksSpace(error, path) || error.code.startsWith('SQLITE_READONLY')
 }
 
 /**
@@ -197,7 +197,7 @@ function errorOf(error: unknown, path: string, wasChecked: boolean): Error {
   }
   const coded = (code: ErrorCode): CodedError =>
     new CodedError(code, `${path}: ${error.message}`, { cause: error, details: { path, sqlite: error.code } })
-  if (isSurelyUndone(error)) return coded('NOT_RECORDED')
+  if (isSurelyUndone(error, path)) return coded('NOT_RECORDED')
   const isCorrupt = error.code.startsWith('SQLITE_CORRUPT') || error.code === 'SQLITE_NOTADB'
   if (error.code.startsWith('SQLITE_IOERR') || (isCorrupt && wasChecked)) return coded('DISK_FAILED')
   return isCorrupt ? coded('DATABASE_CORRUPT') : new Error(`${error.message} (${error.code})`, { cause: error })

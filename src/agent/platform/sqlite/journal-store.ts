@@ -50,7 +50,7 @@ import {
 } from './journal-statements.ts'
 import { checkCounters } from './check-counters.ts'
 import { entriesBefore, entriesBetween, sumsOf } from './entry-blocks.ts'
-import { JournalFile, type JournalLimits, ifSpace } from './journal-file.ts'
+import { JournalFile, type JournalLimits } from './journal-file.ts'
 import { PAGE_BYTES } from './open-database.ts'
 import { PendingCommits } from './pending-commits.ts'
 import { type SealPlan, planSegment } from './plan-segment.ts'
@@ -296,7 +296,7 @@ export class JournalStore implements JournalOperations {
       }
     })
     // The acknowledgement is committed; if the disk is too full for cleanup, a later call repeats it.
-    ifSpace(() => this.#prune(this.now))
+    this.file.ifSpace(() => this.#prune(this.now))
   }
 
   sealed(seq: number): SealedSegment | null {
@@ -470,7 +470,7 @@ export class JournalStore implements JournalOperations {
   /** Folds pending commits, checkpoints the write-ahead log and closes the database. */
   close(): void {
     // On a full disk, they stay in slots for the next process.
-    ifSpace(() => this.commits.fold())
+    this.file.ifSpace(() => this.commits.fold())
     this.#database.close()
   }
 

@@ -5,6 +5,7 @@ import Database from 'better-sqlite3'
 import { databaseFailure } from '../../../platform/database-failure.ts'
 import { integrityOf } from '../../../platform/integrity.ts'
 import { denialOf } from '../../../platform/denial-of.ts'
+import { NoSpace, lacksSpace } from '../../../platform/disk-space.ts'
 import { makeDirectories } from '../../../platform/make-directories.ts'
 import { flush } from '../../../platform/flush.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
@@ -60,7 +61,7 @@ function flushLog(database: Database.Database, path: string): void {
   try {
     database.pragma('wal_checkpoint(TRUNCATE)')
   } catch (error) {
-    if (!isFull(error)) throw error
+    if (!lacksSpace(error, path)) throw error
   }
   flush(`${path}-wal`)
 }
@@ -146,11 +147,6 @@ function corrupt(path: string, why: string, cause?: unknown): CodedError {
   return new CodedError('DATABASE_CORRUPT', `${path}: ${why}`, { cause, details: { path } })
 }
 
-/** As an error of SQLite. `lacksSpace` also covers copies of files. */
-export function isFull(error: unknown): boolean {
-  return error instanceof Database.SqliteError && error.code === 'SQLITE_FULL'
-}
-
 const UNWRITABLE = /^SQLITE_(CANTOPEN|READONLY|FULL)/
 
 /** Maps errors of SQLite and the file system to codes for operators; passes others on. */
@@ -161,6 +157,8 @@ export function refusalOf(error: unknown, path: string): unknown {
     return new CodedError('STATE_IN_USE', `${path} is in use by another process`, { cause: error, details: { path } })
   }
   if (code === 'SQLITE_NOTADB' || code.startsWith('SQLITE_CORRUPT')) return corrupt(path, messageOf(error), error)
+  if (code === 'SQLITE_IOERR_WRITE' && lacksSpace(error, path))
+    return new NoSpace(path, 'the disk or the quota of this user is full', error)
   const denial = denialOf(path)
   const failure = denial === null ? databaseFailure(error, path) : null
   // An error of the file system is no sign of a damaged file.

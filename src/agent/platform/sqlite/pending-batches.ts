@@ -12,10 +12,10 @@ import { UnstoredEntries } from './entry-blocks.ts'
 import { decodeTexts, encodeTexts, type EntryTexts } from './entry-texts.ts'
 import type { AccountMove, Batch } from './batch.ts'
 import { stampValues, type StampValues } from './journal-statements.ts'
-import { isFull } from './open-database.ts'
 import { prepared } from './prepared.ts'
 import { reusedMemory } from './reused-memory.ts'
 import { readSlots } from './slots.ts'
+import { unlessDamaged } from './unless-damaged.ts'
 
 /** A commit without the texts of its entries, and with the chain head after its last entry. */
 export interface PendingBatch extends Omit<Batch, 'answered' | 'entries'> {
@@ -274,9 +274,9 @@ export function foldDatabase(database: Database.Database): void {
   database.transaction(() => fold(database, pending, readAnswerSlots(database, Infinity)))()
 }
 
-/** Folds as much as can be read of a damaged database. True if that is everything. @throws SqliteError if the disk is full */
+/** Folds as much as can be read of a damaged database. True if that is everything. @throws as {@link unlessDamaged} */
 export function foldDamaged(database: Database.Database): boolean {
-  try {
+  return unlessDamaged(false, () => {
     const { batches, entries, damage } = readPending(database)
     if (batches.length === 0) return damage === null
     const parts = [
@@ -285,18 +285,12 @@ export function foldDamaged(database: Database.Database): boolean {
       () => foldSessions(database, batches),
       () => foldEntries(database, { batches, entries }),
     ]
-    const isFolded = parts.map((part) => {
-      try {
+    const isFolded = parts.map((part) =>
+      unlessDamaged(false, () => {
         database.transaction(part)()
         return true
-      } catch (error) {
-        if (isFull(error)) throw error
-        return false
-      }
-    })
+      }),
+    )
     return damage === null && isFolded.at(-1) === true
-  } catch (error) {
-    if (isFull(error)) throw error
-    return false
-  }
+  })
 }

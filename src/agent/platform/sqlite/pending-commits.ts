@@ -8,7 +8,7 @@ import type { RecentOfEach } from '../../access/idempotency-cache.ts'
 import { BLOCK_ENTRIES, UnstoredEntries } from './entry-blocks.ts'
 import { encodeTexts, headAfter } from './entry-texts.ts'
 import type { Batch } from './batch.ts'
-import { ifSpace, type JournalFile } from './journal-file.ts'
+import type { JournalFile } from './journal-file.ts'
 import { type AccountRow, type JournalStatements, type StateRow, statementsOf } from './journal-statements.ts'
 import {
   fold,
@@ -224,7 +224,7 @@ export class PendingCommits {
   tidyWhenDue(): boolean {
     if (this.#unstored.compressOne()) return false
     if (this.#unstored.count < PENDING_ENTRIES && !this.#slots.isLow) return this.#isCheckpointDue()
-    ifSpace(() => this.run(() => undefined))
+    this.#file.ifSpace(() => this.run(() => undefined))
     return false
   }
 

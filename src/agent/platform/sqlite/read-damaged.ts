@@ -1,19 +1,19 @@
 /** Reads the proven data of a damaged journal without changing it. */
-import { constants, copyFileSync, existsSync, rmSync, statSync, statfsSync } from 'node:fs'
-import { dirname } from 'node:path'
+import { constants, copyFileSync, rmSync, statSync } from 'node:fs'
 import Database from 'better-sqlite3'
+import { NoSpace, hasSpace } from '../../../platform/disk-space.ts'
 import { orNull } from '../../../platform/or-null.ts'
 import { sessionSnapshot } from '../../../protocol/edge/sessions.ts'
 import { entryHash } from '../../../protocol/signing.ts'
 import type { Identity, IdempotencyRecord, StoredSession } from '../../ledger/journal.ts'
 import { keptSession } from '../../sessions/kept-session.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
-import { lacksSpace } from './consistent-snapshot.ts'
 import { type LoggedChain, loggedChain } from './logged-chain.ts'
 import { entriesBetween } from './entry-blocks.ts'
 import { type AnswerRow, type PolicyRow, type SessionRow, type StateRow, answerOf } from './journal-statements.ts'
 import { openDatabase } from './open-database.ts'
 import { foldDamaged } from './pending-batches.ts'
+import { isPassing, unlessDamaged } from './unless-damaged.ts'
 
 export const SUFFIXES = ['', '-wal', '-shm', '-journal']
 
@@ -64,8 +64,9 @@ const NOTHING: Salvage = {
 }
 
 /**
- * Works on a copy, because SQLite writes during recovery. The copy exists until `use` returns. Throws only what `use` throws, and
- * if the disk has no space for the copy: what is in it must not count as lost.
+ * Works on a copy, because SQLite writes during recovery. The copy exists until `use` returns.
+ *
+ * @throws NoSpace before the first write; what `use` throws; an error of the system: what it concerns must not count as lost
  */
 export function salvaged<T>(path: string, left: BootLog | null, use: (salvage: Salvage) => T): T {
   const copy = `${path}.copy`
@@ -84,33 +85,38 @@ export function salvaged<T>(path: string, left: BootLog | null, use: (salvage: S
   }
 }
 
-/** Null: the journal cannot be copied or opened. */
+/** Null: the journal is no file, or cannot be opened. */
 function openCopy(path: string, copy: string): Database.Database | null {
+  remove(copy)
+  // A log without its database is read over an empty one; its pages fill it.
+  const isLogOnly = sizeOf(path) === 0 && holdsFrames(path)
+  const copied = (isLogOnly ? ['-wal'] : ['', '-wal']).filter((suffix) => isFile(`${path}${suffix}`))
+  const copyAll = (mode: number): void =>
+    copied.forEach((suffix) => copyFileSync(`${path}${suffix}`, `${copy}${suffix}`, mode))
+  // Takes no space, but few file systems can do it.
+  const isCloned = !isLogOnly && orNull(() => copyAll(constants.COPYFILE_FICLONE_FORCE)) !== null
+  requireSpace(path, isCloned)
+  if (isLogOnly) openDatabase(copy).close()
+  if (!isCloned) copyAll(0)
   return unlessDamaged(null, () => {
-    remove(copy)
-    // A log without its database is read over an empty one; its pages fill it.
-    const isLogOnly = sizeOf(path) === 0 && holdsFrames(path)
-    if (isLogOnly) openDatabase(copy).close()
-    for (const suffix of isLogOnly ? ['-wal'] : ['', '-wal']) {
-      if (existsSync(`${path}${suffix}`)) copyFile(`${path}${suffix}`, `${copy}${suffix}`)
-    }
     const database = new Database(copy)
     database.defaultSafeIntegers(true)
     return database
   })
 }
 
-/** Checks the space first: a service manager starts the agent again every second, and each start would write a part of the copy. */
-function copyFile(from: string, to: string): void {
-  try {
-    // Takes no space, but few file systems can do it.
-    copyFileSync(from, to, constants.COPYFILE_FICLONE_FORCE)
-  } catch {
-    const { bavail, bsize } = statfsSync(dirname(to))
-    if (bavail * bsize < statSync(from).size)
-      throw Object.assign(new Error('no space for a copy'), { code: 'ENOSPC', syscall: 'copyfile' })
-    copyFileSync(from, to)
-  }
+/** Of an empty ledger and its log, and of what the copy grows by. */
+const SALVAGE_BYTES_MIN = 512 * 1024
+
+/**
+ * For the copy and the new ledger, which is no larger. A service manager starts the agent again every second: without space
+ * for all of it, each start would write a part.
+ */
+function requireSpace(path: string, isCopied: boolean): void {
+  const bytes = (sizeOf(path) ?? 0) + (sizeOf(`${path}-wal`) ?? 0)
+  const needed = (isCopied ? bytes : 2 * bytes) + SALVAGE_BYTES_MIN
+  if (hasSpace(path, needed)) return
+  throw new NoSpace(path, `the ledger is damaged, and to salvage it takes ${needed} bytes of free space`)
 }
 
 function salvageOfCopy(database: Database.Database | null, logged: LoggedChain | null): Salvage {
@@ -126,29 +132,25 @@ function salvageOfCopy(database: Database.Database | null, logged: LoggedChain |
   })
 }
 
-function unlessDamaged<T>(otherwise: T, read: () => T): T {
-  try {
-    return read()
-  } catch (error) {
-    if (lacksSpace(error)) throw error
-    return otherwise
-  }
-}
-
 /** @param logged entries that an earlier process of this boot answered beyond the ledger */
 export function salvageOf(database: Database.Database, logged: LoggedChain | null = null): Salvage {
-  const identity = orNull(() => {
+  const identity = unlessDamaged(null, () => {
     const text = database.prepare('SELECT document FROM identity').pluck().get() as string
     const found = JSON.parse(text) as Identity
     return typeof found.deviceId === 'string' && Array.isArray(found.trustedKeys) ? found : null
   })
-  const policies = orNull(
+  const policies = unlessDamaged(
+    [],
     () => database.prepare('SELECT instance_id, revision, document, confirmed_at FROM policy').all() as PolicyRow[],
   )
-  const sessions = orNull(
+  const sessions = unlessDamaged(
+    [],
     () => database.prepare('SELECT id, ended, since, document, snapshot FROM session').all() as SessionRow[],
   )
-  const rows = orNull(() => database.prepare('SELECT * FROM undelivered_ranges').all() as UndeliveredRangeRow[]) ?? []
+  const rows = unlessDamaged(
+    [],
+    () => database.prepare('SELECT * FROM undelivered_ranges').all() as UndeliveredRangeRow[],
+  )
   const chains = rows.map((row): Chain => {
     const heads = [
       [Number(row.last_entry), row.last_head],
@@ -156,7 +158,10 @@ export function salvageOf(database: Database.Database, logged: LoggedChain | nul
     ] as const
     return { row, undelivered: undeliveredOf(row, chained(database, row, heads, logged), row.whole === 1n) }
   })
-  const state = orNull(() => database.prepare('SELECT * FROM state').get() as StateRow)
+  const state = unlessDamaged(
+    null,
+    () => (database.prepare('SELECT * FROM state').get() as StateRow | undefined) ?? null,
+  )
   if (state !== null) {
     const heads = [
       [Number(state.last_entry), state.entry_head],
@@ -166,17 +171,18 @@ export function salvageOf(database: Database.Database, logged: LoggedChain | nul
     const undelivered = undeliveredOf(state, chained(database, state, heads, logged), false)
     if (undelivered.lastEntry > undelivered.ackedEntry) chains.unshift({ row: state, undelivered })
   }
-  const openReservations = orNull(
+  const openReservations = unlessDamaged(
+    0,
     () => database.prepare('SELECT count(*) FROM account WHERE reserved > used').pluck().get() as number | bigint,
   )
   const undelivered = chains.map((chain) => chain.undelivered)
   const salvage = {
     identity,
-    policies: policies ?? [],
-    sessions: (sessions ?? []).filter(isSession),
+    policies,
+    sessions: sessions.filter(isSession),
     undelivered,
     lost: state === null ? null : lostOf(undelivered),
-    hasOpenReservations: Number(openReservations ?? 0) > 0,
+    hasOpenReservations: Number(openReservations) > 0,
     answers: storedAnswers(database, chains),
   }
   return logged === null ? salvage : fromLog(salvage, logged, state === null ? [] : [state, ...rows])
@@ -224,7 +230,10 @@ function fromLog(salvage: Salvage, logged: LoggedChain, rows: readonly ChainRow[
   }
 }
 
-export function headOf({ ackedHead, bodies }: Pick<Undelivered, 'ackedHead' | 'bodies'>): string {
+export function headOf({
+  ackedHead,
+  bodies,
+}: Pick<Undelivered, 'ackedHead'> & { readonly bodies: Iterable<string> }): string {
   let head = ackedHead
   for (const body of bodies) head = entryHash(head, body)
   return head
@@ -246,8 +255,10 @@ function newest<T>(all: readonly T[], keyOf: (each: T) => string): readonly T[] 
 
 /** Responses to proven or delivered entries. A response to an unreadable entry would have no charge. */
 function storedAnswers(database: Database.Database, chains: readonly Chain[]): readonly SalvagedAnswer[] {
-  const rows =
-    orNull(() => database.prepare('SELECT * FROM answer ORDER BY entry_id, slot').all() as EntryAnswerRow[]) ?? []
+  const rows = unlessDamaged(
+    [],
+    () => database.prepare('SELECT * FROM answer ORDER BY entry_id, slot').all() as EntryAnswerRow[],
+  )
   return rows.flatMap((row): SalvagedAnswer[] => {
     const chain = chains.find(
       ({ row: { entry_base: base }, undelivered: { ackedEntry, lastEntry } }) =>
@@ -266,7 +277,7 @@ interface EntryAnswerRow extends AnswerRow {
 /** Both texts parse and belong to the row's session. */
 function isSession(row: SessionRow): boolean {
   return (
-    orNull(() => {
+    unlessDamaged(null, () => {
       const snapshot = sessionSnapshot.parse(JSON.parse(row.snapshot))
       const { session } = keptSession(row)
       return session.id === row.id && snapshot.id === row.id && typeof session.instanceId === 'string'
@@ -352,8 +363,9 @@ function* stillStored(
       if (entry.n !== n) return
       yield entry.body
     }
-  } catch {
+  } catch (error) {
     // The following entries cannot be proven without this one.
+    if (isPassing(error)) throw error
   }
 }
 
@@ -363,6 +375,10 @@ export function remove(database: string): void {
 
 export function holdsFrames(path: string): boolean {
   return (sizeOf(`${path}-wal`) ?? 0) > LOG_HEADER_BYTES
+}
+
+function isFile(path: string): boolean {
+  return statSync(path, { throwIfNoEntry: false })?.isFile() === true
 }
 
 export function sizeOf(path: string): number | undefined {

@@ -4,6 +4,7 @@ import type { z } from 'zod'
 import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
 import { CodedError, firstProblem, messageOf } from '../../../protocol/errors.ts'
 import { databaseFailure } from '../../../platform/database-failure.ts'
+import { lacksSpace } from '../../../platform/disk-space.ts'
 import { type LedgerBundle, ledgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import type { Identity, RecordedEntry } from '../../ledger/journal.ts'
 import type { ReadableLedger } from '../../ledger/verify-ledger.ts'
@@ -11,7 +12,7 @@ import { entriesBefore, entriesBetween } from './entry-blocks.ts'
 import { type PolicyRow, policyOf, signedAnswersSql } from './journal-statements.ts'
 import { APPLICATION_ID, migrationNames, readMigration } from './open-database.ts'
 import { foldDatabase } from './pending-batches.ts'
-import { lacksSpace, withConsistentSnapshot } from './consistent-snapshot.ts'
+import { withConsistentSnapshot } from './consistent-snapshot.ts'
 
 const ENTRY_ID_MAX = 2n ** 63n - 1n
 
@@ -52,7 +53,7 @@ async function readCopy<T>(copy: string, path: string, read: (database: Database
     foldDatabase(database)
     return await read(database)
   } catch (error) {
-    if (error instanceof CodedError || lacksSpace(error)) throw error
+    if (error instanceof CodedError || lacksSpace(error, copy)) throw error
     throw databaseFailure(error, copy) ?? corrupt(messageOf(error), error)
   } finally {
     database?.close()

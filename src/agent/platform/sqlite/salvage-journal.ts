@@ -150,8 +150,10 @@ export function filled(path: string, salvage: Salvage, damage: Damage | null): D
     fill(database, salvage, damage)
     return database
   } catch (error) {
+    // Before the close, which gives back space.
+    const refusal = refusalOf(error, path)
     database.close()
-    throw error
+    throw refusal
   }
 }
 
@@ -159,6 +161,9 @@ export function filled(path: string, salvage: Salvage, damage: Damage | null): D
 export function closeWhole(database: Database.Database): void {
   try {
     database.pragma('wal_checkpoint(TRUNCATE)')
+  } catch (error) {
+    // Before the close, which gives back space.
+    throw refusalOf(error, database.name)
   } finally {
     database.close()
   }

@@ -24,6 +24,22 @@ export async function deviceWithBacklog(): Promise<{ directory: string; journal:
   return { directory, journal, path: join(directory, 'journal.db') }
 }
 
+/** With undelivered entries 21 up to this one, each with a body of that many bytes. The journal is closed. */
+export async function deviceWithEntries(last: number, bytes: number): Promise<{ directory: string; path: string }> {
+  const { directory, journal, path } = await deviceWithBacklog()
+  const { lastEntry } = await journal.read()
+  const posting = { account: A, amount: '1' }
+  for (let n = lastEntry + 1; n <= last; n += 1_000) {
+    const more = Array.from({ length: Math.min(1_000, last - n + 1) }, (_, index) => {
+      const body = { n: n + index, kind: 'access', postings: [posting], fill: 'x'.repeat(bytes) }
+      return { ...entry(n + index, [{ account: A, amount: 1n }]), body: JSON.stringify(body) }
+    })
+    await journal.append(more, STAMP)
+  }
+  await journal.close()
+  return { directory, path }
+}
+
 /** Path of a closed journal with 1.5 MB. Entries 21 to 360 are not delivered. */
 export async function largeBacklog(): Promise<string> {
   const { journal, path } = await deviceWithBacklog()

@@ -52,20 +52,38 @@ describe('undelivered ranges of a damaged journal', () => {
     }
   })
 
-  it.for(['for a copy', 'for what is made of a copy'])('wait until the disk has space %s', async (what, { skip }) => {
+  it.for([
+    ['for a copy', (size: number) => size - PAGE_BYTES],
+    ['for what is made of a copy', (size: number) => 2 * size],
+  ] as const)('wait until the disk has space %s', async ([, leftOf], { skip }) => {
     const path = await largeBacklog()
     const disk = smallDisk(skip, '8m')
     copyFileSync(path, join(disk, 'journal.db'))
     damage(join(disk, 'journal.db'))
     const { size } = statSync(path)
-    const freeSpace = fillDisk(disk, what === 'for a copy' ? size - PAGE_BYTES : size + 64 * PAGE_BYTES)
+    const freeSpace = fillDisk(disk, leftOf(size))
     const before = bytesWritten()
     await expect(journalIn(disk)).rejects.toMatchObject({ code: 'STATE_UNWRITABLE' })
     expect(readdirSync(disk).filter((name) => /\.(?:copy|draft)/.test(name))).toEqual([])
     // Each start repeats this.
-    if (what === 'for a copy') expect(bytesWritten() - before).toBeLessThan(size / 2)
+    expect(bytesWritten() - before).toBeLessThan(size / 2)
     freeSpace()
     expect(await salvagedFrom(disk)).toMatchObject({ counts: [{ salvagedEntries: 340, lostEntries: 0 }] })
+  })
+
+  it('wait until the disk has space for the database and its log together', async ({ skip }) => {
+    const { path } = await deviceWithBacklog()
+    const disk = smallDisk(skip, '8m')
+    const place = join(disk, 'journal.db')
+    for (const suffix of ['', '-wal']) copyFileSync(`${path}${suffix}`, `${place}${suffix}`)
+    damage(place)
+    const [size, logSize] = [statSync(place).size, statSync(`${place}-wal`).size]
+    const freeSpace = fillDisk(disk, size + logSize / 2)
+    const before = bytesWritten()
+    await expect(journalIn(disk)).rejects.toMatchObject({ code: 'STATE_UNWRITABLE' })
+    expect(bytesWritten() - before).toBeLessThan(size / 2)
+    freeSpace()
+    expect((await salvagedFrom(disk)).counts).toHaveLength(1)
   })
 
   it('are salvaged if the disk has space for a copy and for the new ledger, but not for its log as well', async ({

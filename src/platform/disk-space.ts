@@ -1,0 +1,73 @@
+/** Free space on disks and in quotas, and the errors of its lack. */
+import { closeSync, constants, openSync, statfsSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { dirname } from 'node:path'
+import { CodedError } from '../protocol/errors.ts'
+import { orNull } from './or-null.ts'
+
+/** More than SQLite writes at once. */
+const PROBE_BYTES = 64 * 1024
+
+/** Linux: a file without a name. */
+const O_TMPFILE = 0o20000000 | constants.O_DIRECTORY
+
+const NO_SPACE: readonly unknown[] = ['ENOSPC', 'EDQUOT', 'SQLITE_FULL']
+
+/** Work that waits until the disk has space. */
+export class NoSpace extends CodedError {
+  constructor(path: string, reason: string, cause?: unknown) {
+    super('STATE_UNWRITABLE', `${path}: ${reason}`, { cause, details: { path } })
+  }
+}
+
+/**
+ * Whether the disk is full, or the quota of the user used up. SQLite reports a quota as a failed write: call this before
+ * anything is removed.
+ * @param path the file that was written
+ */
+export function lacksSpace(error: unknown, path: string): boolean {
+  const { code, cause } = error as { readonly code?: unknown; readonly cause?: unknown }
+  if (error instanceof NoSpace || NO_SPACE.includes(code)) return true
+  // Of a file that cannot be created.
+  if (code === 'STATE_UNWRITABLE' && cause instanceof Error) return lacksSpace(cause, path)
+  return code === 'SQLITE_IOERR_WRITE' && orNull(() => hasSpace(path, PROBE_BYTES)) === false
+}
+
+/** Whether the directory of this file has space for that many bytes. Writes nothing. */
+export function hasSpace(path: string, bytes: number): boolean {
+  const directory = dirname(path)
+  const { bavail, bsize } = statfsSync(directory)
+  return bavail * bsize >= bytes && !exceedsQuota(directory, bytes)
+}
+
+/** A quota shows only when space is allocated. False also where it cannot be allocated without a write. */
+function exceedsQuota(directory: string, bytes: number): boolean {
+  try {
+    libc ??= loadLibc()
+    const file = openSync(directory, O_TMPFILE | constants.O_RDWR, 0o600)
+    try {
+      return libc.fallocate(file, 0, 0, bytes) !== 0 && libc.errno() === libc.EDQUOT
+    } finally {
+      closeSync(file)
+    }
+  } catch (error) {
+    return (error as { readonly code?: unknown }).code === 'EDQUOT'
+  }
+}
+
+interface Libc {
+  readonly fallocate: (file: number, mode: number, offset: number, length: number) => number
+  readonly errno: () => number
+  readonly EDQUOT: number | undefined
+}
+
+let libc: Libc | undefined
+
+function loadLibc(): Libc {
+  const { default: koffi } = createRequire(import.meta.url)('koffi') as { default: typeof import('koffi') }
+  return {
+    fallocate: koffi.load(null).func('int fallocate(int fd, int mode, int64_t offset, int64_t length)'),
+    errno: koffi.errno,
+    EDQUOT: koffi.os.errno['EDQUOT'],
+  }
+}
