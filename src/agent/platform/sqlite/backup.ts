@@ -31,7 +31,7 @@ import { actAsOwnerOf } from '../../../platform/act-as-owner-of.ts'
 import { flush } from '../../../platform/flush.ts'
 import { readLedgerCopy } from './read-ledger.ts'
 import { type Verification, verifyLedger } from '../../ledger/verify-ledger.ts'
-import { asideOf, closeWhole, filled, finishSalvage, isSalvageUnfinished } from './salvage-journal.ts'
+import { asideOf, closeWhole, filled, finishSalvage, isSalvageUnfinished, lockLedger } from './salvage-journal.ts'
 import { type Salvage, type Undelivered, headOf, lostOf, remove, salvageOf, salvaged } from './read-damaged.ts'
 import { scratchAt } from '../system/scratch.ts'
 import { foldDatabase } from './pending-batches.ts'
@@ -156,6 +156,7 @@ async function readBackup(backup: string): Promise<Salvage> {
 }
 
 function replaceLedger(saved: Salvage, path: string, wall: number, left: BootLog | null): Restored {
+  using _lock = lockLedger(path)
   const opened = lockFinished(path)
   const fresh = `${path}.restoring`
   try {

@@ -1,5 +1,7 @@
 import { existsSync, lstatSync, renameSync, statSync, writeFileSync } from 'node:fs'
+import { dirname } from 'node:path'
 import Database from 'better-sqlite3'
+import { lockDirectory } from '../../../platform/lock-directory.ts'
 import { orNull } from '../../../platform/or-null.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { entryHash } from '../../../protocol/signing.ts'
@@ -26,7 +28,24 @@ export interface StoreOptions {
  * @param now POSIX ms; used only for the file name
  * @throws CodedError if the journal is not damaged but locked, written by a newer version, or cannot be written
  */
-export function openOrSalvage({ path, limits, later, left }: StoreOptions, now: number): JournalStore {
+export function openOrSalvage(options: StoreOptions, now: number): JournalStore {
+  const { path } = options
+  // SQLite cannot lock a damaged file.
+  using _lock = lockLedger(path)
+  const store = openedOrSalvaged(options, now)
+  // Of a salvage or a restore that was killed.
+  for (const suffix of ['.copy', '.draft', '.restoring']) remove(`${path}${suffix}`)
+  return store
+}
+
+/** Against other processes that salvage or restore it. @throws CodedError STATE_IN_USE */
+export function lockLedger(path: string): Disposable {
+  const lock = lockDirectory(dirname(path))
+  if (lock !== null) return lock
+  throw new CodedError('STATE_IN_USE', `${path} is in use by another process`, { details: { path } })
+}
+
+function openedOrSalvaged({ path, limits, later, left }: StoreOptions, now: number): JournalStore {
   if (isSalvageUnfinished(path)) finishSalvage(path)
   try {
     refuseEmptied(path, later)
@@ -74,7 +93,7 @@ export function finishSalvage(path: string): string {
 }
 
 function nameOfReplaced(path: string, salvagedFrom: string): string {
-  const database = new Database(salvagedFrom)
+  const database = new Database(salvagedFrom, { fileMustExist: true })
   try {
     const row = database.prepare('SELECT at, file FROM salvage').get() as { at: number; file: string } | undefined
     if (row === undefined) return asideOf(path, 'replaced', Math.round(statSync(salvagedFrom).mtimeMs))
@@ -84,7 +103,8 @@ function nameOfReplaced(path: string, salvagedFrom: string): string {
     database.prepare('UPDATE salvage SET file = ?').run(aside)
     return aside
   } finally {
-    database.close()
+    // The rename moves no log.
+    closeWhole(database)
   }
 }
 
