@@ -32,7 +32,16 @@ import { flush } from '../../../platform/flush.ts'
 import { readLedgerCopy } from './read-ledger.ts'
 import { type Verification, verifyLedger } from '../../ledger/verify-ledger.ts'
 import { asideOf, closeWhole, filled, finishSalvage, isSalvageUnfinished, lockLedger } from './salvage-journal.ts'
-import { type Salvage, type Undelivered, headOf, lostOf, remove, salvageOf, salvaged } from './read-damaged.ts'
+import {
+  type Bodies,
+  type Salvage,
+  type Undelivered,
+  headOf,
+  lostOf,
+  remove,
+  salvageOf,
+  salvaged,
+} from './read-damaged.ts'
 import { scratchAt } from '../system/scratch.ts'
 import { foldDatabase } from './pending-batches.ts'
 import { copyConsistently, withConsistentSnapshot } from './consistent-snapshot.ts'
@@ -54,7 +63,9 @@ export async function backUpLedger(path: string, to: string): Promise<BackedUp> 
   const place = isOfOther ? tmpdir() : dirname(to)
   const unwritable = (cause: unknown): CodedError => {
     const where =
-      isOfOther && lacksSpace(cause, join(place, 'backup.db')) ? ` (copies are made in ${place}; TMPDIR can name another directory)` : ''
+      isOfOther && lacksSpace(cause, join(place, 'backup.db'))
+        ? ` (copies are made in ${place}; TMPDIR can name another directory)`
+        : ''
     return new CodedError('OUTPUT_UNWRITABLE', `Cannot write ${to}: ${unwritableReason(cause)}${where}.`, { cause })
   }
   if (statSync(to, { throwIfNoEntry: false })?.isDirectory() === true) throw unwritable({ code: 'EISDIR' })
@@ -131,27 +142,33 @@ export async function restoreLedger(
   wall: number,
   left: BootLog | null = null,
 ): Promise<Restored> {
-  const saved = await readBackup(backup)
-  using _rights = actAsOwnerOf(dirname(path))
-  try {
-    return replaceLedger(saved, path, wall, left)
-  } catch (error) {
-    throw refusalOf(error, path)
-  }
+  return withConsistentSnapshot(backup, async (copy) => {
+    await requireBackup(copy, backup)
+    const database = new Database(copy, { readonly: true })
+    try {
+      const saved = salvageOfBackup(database, backup)
+      using _rights = actAsOwnerOf(dirname(path))
+      return replaceLedger(saved, path, wall, left)
+    } catch (error) {
+      throw refusalOf(error, path)
+    } finally {
+      database.close()
+    }
+  })
 }
 
 /** Its own code: the remedy of a damaged ledger is to restore a backup. */
-async function readBackup(backup: string): Promise<Salvage> {
+function unusable(error: unknown): unknown {
+  if (!(error instanceof CodedError) || error.code !== 'DATABASE_CORRUPT') return error
+  return new CodedError('BACKUP_UNUSABLE', error.message, { cause: error, details: error.details })
+}
+
+async function requireBackup(copy: string, backup: string): Promise<void> {
   try {
-    return await withConsistentSnapshot(backup, async (copy) => {
-      // Reads everything.
-      await readLedgerCopy(copy, backup, verifyLedger)
-      requireIntegrity(copy, backup)
-      return salvageOfBackup(copy, backup)
-    })
+    await readLedgerCopy(copy, backup, async () => undefined)
+    requireIntegrity(copy, backup)
   } catch (error) {
-    if (!(error instanceof CodedError) || error.code !== 'DATABASE_CORRUPT') throw error
-    throw new CodedError('BACKUP_UNUSABLE', error.message, { cause: error, details: error.details })
+    throw unusable(error)
   }
 }
 
@@ -161,9 +178,11 @@ function replaceLedger(saved: Salvage, path: string, wall: number, left: BootLog
   const fresh = `${path}.restoring`
   try {
     remove(fresh)
-    const before = salvageOfOpened(opened, path, left)
-    const salvage = merged(saved, before)
-    closeWhole(filled(fresh, salvage, null))
+    const { salvage, made } = withSalvage(opened, path, left, (before) => {
+      const both = merged(saved, before)
+      return { salvage: both, made: filled(fresh, both, null) }
+    })
+    closeWhole(made)
     const replaced = replace(path, fresh, opened, wall)
     const undelivered = salvage.undelivered.reduce((sum, { bodies }) => sum + bodies.length, 0)
     return { replaced, undelivered, lost: salvage.lost }
@@ -173,23 +192,15 @@ function replaceLedger(saved: Salvage, path: string, wall: number, left: BootLog
   }
 }
 
-/** The copy has been read, so nothing in it is pending. Requires every entry to be readable. @throws CodedError DATABASE_CORRUPT */
-function salvageOfBackup(copy: string, backup: string): Salvage {
-  const database = new Database(copy)
-  try {
-    database.defaultSafeIntegers(true)
-    const salvage = inMemory(salvageOf(database))
-    if (salvage.lost === 0) return salvage
-    const missing = salvage.lost === null ? 'its content' : counted(salvage.lost, 'entry', 'entries')
-    throw new CodedError('DATABASE_CORRUPT', `${backup}: ${missing} cannot be read.`, { details: { path: backup } })
-  } finally {
-    database.close()
-  }
-}
-
-/** Copies the entries, so that they can be read after the database is closed. */
-function inMemory(salvage: Salvage): Salvage {
-  return { ...salvage, undelivered: salvage.undelivered.map((each) => ({ ...each, bodies: [...each.bodies] })) }
+/** Of a copy without pending entries, which can be read until it is closed. @throws CodedError BACKUP_UNUSABLE if an entry cannot be read */
+function salvageOfBackup(copy: Database.Database, backup: string): Salvage {
+  copy.defaultSafeIntegers(true)
+  // Other rights may not look for its log again.
+  copy.exec('BEGIN')
+  const salvage = salvageOf(copy)
+  if (salvage.lost === 0) return salvage
+  const missing = salvage.lost === null ? 'its content' : counted(salvage.lost, 'entry', 'entries')
+  throw new CodedError('BACKUP_UNUSABLE', `${backup}: ${missing} cannot be read.`, { details: { path: backup } })
 }
 
 type OpenedLedger = Database.Database | 'DAMAGED' | 'NONE'
@@ -220,12 +231,17 @@ function foldLocked(database: Database.Database, path: string): void {
   }
 }
 
-function salvageOfOpened(opened: OpenedLedger, path: string, left: BootLog | null): Salvage | null {
-  if (opened === 'NONE') return null
+function withSalvage<T>(
+  opened: OpenedLedger,
+  path: string,
+  left: BootLog | null,
+  use: (before: Salvage | null) => T,
+): T {
+  if (opened === 'NONE') return use(null)
+  if (opened === 'DAMAGED') return salvaged(path, left, use)
   // Reuses the locking connection: closing another one in this process would release the lock.
-  if (opened === 'DAMAGED') return salvaged(path, left, inMemory)
   const salvage = salvageOf(opened)
-  if (!salvage.hasOpenReservations) return salvage
+  if (!salvage.hasOpenReservations) return use(salvage)
   throw new CodedError('RESERVATION_OPEN', `${path} has open reservations whose usage may not be recorded yet.`, {
     details: { path },
   })
@@ -289,9 +305,24 @@ function merged(backup: Salvage, before: Salvage | null): Salvage {
 function joined(backup: Undelivered, later: Undelivered): Undelivered {
   const between = later.ackedEntry - backup.ackedEntry
   if (between <= 0 || between > backup.bodies.length) return later
-  const first = [...backup.bodies].slice(0, between)
-  if (headOf({ ackedHead: backup.ackedHead, bodies: first }) !== later.ackedHead) return later
-  return { ...later, ...backup, bodies: [...first, ...later.bodies], lastEntry: later.lastEntry, isWhole: false }
+  if (headOf({ ackedHead: backup.ackedHead, bodies: firstOf(backup.bodies, between) }) !== later.ackedHead) return later
+  const bodies: Bodies = {
+    length: between + later.bodies.length,
+    *[Symbol.iterator]() {
+      yield* firstOf(backup.bodies, between)
+      yield* later.bodies
+    },
+  }
+  return { ...later, ...backup, bodies, lastEntry: later.lastEntry, isWhole: false }
+}
+
+function* firstOf(bodies: Bodies, count: number): Generator<string, undefined> {
+  let n = 0
+  for (const body of bodies) {
+    if (n === count) return
+    n += 1
+    yield body
+  }
 }
 
 function lastOf({ ackedEntry, bodies }: Undelivered): number {

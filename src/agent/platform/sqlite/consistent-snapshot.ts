@@ -25,7 +25,7 @@ export async function withConsistentSnapshot<T>(path: string, read: (copy: strin
     await copyConsistently(path, join(folder, 'journal.db'))
     return await read(join(folder, 'journal.db'))
   } catch (error) {
-    throw lacksSpace(error, folder)
+    throw !(error instanceof CodedError) && lacksSpace(error, folder)
       ? unreadable(path, error, `${tmpdir()} has no space for a copy; set TMPDIR to a directory with more space`)
       : error
   } finally {

@@ -7,16 +7,20 @@ import { backUpLedger, restoreLedger } from '../../../../src/agent/platform/sqli
 import { needsStrace } from '../../../support/strace.ts'
 import { STAMP, journalIn, temporaryDirectory } from '../../harness.ts'
 import { BEGIN } from '../../sync/fake-time.ts'
-import { damage, deviceWithBacklog, entries } from './damaged.ts'
+import { damage, deviceWithBacklog, deviceWithEntries, entries } from './damaged.ts'
 
 const MODULE = new URL('../../../../src/agent/platform/sqlite/backup.ts', import.meta.url).href
 
-/** Returns whether the process was killed at the rename with this number. */
-function restoreKilledAt(number: number, backup: string, path: string): boolean {
+function restoring(backup: string, path: string): readonly string[] {
   const script = `import { restoreLedger } from ${JSON.stringify(MODULE)}
     await restoreLedger(${JSON.stringify(backup)}, ${JSON.stringify(path)}, ${BEGIN})`
+  return ['--input-type=module', '--eval', script]
+}
+
+/** Returns whether the process was killed at the rename with this number. */
+function restoreKilledAt(number: number, backup: string, path: string): boolean {
   const inject = `inject=rename:signal=SIGKILL:when=${number}`
-  const node = [process.execPath, '--input-type=module', '--eval', script]
+  const node = [process.execPath, ...restoring(backup, path)]
   const { status, signal, stderr } = spawnSync('strace', ['-f', '-qq', '-o', '/dev/null', '-e', inject, ...node], {
     encoding: 'utf8',
   })
@@ -54,3 +58,12 @@ it(
     expect(kills).toBeGreaterThan(1)
   },
 )
+
+it('needs less memory than the entries take', { timeout: 120_000 }, async () => {
+  const { path: backup } = await deviceWithEntries(60_000, 1_500)
+  const directory = temporaryDirectory()
+  const restore = restoring(backup, join(directory, 'journal.db'))
+  expect(spawnSync(process.execPath, ['--max-old-space-size=48', ...restore]).status).toBe(0)
+  const journal = await journalIn(directory)
+  expect((await journal.read()).undeliveredRanges).toBe(60_000 - 20)
+})
