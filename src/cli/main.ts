@@ -1,6 +1,6 @@
 /** Runs the command in the real process. A command that cleans up gets the first signal; the second one kills it. */
 import { closeSync, openSync, statSync } from 'node:fs'
-import { readBounded, readSmallFile } from '../platform/read-file.ts'
+import { TEXT_BYTES_MAX, readBounded, readSmallFile } from '../platform/read-file.ts'
 import { ERRORS } from '../protocol/errors.ts'
 import { STANDARD_INPUT } from './arguments.ts'
 import { run } from './program.ts'
@@ -34,9 +34,6 @@ listen()
 
 /** Refuses bytes that are not UTF-8: they would become U+FFFD, and different names would become the same. */
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
-
-/** Of a document for a command. */
-const TEXT_BYTES_MAX = 256 * 1024 * 1024
 
 function readUtf8(path: string | 0): string {
   const file = path === 0 ? path : openSync(path, 'r')

@@ -4,6 +4,9 @@ import { closeSync, constants, fstatSync, openSync, readSync } from 'node:fs'
 /** Of a setting, key, certificate or secret. A bundle of all public authorities has 250 KB. */
 const SMALL_BYTES_MAX = 4 * 1024 * 1024
 
+/** Of a document for a command. */
+export const TEXT_BYTES_MAX = 256 * 1024 * 1024
+
 const CHUNK_BYTES = 65_536
 
 /** Reads a regular file of at most 4 MiB. */

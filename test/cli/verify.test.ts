@@ -1,4 +1,4 @@
-import { copyFileSync, existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { copyFileSync, existsSync, readFileSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import fc from '../support/fast-check.ts'
@@ -12,6 +12,7 @@ import { withEntryTable } from '../../sim/device/entry-table.ts'
 import { IDENTITY, SEAL, STAMP, journalIn, payloadOf, temporaryDirectory } from '../agent/harness.ts'
 import { type CloudKey, DEVICE, INSTANCE, makeCloudKey } from '../agent/sync/fake-cloud.ts'
 import { BEGIN } from '../agent/sync/fake-time.ts'
+import { noticeOfSize } from '../../src/cli/commands/verify.ts'
 import { tallygate } from './outside.ts'
 
 const LINE = 'line/i/a/0'
@@ -269,6 +270,15 @@ describe('an exported ledger', () => {
     const result = await verify(file)
     expect(result.code).toBe(65)
     expect(kinds(result)).toContain('entry 3: ENTRY_CHAIN')
+  })
+
+  it('comes with a notice if it is too large to be read', () => {
+    const file = join(temporaryDirectory(), 'ledger.json')
+    writeFileSync(file, '')
+    truncateSync(file, 256 * 1024 * 1024)
+    expect(noticeOfSize(file)).toBeNull()
+    truncateSync(file, 256 * 1024 * 1024 + 1)
+    expect(noticeOfSize(file)).toContain('make a copy with tallygate backup')
   })
 
   it('never replaces its database', async () => {

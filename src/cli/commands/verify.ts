@@ -1,9 +1,11 @@
 /** Works without agent and cloud, and also while the agent runs. */
+import { statSync } from 'node:fs'
 import { Command } from 'commander'
 import { counted } from '../../core/accounts/in-words.ts'
 import { readLedger } from '../../agent/platform/sqlite/read-ledger.ts'
 import { type Finding, type ReadableLedger, type Verification, verifyLedger } from '../../agent/ledger/verify-ledger.ts'
 import { ENGINE } from '../../core/engine.ts'
+import { TEXT_BYTES_MAX } from '../../platform/read-file.ts'
 import { CodedError, ERRORS, firstProblem } from '../../protocol/errors.ts'
 import { isNotUtf8 } from '../../protocol/file-reasons.ts'
 import { type LedgerBundle, ledgerBundle } from '../../protocol/local/ledger-bundle.ts'
@@ -46,6 +48,8 @@ export function command(io: Io): Command {
         io.stdout,
         flags.json === true ? [jsonLine({ whole: isWhole, ...verification })] : describe(verification),
       )
+      const notice = flags.export === undefined ? null : noticeOfSize(flags.export)
+      if (notice !== null) io.stderr.write(`${notice}\n`)
       if (!isWhole) io.exitWith(ERRORS.DATABASE_CORRUPT.exit)
     })
 }
@@ -85,6 +89,14 @@ async function* exported({ entries, segments, ...others }: ReadableLedger): Asyn
   yield* listed(',"entries":[', entries)
   yield* listed('],"segments":[', segments)
   yield ']}\n'
+}
+
+/** Of an export that this command cannot read; null: it can. */
+export function noticeOfSize(path: string): string | null {
+  const size = statSync(path, { throwIfNoEntry: false })?.size ?? 0
+  if (size <= TEXT_BYTES_MAX) return null
+  const most = TEXT_BYTES_MAX / 1024 / 1024
+  return `${path} is larger than ${most} MiB, so tallygate verify cannot read it. To check this ledger elsewhere, make a copy with tallygate backup, and name the copy with --db.`
 }
 
 const PIECE_LENGTH = 64 * 1024
