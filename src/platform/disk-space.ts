@@ -37,28 +37,28 @@ export function lacksSpace(error: unknown, path: string): boolean {
 export function hasSpace(path: string, bytes: number): boolean {
   const directory = dirname(path)
   const { bavail, bsize } = statfsSync(directory)
-  return bavail * bsize >= bytes && !exceedsQuota(directory, bytes)
+  return bavail * bsize >= bytes && !failsToAllocate(directory, bytes)
 }
 
-/** A quota shows only when space is allocated. False also where it cannot be allocated without a write. */
-function exceedsQuota(directory: string, bytes: number): boolean {
+/** Only this shows a quota, and what a file system reserves. False also where space cannot be allocated without a write. */
+function failsToAllocate(directory: string, bytes: number): boolean {
   try {
     libc ??= loadLibc()
     const file = openSync(directory, O_TMPFILE | constants.O_RDWR, 0o600)
     try {
-      return libc.fallocate(file, 0, 0, bytes) !== 0 && libc.errno() === libc.EDQUOT
+      return libc.fallocate(file, 0, 0, bytes) !== 0 && libc.noSpace.includes(libc.errno())
     } finally {
       closeSync(file)
     }
   } catch (error) {
-    return (error as { readonly code?: unknown }).code === 'EDQUOT'
+    return NO_SPACE.includes((error as { readonly code?: unknown }).code)
   }
 }
 
 interface Libc {
   readonly fallocate: (file: number, mode: number, offset: number, length: number) => number
   readonly errno: () => number
-  readonly EDQUOT: number | undefined
+  readonly noSpace: readonly (number | undefined)[]
 }
 
 let libc: Libc | undefined
@@ -68,6 +68,6 @@ function loadLibc(): Libc {
   return {
     fallocate: koffi.load(null).func('int fallocate(int fd, int mode, int64_t offset, int64_t length)'),
     errno: koffi.errno,
-    EDQUOT: koffi.os.errno['EDQUOT'],
+    noSpace: [koffi.os.errno['ENOSPC'], koffi.os.errno['EDQUOT']],
   }
 }
