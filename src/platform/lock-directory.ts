@@ -7,24 +7,35 @@ const LOCK_NB = 4
 
 /**
  * Locks a directory against other processes that lock it, until the result is disposed or the process ends. Null: another
- * process has locked it. A directory that cannot be opened is not locked: the work in it reports the reason.
+ * process has locked it. A directory that cannot be opened or locked is not locked: the work in it reports the reason.
  */
 export function lockDirectory(path: string): Disposable | null {
   const file = orNull(() => openSync(path, 'r'))
   if (file === null) return { [Symbol.dispose]: () => undefined }
-  const isLocked = orNull(() => (flock ??= loadFlock())(file, LOCK_EX | LOCK_NB) === 0)
-  if (isLocked !== false) return { [Symbol.dispose]: () => closeSync(file) }
+  if (orNull(() => isLockedByOther(file)) !== true) return { [Symbol.dispose]: () => closeSync(file) }
   closeSync(file)
   return null
 }
 
-type Flock = (file: number, operation: number) => number
+/** Takes the lock otherwise, unless the file system has none. */
+function isLockedByOther(file: number): boolean {
+  libc ??= loadLibc()
+  return libc.flock(file, LOCK_EX | LOCK_NB) !== 0 && libc.errno() === libc.EAGAIN
+}
 
-let flock: Flock | undefined
+interface Libc {
+  readonly flock: (file: number, operation: number) => number
+  readonly errno: () => number
+  readonly EAGAIN: number | undefined
+}
 
-function loadFlock(): Flock {
-  const { default: koffi } = createRequire(import.meta.url)('koffi') as {
-    default: { load(path: null): { func(declaration: string): Flock } }
+let libc: Libc | undefined
+
+function loadLibc(): Libc {
+  const { default: koffi } = createRequire(import.meta.url)('koffi') as { default: typeof import('koffi') }
+  return {
+    flock: koffi.load(null).func('int flock(int fd, int operation)'),
+    errno: koffi.errno,
+    EAGAIN: koffi.os.errno['EAGAIN'],
   }
-  return koffi.load(null).func('int flock(int fd, int operation)')
 }

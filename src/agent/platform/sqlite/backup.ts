@@ -157,18 +157,14 @@ export async function restoreLedger(
   })
 }
 
-/** Its own code: the remedy of a damaged ledger is to restore a backup. */
-function unusable(error: unknown): unknown {
-  if (!(error instanceof CodedError) || error.code !== 'DATABASE_CORRUPT') return error
-  return new CodedError('BACKUP_UNUSABLE', error.message, { cause: error, details: error.details })
-}
-
+/** Its own code: the remedy of a damaged ledger is to restore a backup. @throws CodedError BACKUP_UNUSABLE */
 async function requireBackup(copy: string, backup: string): Promise<void> {
   try {
     await readLedgerCopy(copy, backup, async () => undefined)
     requireIntegrity(copy, backup)
   } catch (error) {
-    throw unusable(error)
+    if (!(error instanceof CodedError) || error.code !== 'DATABASE_CORRUPT') throw error
+    throw new CodedError('BACKUP_UNUSABLE', error.message, { cause: error, details: error.details })
   }
 }
 

@@ -116,7 +116,7 @@ function requireSpace(path: string, isCopied: boolean): void {
   const bytes = (sizeOf(path) ?? 0) + (sizeOf(`${path}-wal`) ?? 0)
   const needed = (isCopied ? bytes : 2 * bytes) + SALVAGE_BYTES_MIN
   if (hasSpace(path, needed)) return
-  throw new NoSpace(path, `the ledger is damaged, and to salvage it takes ${needed} bytes of free space`)
+  throw new NoSpace(path, `the ledger is damaged, and the salvage needs ${needed} bytes of free space`)
 }
 
 function salvageOfCopy(database: Database.Database | null, logged: LoggedChain | null): Salvage {
