@@ -4,9 +4,10 @@
  */
 import { statSync } from 'node:fs'
 import type Database from 'better-sqlite3'
+import { hasSpace, lacksSpace } from '../../../platform/disk-space.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type JournalStatements, statementsOf } from './journal-statements.ts'
-import { lacksSpace } from '../../../platform/disk-space.ts'
+import { PAGE_BYTES } from './open-database.ts'
 
 /**
  * Frames of the write-ahead log that trigger a checkpoint: 2 MiB. Checkpoints block calls: longer logs mean longer waits,
@@ -171,10 +172,14 @@ export class JournalFile {
   }
 
   /**
-   * True if the whole log was copied. A full disk leaves the log unchanged. A failed flush is fatal as in a commit: a second one
+   * True if the whole log was copied. A full disk leaves the log unchanged, and nothing is copied: each attempt would write the
+   * pages that have space. A failed flush is fatal as in a commit: a second one
    * could succeed without the pages on disk.
    */
   checkpoint(): boolean {
+    const path = this.database.name
+    const growth = Number(this.#pages()) * PAGE_BYTES - (statSync(path, { throwIfNoEntry: false })?.size ?? 0)
+    if (growth > 0 && !hasSpace(path, growth)) return false
     let isWhole = false
     this.ifSpace(() => {
       const { log, checkpointed } = this.#statements.checkpoint.get() as { log: bigint; checkpointed: bigint }
