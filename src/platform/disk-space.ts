@@ -1,8 +1,8 @@
 /** Free space on disks and in quotas, and the errors of its lack. */
 import { closeSync, constants, openSync, statfsSync } from 'node:fs'
-import { createRequire } from 'node:module'
 import { dirname } from 'node:path'
 import { CodedError } from '../protocol/errors.ts'
+import { libcCall } from './libc-call.ts'
 import { orNull } from './or-null.ts'
 
 /** More than SQLite writes at once. */
@@ -43,10 +43,10 @@ export function hasSpace(path: string, bytes: number): boolean {
 /** Only this shows a quota, and what a file system reserves. False also where space cannot be allocated without a write. */
 function failsToAllocate(directory: string, bytes: number): boolean {
   try {
-    libc ??= loadLibc()
+    fallocate ??= libcCall('int fallocate(int fd, int mode, int64_t offset, int64_t length)')
     const file = openSync(directory, O_TMPFILE | constants.O_RDWR, 0o600)
     try {
-      return libc.fallocate(file, 0, 0, bytes) !== 0 && libc.noSpace.includes(libc.errno())
+      return NO_SPACE.includes(fallocate(file, 0, 0, bytes))
     } finally {
       closeSync(file)
     }
@@ -55,19 +55,4 @@ function failsToAllocate(directory: string, bytes: number): boolean {
   }
 }
 
-interface Libc {
-  readonly fallocate: (file: number, mode: number, offset: number, length: number) => number
-  readonly errno: () => number
-  readonly noSpace: readonly (number | undefined)[]
-}
-
-let libc: Libc | undefined
-
-function loadLibc(): Libc {
-  const { default: koffi } = createRequire(import.meta.url)('koffi') as { default: typeof import('koffi') }
-  return {
-    fallocate: koffi.load(null).func('int fallocate(int fd, int mode, int64_t offset, int64_t length)'),
-    errno: koffi.errno,
-    noSpace: [koffi.os.errno['ENOSPC'], koffi.os.errno['EDQUOT']],
-  }
-}
+let fallocate: ReturnType<typeof libcCall> | undefined

@@ -1,5 +1,5 @@
 import { closeSync, openSync } from 'node:fs'
-import { createRequire } from 'node:module'
+import { libcCall } from './libc-call.ts'
 import { orNull } from './or-null.ts'
 
 const LOCK_EX = 2
@@ -19,23 +19,8 @@ export function lockDirectory(path: string): Disposable | null {
 
 /** Takes the lock otherwise, unless the file system has none. */
 function isLockedByOther(file: number): boolean {
-  libc ??= loadLibc()
-  return libc.flock(file, LOCK_EX | LOCK_NB) !== 0 && libc.errno() === libc.EAGAIN
+  flock ??= libcCall('int flock(int fd, int operation)')
+  return flock(file, LOCK_EX | LOCK_NB) === 'EAGAIN'
 }
 
-interface Libc {
-  readonly flock: (file: number, operation: number) => number
-  readonly errno: () => number
-  readonly EAGAIN: number | undefined
-}
-
-let libc: Libc | undefined
-
-function loadLibc(): Libc {
-  const { default: koffi } = createRequire(import.meta.url)('koffi') as { default: typeof import('koffi') }
-  return {
-    flock: koffi.load(null).func('int flock(int fd, int operation)'),
-    errno: koffi.errno,
-    EAGAIN: koffi.os.errno['EAGAIN'],
-  }
-}
+let flock: ReturnType<typeof libcCall> | undefined
