@@ -18,10 +18,10 @@ test('keeps a session at the agent from its beginning to its end', async () => {
     ),
   )
   const ask = (...args: string[]) => session('request', id, '--requester', 'user:ada', ...args)
-  expect(await ask('--item', 'print', '--count', '2.5')).toEqual({ code: 0, out: 'allowed: 2.5 tokens\n', err: '' })
+  expect(await ask('--item', 'print', '--count', '2.5')).toEqual({ code: 0, out: 'allowed: 2.5 tokens, 2.5 from line-1\n', err: '' })
   expect((await session('show', id)).out).toMatch(/^state +ACTIVE\npays for +2\.5 print\ncharged until +20.*Z$/m)
   expect((await session('list')).out).toMatch(
-    new RegExp(`^session .*\n${id}  ACTIVE +20\\S+ +Workshop \\(${INSTANCE}\\)\n`),
+    new RegExp(`^SESSION  +STATE  +CHARGED UNTIL  +INSTANCE\n${id}  ACTIVE +20\\S+ +Workshop \\(${INSTANCE}\\)\n`),
   )
   const json = async (...args: string[]): Promise<unknown> => JSON.parse((await session(...args, '--json')).out)
   expect(await json('list')).toMatchObject({ sessionId: id, state: 'ACTIVE' })
@@ -31,6 +31,10 @@ test('keeps a session at the agent from its beginning to its end', async () => {
   expect(JSON.parse(asked.out)).toMatchObject({ requestedItems: [{ status: { code: '2002' } }] })
   const refused = await ask('--item', 'print', '--count', '100000', '--attribute', 'role=guest')
   expect([refused.code, refused.out]).toEqual([1, 'refused (2002): Insufficient tokens\n'])
+  expect(refused.err).toMatch(/^Each check: tallygate explain [0-9a-f-]{36} --socket /m)
+  const misspelled = await ask('--item', 'Print')
+  expect([misspelled.code, misspelled.out]).toEqual([1, expect.stringMatching(/^refused \(2001\)/)])
+  expect(misspelled.err).toMatch(/^.*print.*\nEach check: tallygate explain /)
   expect((await ask()).out).toBe('no item\n')
   expect(await session('heartbeat', id)).toEqual({ code: 0, out: '', err: '' })
   expect(await session('close', id)).toEqual({ code: 0, out: '', err: '' })

@@ -1,9 +1,6 @@
 /** Exit code 1 if a request is refused or the session accepts no more requests. */
 import { Command } from 'commander'
 import type { z } from 'zod'
-import { refusal } from '../../client/http.ts'
-import { parseJson } from '../../protocol/parse-json.ts'
-import { accessResponseBody } from '../../protocol/service/access-request.ts'
 import { liveSessions, session, sessionCreated } from '../../protocol/service/sessions.ts'
 import {
   agentClient,
@@ -15,6 +12,7 @@ import {
   withInstanceOption,
   withSocketFlag,
 } from '../local-agent.ts'
+import { showAccessAnswer } from '../access-answer.ts'
 import { uuidArgument } from '../arguments.ts'
 import { columns, jsonLine, table, writeLines } from '../lines.ts'
 import { type ListFlags, widthFor, withListOptions } from '../lists.ts'
@@ -32,7 +30,6 @@ interface RequestFlags extends SocketFlags, ItemRequestFlags {
 }
 
 const SESSIONS = '/api/v1.1/sessions'
-const REFUSED = 1
 
 export function command(io: Io): Command {
   const group = new Command('session').description('Manages sessions of the agent of this device.')
@@ -123,7 +120,7 @@ async function list(flags: SocketFlags & ListFlags, io: Io): Promise<void> {
     chargedUntil === 0 ? '-' : new Date(chargedUntil).toISOString(),
     instanceInWords({ instanceId, name: names.get(instanceId) ?? null }),
   ])
-  const head = ['session', 'state', 'charged until', 'instance']
+  const head = ['SESSION', 'STATE', 'CHARGED UNTIL', 'INSTANCE']
   writeLines(io.stdout, table(head, rows, 'No live sessions.', widthFor(flags, io)))
 }
 
@@ -146,13 +143,5 @@ async function requestInSession(id: string, flags: RequestFlags, io: Io): Promis
     path: `${SESSIONS}/${id}`,
     body: { ...itemRequestBody(flags.item, flags), rollbackOnDeny: flags.endOnDeny !== true },
   } as const
-  const answer = await client.call(await patient(client, call))
-  const parsed = accessResponseBody.safeParse(parseJson(answer.text))
-  if (!parsed.success) throw refusal(call, answer)
-  const [first] = parsed.data.requestedItems
-  if (flags.json === true) writeLines(io.stdout, [answer.text])
-  else if (first === undefined) io.stdout.write('no item\n')
-  else if (answer.status === 200) io.stdout.write(`allowed: ${first.totalTokensCharged} tokens\n`)
-  else writeLines(io.stdout, [`refused (${first.status.code}): ${first.status.description}`])
-  if (first !== undefined && answer.status !== 200) io.exitWith(REFUSED)
+  showAccessAnswer(call, await client.call(await patient(client, call)), flags, io)
 }
