@@ -76,15 +76,15 @@ export function wholeNumberArgument(min: number, max: number): (text: string) =>
 }
 
 export function tokensArgument(text: string): number {
-  return exact(text, tokenDigitsProblem(text), 'Use a number.')
+  return exact(text, tokenDigitsProblem(text), 'Use a number in digits, such as 1000.')
 }
 
 export function rateArgument(text: string): number {
-  return exact(text, digitsProblem(text), 'Use a number.')
+  return exact(text, digitsProblem(text), 'Use a number in digits, such as 0.85.')
 }
 
 export function countArgument(text: string): number {
-  const advice = 'Use a number greater than 0, such as 2.5.'
+  const advice = 'Use a number greater than 0 in digits, such as 2.5.'
   const count = exact(text, digitsProblem(text), advice)
   if (count > 0) return count
   throw new InvalidArgumentError(advice)

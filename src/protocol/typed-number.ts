@@ -1,14 +1,14 @@
 /** Numbers that people type. JSON has about 16 digits for a number, and none is rounded silently. */
 import { formatDecimal, parseDecimal } from '../core/pricing/amount.ts'
 
-/** NaN for anything but a decimal: schemas refuse it. */
+/** NaN for anything but digits with an optional sign and fraction: schemas refuse it. */
 export function typedNumber(text: string): number {
-  return parseDecimal(text) === undefined ? Number.NaN : Number(text)
+  return /^-?\d+(?:\.\d+)?$/.test(text) && parseDecimal(text) !== undefined ? Number(text) : Number.NaN
 }
 
-/** Undefined if JSON has the number of the text, or the text is no decimal. */
+/** Undefined if JSON has the number of the text, or the text is no decimal. Files may write it with an exponent. */
 export function digitsProblem(text: string): string | undefined {
-  const [given, nearest] = [parseDecimal(text), parseDecimal(typedNumber(text))]
+  const [given, nearest] = [parseDecimal(text), parseDecimal(Number(text))]
   if (given === undefined || nearest === undefined || formatDecimal(given) === formatDecimal(nearest)) return undefined
   return `has too many digits. The nearest number is ${formatDecimal(nearest)}`
 }
