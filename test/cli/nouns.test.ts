@@ -130,6 +130,10 @@ describe('set', () => {
     expect(await limit()).toEqual(['20', 'DAILY', '2026-05-07T06:00:00.000Z'])
     await set('--frequency', 'MONTHLY')
     expect(await limit()).toEqual(['20', 'MONTHLY', '2026-06-01T00:00:00.000Z'])
+    for (const past of ['2026-05-06', String(twin.now)]) {
+      const { code, err } = await set('--next-reset', past)
+      expect([code, err]).toEqual([64, expect.stringContaining(`'${past}' is invalid. Use a time in the future.`)])
+    }
     files['/limits.yaml'] = 'lineItemId: ACT-1\nlimit: 20\nfrequency: MONTHLY\nnextReset: 2026-05-20\n'
     const ofFile = async () => (await run('limits', 'set', '-f', '/limits.yaml')).out
     expect(await ofFile()).toBe('consumption limit ACT-1: changed\n')

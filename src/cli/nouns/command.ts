@@ -82,7 +82,7 @@ function addSet(group: Command, noun: Settable, io: Io): void {
     .argument('[name]', `${noun.set.name}; not needed if the file names it`)
     .option('-f, --file <file>', 'JSON or YAML file with one object or a list; - for standard input')
     .option('--json', 'print each object that was saved as JSON')
-  addFieldOptions(set, noun.set.fields)
+  addFieldOptions(set, noun.set.fields, io)
   set.action(async (name: string | undefined, flags: Flags) => {
     const given = givenObjects(noun, name, flags, io)
     using client = await administrator(flags, io)
@@ -263,13 +263,19 @@ function pairsOf(row: Row, prefix: string): readonly (readonly string[])[] {
   })
 }
 
-function addFieldOptions(command: Command, fields: readonly Field[]): void {
-  for (const field of fields) {
-    const option = new Option(field.flags, field.help)
-    command.addOption(
-      typeof field.kind === 'string' ? option.argParser(PARSERS[field.kind]) : option.choices(field.kind),
-    )
+function addFieldOptions(command: Command, fields: readonly Field[], io: Io): void {
+  for (const { flags, help, kind, isFuture } of fields) {
+    const option = new Option(flags, help)
+    if (typeof kind !== 'string') option.choices(kind)
+    else option.argParser(isFuture === true ? (text) => futureArgument(text, io) : PARSERS[kind])
+    command.addOption(option)
   }
+}
+
+function futureArgument(text: string, io: Io): number {
+  const at = timeArgument(text)
+  if (at > io.now()) return at
+  throw new InvalidArgumentError('Use a time in the future.')
 }
 
 function withFlags(object: Row, fields: readonly Field[], flags: Readonly<Record<string, unknown>>): Row {

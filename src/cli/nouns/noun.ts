@@ -72,6 +72,8 @@ export interface Field {
   readonly help: string
   /** A list: the words to choose from. */
   readonly kind: 'text' | 'number' | 'boolean' | 'time' | 'words' | 'rates' | readonly string[]
+  /** A time that an option gives must be in the future; a file may keep one that has passed. */
+  readonly isFuture?: true
 }
 
 export function field(path: string, flags: string, help: string, kind: Field['kind']): Field {

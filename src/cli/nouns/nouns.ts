@@ -254,12 +254,13 @@ export const NOUNS: readonly Noun[] = [
       fields: [
         field('limit', '--limit <tokens>', 'most tokens of one requester in a period', 'number'),
         field('frequency', '--frequency <frequency>', 'length of a period', LIMIT_FREQUENCIES),
-        field(
-          'nextReset',
-          '--next-reset <time>',
-          'next reset (default: unchanged; of a new limit or frequency, the end of this day, week, month or year, UTC)',
-          'time',
-        ),
+        {
+          path: 'nextReset',
+          flags: '--next-reset <time>',
+          help: 'next reset (default: unchanged; of a new limit or frequency, the end of this day, week, month or year, UTC)',
+          kind: 'time',
+          isFuture: true,
+        },
       ],
       schema: consumptionLimitBody.safeExtend({ lineItemId: lineItemBodies['v1.1'].shape.activationId }),
       complete: (given, current, now) => {
