@@ -13,10 +13,10 @@ import { parseFormula } from '../core/pricing/formula.ts'
 import './problem-texts.ts'
 
 /** Text that all stores and encodings accept: no lone surrogates, no NUL. */
-export const plainText = (maxLength: number) =>
+export const plainText = (maxLength: number, tooLong?: string) =>
   z
     .string()
-    .max(maxLength)
+    .max(maxLength, tooLong)
     .refine((text) => text.isWellFormed() && !text.includes('\u0000'), 'must be well-formed Unicode without NUL')
 
 /** A request that is repeated with the same value has one effect, and gets the same response. */

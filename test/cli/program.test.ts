@@ -30,7 +30,11 @@ describe('a command line that is not understood is USAGE, exit code 64, in one l
       ['access', '--item', 'A', '--count', '123456789.123456789'],
       'It has too many digits. The nearest number is 123456789.12345679.',
     ],
-    ['a count of zero', ['access', '--item', 'A', '--count', '0.00'], 'Use a number greater than 0 in digits, such as 2.5.'],
+    [
+      'a count of zero',
+      ['access', '--item', 'A', '--count', '0.00'],
+      'Use a number greater than 0 in digits, such as 2.5.',
+    ],
     ['a count with an exponent', ['access', '--item', 'A', '--count', '1e3'], 'Use a number greater than 0 in digits'],
     ['an amount with an exponent', ['line-items', 'set', 'A', '--quantity', '1e3'], 'Use a number in digits'],
     ['a limit with an exponent', ['limits', 'set', 'A', '--limit', '1e30'], 'Use a number in digits'],

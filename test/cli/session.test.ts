@@ -18,7 +18,11 @@ test('keeps a session at the agent from its beginning to its end', async () => {
     ),
   )
   const ask = (...args: string[]) => session('request', id, '--requester', 'user:ada', ...args)
-  expect(await ask('--item', 'print', '--count', '2.5')).toEqual({ code: 0, out: 'allowed: 2.5 tokens, 2.5 from line-1\n', err: '' })
+  expect(await ask('--item', 'print', '--count', '2.5')).toEqual({
+    code: 0,
+    out: 'allowed: 2.5 tokens, 2.5 from line-1\n',
+    err: '',
+  })
   expect((await session('show', id)).out).toMatch(/^state +ACTIVE\npays for +2\.5 print\ncharged until +20.*Z$/m)
   expect((await session('list')).out).toMatch(
     new RegExp(`^SESSION  +STATE  +CHARGED UNTIL  +INSTANCE\n${id}  ACTIVE +20\\S+ +Workshop \\(${INSTANCE}\\)\n`),

@@ -23,10 +23,12 @@ export const paging = {
 
 const SHORT_NAME_MAX = 100
 
+const SHORT_NAME_TOO_LONG = `must have at most ${SHORT_NAME_MAX} characters`
+
 /** The limit is in code points, as people count characters. */
-export const shortName = plainText(2 * SHORT_NAME_MAX)
-  .refine((text) => text !== '', 'must have at least 1 characters')
-  .refine((text) => Array.from(text).length <= SHORT_NAME_MAX, `must have at most ${SHORT_NAME_MAX} characters`)
+export const shortName = plainText(2 * SHORT_NAME_MAX, SHORT_NAME_TOO_LONG)
+  .refine((text) => text !== '', 'must not be empty')
+  .refine((text) => Array.from(text).length <= SHORT_NAME_MAX, SHORT_NAME_TOO_LONG)
   .meta({ wire: { type: 'string', minLength: 1, maxLength: SHORT_NAME_MAX } })
 
 export const instanceBody = z

@@ -85,6 +85,7 @@ it('is not created with a problem, which the page shows beside the input', async
   for (const [change, problem, name] of [
     [{ shortName: ' ' }, 'Name: is missing', 'shortName'],
     [{ shortName: 'x'.repeat(101) }, 'Name: must have at most 100 characters', 'shortName'],
+    [{ shortName: 'x'.repeat(201) }, 'Name: must have at most 100 characters', 'shortName'],
     [{ accountId: '' }, 'Customer account: is missing', 'accountId'],
   ] as const) {
     const { status, page } = await browser.send(FORM, { ...form, ...change })
