@@ -1007,11 +1007,19 @@ export function parseInput<T>(schema: z.ZodType<T>, value: unknown, root = 'body
   throw new CodedError('BAD_REQUEST', firstProblem(parsed.error, root))
 }
 
+/** A problem of a body that its schema does not find. @param path of the field; empty: the body as a whole */
+export function bodyError(problem: string, path: readonly PropertyKey[] = []): CodedError {
+  return new CodedError('BAD_REQUEST', `body${placeOf(path)}: ${problem}`, { details: { path, problem } })
+}
+
 /** The first problem that zod found, as `path: what is wrong`, without the offending value. */
 export function firstProblem(error: z.ZodError, root = 'body'): string {
   const { path, message } = firstIssue(error)
-  const place = path.map((key) => (typeof key === 'number' ? `[${key}]` : `.${String(key)}`)).join('')
-  return `${root}${place}: ${message}`
+  return `${root}${placeOf(path)}: ${message}`
+}
+
+function placeOf(path: readonly PropertyKey[]): string {
+  return path.map((key) => (typeof key === 'number' ? `[${key}]` : `.${String(key)}`)).join('')
 }
 
 export function firstIssue(error: z.ZodError): Pick<z.core.$ZodIssue, 'path' | 'message'> {

@@ -231,7 +231,7 @@ describe('a file with problems names each line and changes nothing:', () => {
     [
       'an allowed condition without an allocation',
       SITE.replace(', allocation: 500.25', ''),
-      /site\.yaml:21: .*actions: action 1: an ALLOW with a condition needs an allocation/,
+      /site\.yaml:22: .*actions\[0\]\.allocation: an ALLOW with a condition needs an allocation/,
     ],
     [
       'a window that ends before it starts',

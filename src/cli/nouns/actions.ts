@@ -14,7 +14,9 @@ export const actionsBody = z.strictObject({
     .superRefine((actions, context) => {
       const named = actions.map((action) => ({ ...action, conditionId: action.condition }))
       const problem = actionsProblem(named, new Set(named.flatMap(({ conditionId }) => conditionId ?? [])))
-      if (problem !== undefined) context.addIssue({ code: 'custom', message: problem })
+      if (problem === undefined) return
+      const path = problem.path.map((key) => (key === 'conditionId' ? 'condition' : key))
+      context.addIssue({ code: 'custom', path, message: problem.problem })
     }),
 })
 

@@ -14,6 +14,7 @@ export const ACTIONS_EDIT: Edit = {
   next: '/rules',
   concerns: 'INSTANCE',
   needsConfirmation: true,
+  fieldOf: ([at, key], fields) => inputOf(actionRows(fields)[Number(at)], key),
   save: async ({ store, newId, instanceId, now }, fields) => {
     const unused = unusedRow(fields)
     if (unused !== undefined)
@@ -22,7 +23,7 @@ export const ACTIONS_EDIT: Edit = {
     const unplaced = rows.find((row) => !Number.isFinite(positionOf(fields, row)))
     if (unplaced !== undefined) throw new FormRefused([{ field: `position.${unplaced}`, text: 'must be a number' }])
     const parsed = replacedActionsBody.safeParse(rows.map((row) => actionOf(fields, row)))
-    if (!parsed.success) throw refusalOf(parsed.error, ([at, key]) => inputOf(rows[Number(at)], key))
+    if (!parsed.success) throw refusalOf(parsed.error)
     await replaceActions({ store, newId }, { instanceId, lineItemId: fields['lineItem'] ?? '' }, parsed.data, now)
   },
   refused: async (view, fields, problems) =>

@@ -1,12 +1,12 @@
 /** The form for a condition: the values of one property, or the JSON of the API for anything else. */
 import type { z } from 'zod'
 import { type Html, html } from '../../html/html.ts'
-import { CodedError, firstProblem } from '../../protocol/errors.ts'
+import { CodedError, firstIssue, firstProblem } from '../../protocol/errors.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { conditionsBody } from '../../protocol/service/conditions.ts'
 import { patchConditions } from '../service-api/change-conditions.ts'
 import type { ConditionNode } from '../storage/records.ts'
-import { type Edit, fieldText, formPart, keyOf, refusalOf } from './edit.ts'
+import { type Edit, fieldOfBody, fieldText, formPart, keyOf, refusalOf } from './edit.ts'
 import { type Fields, type Problem, FormRefused, Inputs } from './inputs.ts'
 import { type Page, type View, hrefOf, ofInstance } from './page.ts'
 
@@ -15,6 +15,8 @@ export const CONDITION_EDIT: Edit = {
   next: '/rules',
   concerns: 'INSTANCE',
   needsConfirmation: true,
+  fieldOf: ([at, ...path], { json }) =>
+    at !== undefined && json !== undefined && path[0] !== 'name' ? 'json' : fieldOfBody(path),
   save: async ({ store, newId, instanceId, now }, fields) => {
     if (fields['json'] !== undefined && parseJson(fields['json']) === undefined)
       throw new FormRefused([{ field: 'json', text: 'is not JSON, or is nested too deeply' }])
@@ -73,11 +75,15 @@ function conditionOf(fields: Fields): unknown {
   return { ...labeled, operator: 'IN', property: fieldText(fields, 'property'), values }
 }
 
-/** A problem in the JSON keeps its path, which leads to the place in the text. */
-function refusalIn(error: z.ZodError, fields: Fields): FormRefused {
-  if (fields['json'] !== undefined)
+/** A problem in the JSON keeps its path, which leads to the place in the text, and one of a value its line. */
+function refusalIn(error: z.ZodError, { json }: Fields): Error {
+  const { path, message } = firstIssue(error)
+  const [, key, line] = path
+  if (json !== undefined && key !== 'name')
     return new FormRefused([{ field: 'json', text: firstProblem(error, '').replace(/^\[0\](\.|: )?/, '') }])
-  return refusalOf(error, ([, key]) => (key === undefined ? undefined : String(key)))
+  if (key === 'values' && typeof line === 'number')
+    return new FormRefused([{ field: 'values', text: `value ${line + 1} ${message}` }])
+  return refusalOf(error)
 }
 
 /** The stored form of inner conditions has a null name, where the body has none. */

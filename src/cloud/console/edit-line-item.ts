@@ -23,7 +23,7 @@ export const LINE_ITEM_EDIT: Edit = {
   needsConfirmation: false,
   save: async ({ store, instanceId, now }, fields) => {
     const parsed = parseLineItem('v1.1', instanceId, lineItemOf(fields))
-    if (!parsed.ok) throw new FormRefused(parsed.problems.map(ofInput))
+    if (!parsed.ok) throw refusalOf(parsed.problems)
     const { activationId: id } = parsed.body
     const replaced = id === fields['lineItem'] ? undefined : await store.read((tx) => tx.lineItems.get(instanceId, id))
     if (replaced?.deleted === null) {
@@ -34,7 +34,7 @@ export const LINE_ITEM_EDIT: Edit = {
     await store.transaction(async (tx) => {
       const inside = withTransactions(store, (work) => work(tx))
       const mapped = await mapLineItem(inside, instanceId, parsed.body, now)
-      if (mapped.outcome === 'REFUSED') throw new FormRefused(mapped.problems.map(ofInput))
+      if (mapped.outcome === 'REFUSED') throw refusalOf(mapped.problems)
     })
   },
   refused: async (view, fields, problems) => ({
@@ -90,8 +90,11 @@ function lineItemOf(fields: Fields): unknown {
   }
 }
 
-function ofInput({ field, problem }: LineItemProblem): Problem {
-  return { field, text: problem }
+/** The first problem of each input. */
+function refusalOf(problems: readonly LineItemProblem[]): FormRefused {
+  const byField = new Map(problems.toReversed().map((each) => [each.field, each]))
+  const first = problems.filter((each) => byField.get(each.field) === each)
+  return new FormRefused(first.map(({ field, problem }) => ({ field, text: problem })))
 }
 
 function lineItemForm(view: View, fields: Fields, problems: readonly Problem[]): Html {

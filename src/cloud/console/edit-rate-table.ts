@@ -26,10 +26,10 @@ export const RATE_TABLE_EDIT: Edit = {
   next: '/rate-tables',
   concerns: 'ALL_CELLS',
   needsConfirmation: true,
+  fieldOf: (path, fields) => inputOf(rateRows(fields), path),
   save: async ({ store, now }, fields) => {
-    const rows = rateRows(fields)
-    const parsed = rateTableBody['v1.1'].safeParse(rateTableOf(fields, rows))
-    if (!parsed.success) throw refusalOf(parsed.error, (path) => inputOf(rows, path))
+    const parsed = rateTableBody['v1.1'].safeParse(rateTableOf(fields, rateRows(fields)))
+    if (!parsed.success) throw refusalOf(parsed.error)
     await createRateTable(store, parsed.data, now)
   },
   refused: async (view, fields, problems) => ({
@@ -113,7 +113,7 @@ function rateTableForm(view: View, fields: Fields, problems: readonly Problem[])
     return [
       input('item', 'Item', TEXT),
       input('itemVersion', 'Version', SHORT),
-      input('rate', 'Rate', NUMBER),
+      input('rate', 'Tokens per unit', NUMBER),
       input('formula', 'Formula', TEXT),
     ]
   })

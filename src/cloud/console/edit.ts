@@ -2,13 +2,13 @@
 import type { z } from 'zod'
 import { type Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
-import { CodedError, firstIssue } from '../../protocol/errors.ts'
+import { CodedError, bodyError, firstIssue } from '../../protocol/errors.ts'
 import { tokenDigitsProblem, typedNumber } from '../../protocol/typed-number.ts'
 import { type RuleDeps, ofRevision } from '../policy/bump-policy-revision.ts'
 import { claimOf } from '../service-api/idempotency-key.ts'
 import { type Administrator, scopeWith } from '../service-api/principal.ts'
 import { withTransactions } from '../storage/with-transactions.ts'
-import { type Fields, FormRefused, type Inputs, NO_INSTANT, type Problem, instantIn } from './inputs.ts'
+import { type Fields, FormRefused, type Inputs, NO_INSTANT, NO_NUMBER, type Problem, instantIn } from './inputs.ts'
 import { type Page, type View, confirmation, formTokenField, hrefOf } from './page.ts'
 
 export interface EditDeps extends RuleDeps {
@@ -28,6 +28,8 @@ export interface Edit {
   /** What it changes: the chosen instance, what all cells share, or a customer account. */
   readonly concerns: 'INSTANCE' | 'ALL_CELLS' | 'ACCOUNT'
   readonly needsConfirmation: boolean
+  /** Name of the input, by the path in the body that the form makes. Absent: inputs have the names of the body's fields. */
+  readonly fieldOf?: (path: readonly PropertyKey[], fields: Fields) => string | undefined
   /** In one transaction of the store. @throws FormRefused, CodedError */
   readonly save: (deps: EditDeps, fields: Fields) => Promise<void>
   readonly refused: (view: View, fields: Fields, problems: readonly Problem[]) => Promise<Page>
@@ -85,16 +87,10 @@ export function keyOf({ query: { key = '' }, newId }: Pick<View, 'query' | 'newI
   return key === '' ? newId() : key
 }
 
-/**
- * Of the body that a form makes.
- * @param fieldOf name of the input, by the path in the body. Absent: inputs have the names of the body's fields
- */
-export function refusalOf(error: z.ZodError, fieldOf = fieldOfBody): FormRefused {
+/** Of the body that a form makes. */
+export function refusalOf(error: z.ZodError): CodedError {
   const { path, message } = firstIssue(error)
-  const field = fieldOf(path)
-  return new FormRefused([
-    field === undefined ? { field: null, text: `The form ${message}.` } : { field, text: message },
-  ])
+  return bodyError(message, path)
 }
 
 export function fieldOfBody([field]: readonly PropertyKey[]): string | undefined {
@@ -145,7 +141,7 @@ export async function saveForm(edit: Edit, deps: EditDeps, form: Fields): Promis
   } catch (error) {
     // The first request of this form can be the cause: its line item exists already. The error says more than that of the check.
     const saved = await store.transaction((tx) => tx.idempotency.find([claim.scope])).catch(() => undefined)
-    return saved?.get(claim.scope)?.requestHash === claim.requestHash ? [] : problemsOf(error)
+    return saved?.get(claim.scope)?.requestHash === claim.requestHash ? [] : problemsOf(error, edit, form)
   }
 }
 
@@ -161,13 +157,14 @@ export function fieldText(fields: Fields, name: string): string | undefined {
   return value === '' ? undefined : value
 }
 
-/** NaN if it is not a number, which the schemas refuse. @throws FormRefused if the number would be rounded */
+/** @throws FormRefused if it is not a number, or would be rounded */
 export function numberOf(fields: Fields, name: string, problemOf = tokenDigitsProblem): number | undefined {
   const text = fieldText(fields, name)
   if (text === undefined) return undefined
-  const problem = problemOf(text)
+  const number = typedNumber(text)
+  const problem = problemOf(text) ?? (Number.isNaN(number) ? NO_NUMBER : undefined)
   if (problem !== undefined) throw new FormRefused([{ field: name, text: problem }])
-  return typedNumber(text)
+  return number
 }
 
 /** As {@link instantIn}. @throws FormRefused */
@@ -200,13 +197,14 @@ const NOT_CONFIRMED =
   'The database did not confirm the change, so it may or may not be saved. Save the form again: nothing is created twice. (OUTCOME_UNKNOWN)'
 
 /** @throws the error if it does not concern the form */
-function problemsOf(error: unknown): readonly Problem[] {
+function problemsOf(error: unknown, { fieldOf = fieldOfBody }: Edit, form: Fields): readonly Problem[] {
   if (error instanceof FormRefused) return error.problems
   if (!(error instanceof CodedError)) throw error
   const { code, message, details } = error
   if (code === 'OUTCOME_UNKNOWN') return [{ field: null, text: NOT_CONFIRMED }]
   if (!['BAD_REQUEST', 'CONFLICT', 'RULES_CHANGED'].includes(code)) throw error
-  const { field, problem } = details
-  if (typeof field === 'string' && typeof problem === 'string') return [{ field, text: problem }]
-  return [{ field: null, text: `${message} (${code})` }]
+  const { path, problem } = details
+  if (!Array.isArray(path) || typeof problem !== 'string') return [{ field: null, text: `${message} (${code})` }]
+  const field = fieldOf(path as readonly PropertyKey[], form)
+  return [field === undefined ? { field: null, text: `The form: ${problem}.` } : { field, text: problem }]
 }

@@ -30,6 +30,8 @@ interface Field {
 
 export const NO_INSTANT = 'must be a time from 1970 to 9999, such as 2026-05-01T08:00'
 
+export const NO_NUMBER = 'must be a number in digits, such as 1000'
+
 /** Of an input of the type datetime-local, in UTC, POSIX ms. Undefined: it is no time, or the API does not take it. */
 export function instantIn(text: string): number | undefined {
   const at = Date.parse(`${text}Z`)

@@ -5,8 +5,8 @@
 import { idsOf, recordChange } from '../storage/audit.ts'
 import type { Action } from '../../core/rules/policy.ts'
 import type { AuditedAction } from '../../protocol/edge/administration.ts'
-import { CodedError } from '../../protocol/errors.ts'
-import { type ActionInput, type NewAction, actionsProblem } from '../../protocol/service/actions.ts'
+import { CodedError, bodyError } from '../../protocol/errors.ts'
+import { type ActionInput, type NewAction, actionsProblem, actionsProblemText } from '../../protocol/service/actions.ts'
 import { type RuleDeps, changeRules } from '../policy/bump-policy-revision.ts'
 import { retargetAccounts } from '../policy/retarget-accounts.ts'
 import { requireLineItem } from '../storage/require-record.ts'
@@ -33,13 +33,13 @@ export async function replaceActions(
   now: number,
 ): Promise<readonly ActionUse[]> {
   const given = inputs.flatMap(({ id }) => (id === undefined ? [] : [id]))
-  if (new Set(given).size < given.length) throw new CodedError('BAD_REQUEST', 'body: two actions have the same id')
+  if (new Set(given).size < given.length) throw bodyError('two actions have the same id')
   const wanted = inputs.map((input) => storedAction({ ...input, id: input.id ?? newId() }))
   return change({ store, action: 'REPLACE_ACTIONS' }, place, now, (stored) => {
     const known = new Set(stored.map(({ id }) => id))
     const unknown = given.find((id) => !known.has(id))
     if (unknown !== undefined) {
-      throw new CodedError('BAD_REQUEST', `body: the line item has no action ${unknown}; ids are made by the service`)
+      throw bodyError(`the line item has no action ${unknown}; ids are made by the service`)
     }
     return wanted
   })
@@ -78,7 +78,8 @@ async function refuseInconsistent(tx: Transaction, instanceId: string, actions: 
     })),
     conditions,
   )
-  if (problem !== undefined) throw new CodedError('BAD_REQUEST', `body: ${problem}`)
+  if (problem === undefined) return
+  throw new CodedError('BAD_REQUEST', `body: ${actionsProblemText(problem)}`, { details: { ...problem } })
 }
 
 /** As this service stores it. */

@@ -4,7 +4,7 @@
  */
 import { idsOf, recordChange } from '../storage/audit.ts'
 import { CONDITION_DEPTH_MAX } from '../../core/rules/policy.ts'
-import { CodedError } from '../../protocol/errors.ts'
+import { CodedError, bodyError } from '../../protocol/errors.ts'
 import {
   CONDITIONS_CHARACTERS_MAX,
   CONDITIONS_MAX,
@@ -40,13 +40,13 @@ export async function patchConditions(
   now: number,
 ): Promise<readonly ConditionNode[]> {
   const given = inputs.flatMap(({ id }) => (id === undefined ? [] : [id]))
-  if (new Set(given).size < given.length) throw new CodedError('BAD_REQUEST', 'body: two conditions have the same id')
+  if (new Set(given).size < given.length) throw bodyError('two conditions have the same id')
   const nodes = nodesOf(inputs, (id) => id ?? newId())
   return store.transaction(async (tx) => {
     const revision = await lockRules(tx, instanceId)
     const stored = new Map((await tx.conditions.list(instanceId)).map((node) => [node.id, node]))
     const unknown = given.find((id) => !stored.has(id))
-    if (unknown !== undefined) throw new CodedError('BAD_REQUEST', `body: there is no condition ${unknown}`)
+    if (unknown !== undefined) throw bodyError(`there is no condition ${unknown}`)
     const changed = nodes.filter((node) => !same(stored.get(node.id), node))
     if (changed.length === 0) return []
     const replaced = changed.flatMap(({ id }) => stored.get(id) ?? [])
@@ -97,13 +97,10 @@ export async function refuseTooMuch(
 ): Promise<void> {
   const stored = await tx.conditions.size(instanceId)
   if (stored.count + saved.length - replaced.length > CONDITIONS_MAX) {
-    throw new CodedError('BAD_REQUEST', `body: an instance has at most ${CONDITIONS_MAX} conditions`)
+    throw bodyError(`an instance has at most ${CONDITIONS_MAX} conditions`)
   }
   if (stored.characters + charactersOf(saved) - charactersOf(replaced) > CONDITIONS_CHARACTERS_MAX) {
-    throw new CodedError(
-      'BAD_REQUEST',
-      `body: the conditions of an instance have at most ${CONDITIONS_CHARACTERS_MAX} characters of JSON in all`,
-    )
+    throw bodyError(`the conditions of an instance have at most ${CONDITIONS_CHARACTERS_MAX} characters of JSON in all`)
   }
 }
 
@@ -117,7 +114,7 @@ type IdFor = (given: string | undefined) => string
 export function nodesOf(inputs: readonly ConditionInput[], idFor: IdFor): readonly ConditionNode[] {
   return inputs.map((input, index) => {
     if (conditionDepth(input) > CONDITION_DEPTH_MAX) {
-      throw new CodedError('BAD_REQUEST', `body[${index}]: nests deeper than ${CONDITION_DEPTH_MAX} levels`)
+      throw bodyError(`nests deeper than ${CONDITION_DEPTH_MAX} levels`, [index])
     }
     return nodeOf(input, idFor)
   })

@@ -10,7 +10,7 @@ import { actionAccount } from '../../core/accounts/account.ts'
 import { type Micro, MICRO_MAX, formatMicro } from '../../core/pricing/amount.ts'
 import type { Action } from '../../core/rules/policy.ts'
 import type { ImportBody, ImportChange, ImportedAction } from '../../protocol/edge/import.ts'
-import { actionsProblem } from '../../protocol/service/actions.ts'
+import { actionsProblem, actionsProblemText } from '../../protocol/service/actions.ts'
 import { INSTANT_MAX } from '../../protocol/wire.ts'
 import { currentAccount } from '../accounts/calendar.ts'
 import { used } from '../accounts/pool.ts'
@@ -204,7 +204,7 @@ function planActions(
     conflicts.push(`Action ${id} of line item ${record.id} is listed twice.`)
   }
   const problem = actionsProblem(actions, conditions)
-  if (problem !== undefined) conflicts.push(`Actions of line item ${record.id}: ${problem}.`)
+  if (problem !== undefined) conflicts.push(`Actions of line item ${record.id}: ${actionsProblemText(problem)}.`)
   if (before === after) return
   changes.push({
     object: `line item ${record.id}`,

@@ -5,7 +5,7 @@
 import { recordChange } from '../storage/audit.ts'
 import { type Micro, formatMicro } from '../../core/pricing/amount.ts'
 import { periodAt } from '../../core/rules/compile.ts'
-import { CodedError } from '../../protocol/errors.ts'
+import { CodedError, bodyError } from '../../protocol/errors.ts'
 import { limitPeriods, unlistedLimitPeriod } from '../accounts/calendar.ts'
 import { changeRules } from '../policy/bump-policy-revision.ts'
 import type { ConsumptionLimitRecord } from '../storage/records.ts'
@@ -45,10 +45,7 @@ export async function setConsumptionLimit(
   terms: ConsumptionLimitTerms,
   now: number,
 ): Promise<ConsumptionLimitTerms> {
-  if (terms.nextReset <= now) {
-    const details = { field: 'nextReset', problem: 'must be in the future' }
-    throw new CodedError('BAD_REQUEST', `body.${details.field}: ${details.problem}`, { details })
-  }
+  if (terms.nextReset <= now) throw bodyError('must be in the future', ['nextReset'])
   return changeRules(store, instanceId, now, async (tx, { listedAt }) => {
     const record = await requireLineItem(tx, instanceId, lineItemId)
     const stored = await tx.consumptionLimits.get(instanceId, lineItemId)

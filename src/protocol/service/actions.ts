@@ -28,22 +28,33 @@ export const createdActionsBody = z.array(createdAction).min(1).max(ACTIONS_MAX)
 /** Body of PUT: the complete list; empty removes all. */
 export const replacedActionsBody = z.array(replacedAction).max(ACTIONS_MAX)
 
+export interface ActionsProblem {
+  /** Of the field in the list; empty: the list as a whole. */
+  readonly path: readonly [at: number, field: 'conditionId' | 'allocation'] | readonly []
+  readonly problem: string
+}
+
+export function actionsProblemText({ path: [at], problem }: ActionsProblem): string {
+  return at === undefined ? problem : `action ${at + 1}: ${problem}`
+}
+
 /** First problem of the whole list; undefined if valid. */
 export function actionsProblem(
   actions: readonly Pick<ActionInput, 'conditionId' | 'action' | 'allocation'>[],
   conditions: ReadonlySet<string>,
-): string | undefined {
-  if (actions.length > ACTIONS_MAX) return `a line item has at most ${ACTIONS_MAX} actions`
-  let defaults = 0
-  for (const [index, { action, conditionId, allocation: cap }] of actions.entries()) {
-    const at = `action ${index + 1}`
-    if (conditionId === undefined) defaults += 1
-    else if (!conditions.has(conditionId)) return `${at}: there is no condition ${conditionId}`
-    if (action === 'ALLOW' && cap === undefined && conditionId !== undefined) {
-      return `${at}: an ALLOW with a condition needs an allocation`
+): ActionsProblem | undefined {
+  if (actions.length > ACTIONS_MAX) return { path: [], problem: `a line item has at most ${ACTIONS_MAX} actions` }
+  const first = actions.findIndex(({ conditionId }) => conditionId === undefined)
+  for (const [at, { action, conditionId, allocation: cap }] of actions.entries()) {
+    if (conditionId === undefined) {
+      if (at !== first) return { path: [at, 'conditionId'], problem: 'at most one action can have no condition' }
+    } else if (!conditions.has(conditionId)) {
+      return { path: [at, 'conditionId'], problem: `there is no condition ${conditionId}` }
+    } else if (action === 'ALLOW' && cap === undefined) {
+      return { path: [at, 'allocation'], problem: 'an ALLOW with a condition needs an allocation' }
     }
   }
-  return defaults > 1 ? 'at most one action can have no condition' : undefined
+  return undefined
 }
 
 export const action = z

@@ -108,6 +108,7 @@ function clamped(payload: unknown): { readonly value: unknown; readonly given: G
 export interface LineItemProblem {
   /** Name of the field in the body or its attributes; null: the body as a whole. */
   readonly field: string | null
+  /** For people. */
   readonly problem: string
   /** In the service's words, with the path. */
   readonly text: string
@@ -181,6 +182,11 @@ function isInteger(value: unknown): value is number {
 const INTEGERS = new Set(['$.quantity', '$.start', '$.end', '$.attributes.overdraftLimit'])
 
 function problemsOf(issue: z.core.$ZodIssue): readonly LineItemProblem[] {
+  const problems = inServiceWords(issue)
+  return issue.input === undefined ? problems : problems.map((each) => ({ ...each, problem: issue.message }))
+}
+
+function inServiceWords(issue: z.core.$ZodIssue): readonly LineItemProblem[] {
   const { path } = issue
   switch (issue.code) {
     case 'invalid_type': {

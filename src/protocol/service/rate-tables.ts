@@ -32,10 +32,13 @@ const bodyOf = (item: z.ZodType<RatedItem>) =>
       items: z.array(item).min(1).max(RATED_ITEMS_MAX),
       created: readOnlyField,
     })
-    .refine(
-      ({ items }) => new Set(items.map(({ name, version }) => JSON.stringify([name, version]))).size === items.length,
-      { path: ['items'], message: 'must not contain the same name and version twice' },
-    )
+    .superRefine(({ items }, context) => {
+      const names = items.map(({ name, version }) => JSON.stringify([name, version]))
+      const earlier = new Set<string>()
+      const at = names.findIndex((name) => earlier.size === earlier.add(name).size)
+      if (at < 0) return
+      context.addIssue({ code: 'custom', path: ['items', at, 'name'], message: 'is listed twice with this version' })
+    })
     .meta({ id: 'NewRateTable' })
 
 export const rateTableBody = { 'v1.0': bodyOf(fixedRateItem), 'v1.1': bodyOf(ratedItem) }

@@ -99,7 +99,7 @@ it('is not saved with a problem, which the page shows at its field with what was
     [{ limit: '' }, '>Tokens per requester: is missing<'],
     [{ limit: '0' }, '>Tokens per requester: must be greater than 0<'],
     [{ limit: '-5' }, '>Tokens per requester: must be greater than 0<'],
-    [{ limit: 'many' }, '>Tokens per requester: must be a number<'],
+    [{ limit: 'many' }, '>Tokens per requester: must be a number in digits, such as 1000<'],
     [{ limit: '0.0000001' }, '>Tokens per requester: is above 0 and below 0.000001 tokens, the smallest amount<'],
     [{ limit: '9999999999999' }, '>Tokens per requester: must be at most 9223372036854.775807 tokens<'],
     [{ limit: '12345678901.234567' }, '>Tokens per requester: has too many digits. The nearest number is '],

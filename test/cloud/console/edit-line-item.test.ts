@@ -91,7 +91,11 @@ it('is not saved with a problem, which the page shows with what was typed', asyn
   const before = await shown('PRINT-2026')
   for (const [change, problem] of [
     [{ end: '2020-01-01T00:00' }, 'End, UTC, if any: must not be before start'],
-    [{ quantity: '1.5' }, '>Quantity, tokens: '],
+    [{ quantity: '1.5' }, '>Quantity, tokens: must be a whole number<'],
+    [{ quantity: '-1' }, '>Quantity, tokens: must be at least 0<'],
+    [{ quantity: '1e3' }, '>Quantity, tokens: must be a number in digits, such as 1000<'],
+    [{ quantity: '99999999999999999999' }, '>Quantity, tokens: must be at most 9223372036854<'],
+    [{ activationId: 'x'.repeat(800) }, '>Line item: must have at most 256 characters</a></p></div>'],
     [{ start: 'soon' }, '>Start, UTC, if any: must be a time from 1970 to 9999, such as '],
     [{ start: '0026-01-01T00:00' }, '>Start, UTC, if any: must be a time from 1970 to 9999, such as '],
     [{ end: '12026-01-01T00:00' }, '>End, UTC, if any: must be a time from 1970 to 9999, such as '],

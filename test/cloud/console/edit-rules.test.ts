@@ -61,8 +61,10 @@ describe('the actions of a line item', () => {
         { 'allocation.0': '12345678901.234567' },
         '>Allocation of action 1: has too many digits. The nearest number is 12345678901.234568<',
       ],
-      [{ 'allocation.0': '' }, 'needs an allocation (BAD_REQUEST)'],
-      [{ 'condition.0': '' }, 'at most one action can have no condition (BAD_REQUEST)'],
+      [{ 'allocation.0': '' }, '>Allocation of action 1: an ALLOW with a condition needs an allocation<'],
+      [{ 'allocation.0': '1e3' }, '>Allocation of action 1: must be a number in digits, such as 1000<'],
+      [{ 'condition.0': '' }, '>Condition of action 2: at most one action can have no condition<'],
+      [{ 'condition.0': '', 'position.0': '9' }, '>Condition of action 1: at most one action can have no condition<'],
       [{ 'effect.2': 'PERHAPS' }, '>Effect of action 3: '],
       [{ 'position.0': '' }, 'Position of action 1: must be a number'],
       [{ 'position.1': 'last' }, 'Position of action 2: must be a number'],
@@ -131,6 +133,12 @@ describe('a form with more than it shows', () => {
   })
 })
 
+/** JSON of a condition in so many levels. */
+const nested = (levels: number): string =>
+  levels === 1
+    ? '{"operator":"IN","property":"team","values":["cut"]}'
+    : `{"operator":"NOT","condition":${nested(levels - 1)}}`
+
 describe('a condition', () => {
   const find = async () => `/rules/condition?condition=${text(await conditions(), 0, 'id')}`
 
@@ -157,8 +165,8 @@ describe('a condition', () => {
     expect([nots.status, /role="alert">[^]*?<\/div>/.exec(nots.page)?.[0]]).toEqual([303, undefined])
     const all = await conditions()
     expect(all.map(({ operator }) => operator)).toEqual(['IN', 'IN', 'NOT'])
-    const nested = text(all, 2, 'id')
-    expect((await browser.send('/rules/condition', await formOf(`/rules/condition?condition=${nested}`))).status).toBe(
+    const inner = text(all, 2, 'id')
+    expect((await browser.send('/rules/condition', await formOf(`/rules/condition?condition=${inner}`))).status).toBe(
       303,
     )
     expect(await conditions()).toEqual(all)
@@ -170,6 +178,9 @@ describe('a condition', () => {
     for (const [change, problem] of [
       [{ values: ' ' }, 'Values, one on each line: must not be empty'],
       [{ property: '' }, 'Property of the requester: is missing'],
+      [{ values: `sales\n${'x'.repeat(1001)}` }, 'one on each line: value 2 must have at most 1000 characters'],
+      [{ json: '{"operator":"IN","property":"a","values":["b"]}', name: 'x'.repeat(257) }, 'Name: must have at most'],
+      [{ json: nested(11) }, 'OR, NOT and IN: nests deeper than 10 levels'],
       [{ json: '{' }, 'OR, NOT and IN: is not JSON'],
       [{ json: '{"operator":"XOR"}' }, 'OR, NOT and IN: operator'],
       [{ json: '5' }, 'OR, NOT and IN: must be an object'],
@@ -225,18 +236,18 @@ describe('a rate table', () => {
       [{ version: '1' }, '(CONFLICT)'],
       [{ effectiveFrom: 'soon' }, '>Effective from, UTC: must be a time from 1970 to 9999, such as '],
       [{ effectiveFrom: '0026-01-01T00:00' }, '>Effective from, UTC: must be a time from 1970 to 9999, such as '],
-      [{ 'rate.0': '-1' }, '>Rate of row 1: '],
+      [{ 'rate.0': '-1' }, '>Tokens per unit of row 1: '],
       [
         { 'rate.0': '0.12345678901234567891' },
-        '>Rate of row 1: has too many digits. The nearest number is 0.12345678901234568<',
+        '>Tokens per unit of row 1: has too many digits. The nearest number is 0.12345678901234568<',
       ],
       [
         { 'rate.0': '9007199254740993' },
-        '>Rate of row 1: has too many digits. The nearest number is 9007199254740992<',
+        '>Tokens per unit of row 1: has too many digits. The nearest number is 9007199254740992<',
       ],
       [{ 'rate.0': '', 'formula.0': '1+' }, '>Formula of row 1: '],
       [{ 'item.0': '', 'rate.0': '', 'item.1': '', 'rate.1': '' }, '>Item of row 1: must not be empty'],
-      [{ 'item.1': 'Laser cut' }, '>The form must not contain the same name and version twice.'],
+      [{ 'item.1': 'Laser cut' }, '>Item of row 2: is listed twice with this version<'],
     ] as const) {
       const { status, page } = await browser.send('/rate-tables/edit', { ...form, ...change })
       expect([change, status, page.includes(problem)]).toEqual([change, 400, true])

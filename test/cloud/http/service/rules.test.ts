@@ -260,7 +260,7 @@ describe('actions', () => {
     const second = await twin.call('POST', actionsPath(instance), { body: [{ action: 'DENY' }] })
     expect([second.status, pick(second.body, 'message')]).toEqual([
       400,
-      'body: at most one action can have no condition',
+      'body: action 2: at most one action can have no condition',
     ])
     expect(pick((await twin.call('GET', actionsPath(instance))).body, 'length')).toBe(1)
     expect((await twin.call('POST', actionsPath(instance, 'NONE'), { body: [one] })).status).toBe(404)
