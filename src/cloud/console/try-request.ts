@@ -11,7 +11,7 @@ import { accessRequestBody, requestOf } from '../../protocol/service/access-requ
 import { digitsProblem, typedNumber } from '../../protocol/typed-number.ts'
 import { decideWithoutCharge } from '../policy/decide-over-pools.ts'
 import type { LoadedPolicy } from '../policy/load-policy.ts'
-import { Inputs } from './inputs.ts'
+import { Inputs, NO_NUMBER } from './inputs.ts'
 import { type Page, type View, instanceField, numeric, ofInstance, tableOf } from './page.ts'
 
 export function tryPage(view: View): Promise<Page> {
@@ -41,13 +41,17 @@ async function resultPart(view: View, loaded: LoadedPolicy): Promise<Html> {
   const { type, value } = query
   for (const name of ['dictionary', 'variables'] as const) {
     const odd = linesOf(query[name]).find((line) => line.indexOf('=') < 1)
-    if (odd !== undefined) return problemPart(`The line “${odd}” of the ${name} is not name=value.`)
+    if (odd !== undefined) return problemPart(`${LABELS[name]}: the line “${odd}” is not name=value`)
   }
   const count = (query['count'] ?? '').trim()
   const variables = pairsOf(query['variables'])
-  for (const [name, number] of [['count', count] as const, ...variables]) {
-    const problem = digitsProblem(number)
-    if (problem !== undefined) return problemPart(`The number ${name} ${problem}.`)
+  const numbers = [
+    [LABELS.count, count],
+    ...variables.map(([name, number]) => [`${LABELS.variables}, ${name}`, number]),
+  ]
+  for (const [label = '', number = ''] of numbers) {
+    const problem = digitsProblem(number) ?? (Number.isNaN(typedNumber(number)) ? NO_NUMBER : undefined)
+    if (problem !== undefined) return problemPart(`${label}: ${problem}`)
   }
   const body = accessRequestBody['v1.1'].safeParse({
     requester: { type, value, dictionary: Object.fromEntries(pairsOf(query['dictionary'])) },
@@ -65,7 +69,7 @@ async function resultPart(view: View, loaded: LoadedPolicy): Promise<Html> {
   return section('result', 'Decision', html`${items.map((item) => outcomePart(item, loaded))}`)
 }
 
-const LABELS: Readonly<Record<string, string>> = {
+const LABELS = {
   type: 'Type of requester',
   value: 'Requester',
   dictionary: 'Dictionary',
@@ -79,9 +83,10 @@ const LABELS: Readonly<Record<string, string>> = {
 function problemIn(error: z.ZodError): string {
   const { path, message } = firstIssue(error)
   const words = path.map(String)
-  const at = words.findIndex((word) => LABELS[word] !== undefined)
+  const labels = new Map(Object.entries(LABELS))
+  const at = words.findIndex((word) => labels.has(word))
   const [field = '', ...line] = words.slice(at)
-  return `${[LABELS[field] ?? 'The request', ...line].join(', ')}: ${message}`
+  return `${[labels.get(field) ?? 'The request', ...line].join(', ')}: ${message}`
 }
 
 function problemPart(problem: string): Html {

@@ -125,18 +125,15 @@ describe('a tried request', () => {
   it('says what is wrong with the form', async () => {
     for (const [change, problem] of [
       [{ count: '-1' }, 'Count: must be greater than 0'],
-      [{ count: '0x10' }, 'Count: must be a number'],
-      [{ count: '9007199254740993' }, 'The number count has too many digits. The nearest number is 9007199254740992.'],
-      [{ variables: 'x=many' }, 'Variables of formulas, x: must be a number'],
+      [{ count: '0x10' }, 'Count: must be a number in digits, such as 1000'],
+      [{ count: '9007199254740993' }, 'Count: has too many digits. The nearest number is 9007199254740992'],
+      [{ variables: 'x=many' }, 'Variables of formulas, x: must be a number in digits'],
       [
         { variables: 'x=0.12345678901234567891' },
-        'The number x has too many digits. The nearest number is 0.12345678901234568.',
+        'Variables of formulas, x: has too many digits. The nearest number is 0.12345678901234568',
       ],
-      [
-        { dictionary: 'site=berlin\ndepartment sales' },
-        'The line “department sales” of the dictionary is not name=value.',
-      ],
-      [{ variables: '=1' }, 'The line “=1” of the variables is not name=value.'],
+      [{ dictionary: 'site=berlin\ndepartment sales' }, 'Dictionary: the line “department sales” is not name=value'],
+      [{ variables: '=1' }, 'Variables of formulas: the line “=1” is not name=value'],
     ] as const) {
       const { page } = await attempt({ item: 'Print', count: '1', ...change })
       expect(/role="alert">([^<]*)/.exec(page)?.[1]).toContain(problem)
