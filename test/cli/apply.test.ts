@@ -241,7 +241,7 @@ describe('a file with problems names each line and changes nothing:', () => {
     [
       'an overdraft of an unknown type',
       SITE.replace('resetFrequency: MONTHLY', 'overdraftLimit: 5'),
-      /site\.yaml:20: .*attributes: required property 'overdraftType' not found/,
+      /site\.yaml:20: .*attributes\.overdraftType: is missing/,
     ],
     [
       'a new line item that cannot be used',

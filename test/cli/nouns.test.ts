@@ -349,8 +349,15 @@ describe('a file that is invalid names the line and changes nothing:', () => {
     expect((await run('line-items', 'set', '-f', '/no.yaml')).err).toContain(
       'USAGE: Cannot read /no.yaml: there is no such file.',
     )
-    expect((await run('line-items', 'set', 'NEW')).err).toContain('USAGE: quantity: is missing')
-    expect((await run('line-items', 'set')).err).toContain('Give the activationId, or a file with -f.')
+    expect((await run('line-items', 'set', 'NEW')).err).toContain('USAGE: --quantity: is missing')
+    expect((await run('line-items', 'set', 'NEW', '--quantity', '5', '--overdraft', '5')).err).toContain(
+      'USAGE: --overdraft-type: is missing',
+    )
+    files['/item.yaml'] = 'activationId: NEW\nquantity: 5\nattributes:\n  overdraftType: Number\n'
+    expect((await run('line-items', 'set', '-f', '/item.yaml')).err).toContain(
+      '/item.yaml:3: attributes.overdraftLimit: is missing',
+    )
+    expect((await run('line-items', 'set')).err).toContain('Give the name, or a file with -f.')
   })
 })
 

@@ -32,7 +32,7 @@ export function plan({ set, one, nameOf }: Settable, given: Row, existing: Row |
     const paths = differences.map(({ path, before, after }) => `${path}: ${before ?? '-'} → ${after ?? '-'}`)
     throw new CodedError(
       'CONFLICT',
-      `The ${one} ${nameOf(existing)} exists and cannot be changed (${paths.join(', ')}). Use another ${set.name}.`,
+      `The ${one} ${nameOf(existing)} exists and cannot be changed (${paths.join(', ')}). Use another ${set.called}.`,
     )
   }
   return { body, existing, differences }

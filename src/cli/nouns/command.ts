@@ -79,7 +79,7 @@ function addSet(group: Command, noun: Settable, io: Io): void {
         ? `Creates ${a(noun.one)}. An existing one cannot be changed.`
         : `Creates ${a(noun.one)}, or changes the given fields of the existing one. Does nothing if there is no difference.`,
     )
-    .argument('[name]', `${noun.set.name}; not needed if the file names it`)
+    .argument('[name]', `${noun.set.called}; not needed if the file names it`)
     .option('-f, --file <file>', 'JSON or YAML file with one object or a list; - for standard input')
     .option('--json', 'print each object that was saved as JSON')
   addFieldOptions(set, noun.set.fields, io)
@@ -96,7 +96,9 @@ function addSet(group: Command, noun: Settable, io: Io): void {
       const planned = plan(noun, wanted, existing, io.now())
       const [problem] = problemsOf(noun, planned.body)
       if (problem !== undefined) {
-        const place = problem.path.length === 0 ? '' : `${problem.path.join('.')}: `
+        const path = problem.path.join('.')
+        const option = flags.file === undefined ? noun.set.fields.find((field) => field.path === path) : undefined
+        const place = path === '' ? '' : `${option === undefined ? path : optionName(option)}: `
         throw new CodedError('USAGE', `${place}${problem.problem}`)
       }
       const { body, differences } = planned
@@ -189,7 +191,7 @@ function givenObjects(noun: Settable, name: string | undefined, flags: Flags, io
   const withOptions = (object: Row): Row =>
     withFlags({ ...object, ...(name === undefined ? {} : { [set.name]: name }) }, set.fields, { ...flags })
   if (flags.file === undefined) {
-    if (name === undefined) throw new CodedError('USAGE', `Give the ${set.name}, or a file with -f.`)
+    if (name === undefined) throw new CodedError('USAGE', `Give the ${set.called}, or a file with -f.`)
     return [withOptions({})]
   }
   const { value, where } = readDocument(flags.file, io)
@@ -270,6 +272,10 @@ function addFieldOptions(command: Command, fields: readonly Field[], io: Io): vo
     else option.argParser(isFuture === true ? (text) => futureArgument(text, io) : PARSERS[kind])
     command.addOption(option)
   }
+}
+
+function optionName({ flags }: Field): string {
+  return new Option(flags).long ?? flags
 }
 
 function futureArgument(text: string, io: Io): number {

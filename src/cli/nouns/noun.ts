@@ -43,6 +43,8 @@ export interface Noun {
 export interface Setting {
   /** Property of a new object that the argument of `set` names. */
   readonly name: string
+  /** For people. */
+  readonly called: string
   readonly fields: readonly Field[]
   readonly schema: z.ZodType
   /** The whole body: given fields, else those of `current`, which is empty for a new object, else defaults. */

@@ -45,6 +45,7 @@ export const NOUNS: readonly Noun[] = [
     ],
     set: {
       name: 'shortName',
+      called: 'name',
       fields: [field('accountId', '--account <id>', 'customer account that owns it', 'text')],
       schema: instanceBody,
       complete: (given, current) => ({ ...current, ...given }),
@@ -82,6 +83,7 @@ export const NOUNS: readonly Noun[] = [
     ],
     set: {
       name: 'activationId',
+      called: 'name',
       fields: [
         field('quantity', '--quantity <tokens>', 'tokens per period', 'number'),
         field('state', '--state <state>', 'state (default: DEPLOYED)', ['DEPLOYED', 'INACTIVE', 'OBSOLETE']),
@@ -99,8 +101,13 @@ export const NOUNS: readonly Noun[] = [
         field('attributes.resetFrequency', '--reset <frequency>', 'period of the quantity', RESET_FREQUENCIES),
       ],
       schema: lineItemBodies['v1.1'].superRefine((body, context) => {
-        for (const { path, problem } of contradictions(body))
-          context.addIssue({ code: 'custom', path: [...path], message: problem })
+        for (const { path, problem, lacks } of contradictions(body))
+          context.addIssue({
+            code: 'custom',
+            ...(lacks === undefined
+              ? { path: [...path], message: problem }
+              : { path: [...path, lacks], message: 'is missing' }),
+          })
       }),
       refuse: (body, existing) =>
         stateProblem(existing === undefined ? null : valueText(existing['state']), valueText(body['state'])),
@@ -149,6 +156,7 @@ export const NOUNS: readonly Noun[] = [
       })),
     set: {
       name: 'version',
+      called: 'version',
       fields: [
         field('series', '--series <name>', 'series (default: none)', 'text'),
         field('effectiveFrom', '--effective-from <time>', 'first moment (default: now)', 'time'),
@@ -193,6 +201,7 @@ export const NOUNS: readonly Noun[] = [
     lines: ({ lineItemId, actions }) => (actions as readonly Row[]).map((action) => ({ lineItemId, ...action })),
     set: {
       name: 'lineItemId',
+      called: 'line item',
       fields: [],
       schema: actionsBody,
       complete: (given) => given,
@@ -218,6 +227,7 @@ export const NOUNS: readonly Noun[] = [
     columns: [column('NAME', 'name'), { head: 'CONDITION', of: (row) => conditionText(row) }, column('ID', 'id')],
     set: {
       name: 'name',
+      called: 'name',
       fields: [
         field('property', '--property <name>', 'property of the requester', 'text'),
         field('values', '--values <values>', 'accepted values, separated by commas', 'words'),
@@ -251,6 +261,7 @@ export const NOUNS: readonly Noun[] = [
     ],
     set: {
       name: 'lineItemId',
+      called: 'line item',
       fields: [
         field('limit', '--limit <tokens>', 'most tokens of one requester in a period', 'number'),
         field('frequency', '--frequency <frequency>', 'length of a period', LIMIT_FREQUENCIES),
@@ -359,6 +370,7 @@ export const NOUNS: readonly Noun[] = [
     columns: [column('NAME', 'name'), column('VALUE', 'value'), time('CHANGED', 'modified')],
     set: {
       name: 'name',
+      called: 'name',
       fields: [field('value', '--value <value>', 'new value', 'text')],
       schema: z.strictObject({ name: z.string(), value: z.string() }).superRefine((row, context) => {
         const problem = configurationProblem('v1.1', row)
