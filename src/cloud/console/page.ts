@@ -293,7 +293,7 @@ export async function ofInstance(
         : html`<ul>
             ${links}
           </ul>`
-    return { title, content: section('choice', 'Choose an instance', choice) }
+    return { title, content: section('choice', links.length === 0 ? 'Instances' : 'Choose an instance', choice) }
   }
   const loaded = await policies.of(reader, instance.id)
   if (loaded === undefined) throw noInstance(instance.id)

@@ -32,7 +32,8 @@ export function signInPage(root: string, problems: readonly string[]): Page {
         <h2 id="token">With an access token</h2>
         <form method="post" action="${at}">
           <label>
-            AdministrationAccess token, for example of <code>tallygate token --admin --ttl 1h</code>
+            AdministrationAccess token, for example of
+            <code>tallygate token --admin --key administration-key.pem</code>
             <input type="password" name="token" required autocomplete="off" size="40" />
           </label>
           <button>Sign in</button>

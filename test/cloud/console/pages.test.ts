@@ -542,7 +542,9 @@ it('names the first steps where there is nothing yet', async () => {
   await using empty = await openTwin()
   const first = await Browser.signedIn(empty)
   for (const path of ['', '/line-items', '/rules']) {
-    expect([path, (await first.open(path)).page]).toEqual([path, expect.stringContaining('tallygate instances set')])
+    const { page } = await first.open(path)
+    expect([path, page]).toEqual([path, expect.stringContaining('tallygate instances set')])
+    expect(page).not.toContain('Choose an instance')
   }
   expect((await first.open('/devices')).page).toContain('tallygate devices enrollment-token')
   expect((await first.open('/devices?search=x')).page).not.toContain('tallygate devices enrollment-token')

@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { administering, tallygate } from '../../cli/outside.ts'
 import { HOUR, MINUTE, type Twin, openTwin, pick } from '../harness.ts'
 import { Browser, consoleCode } from './browse.ts'
 
@@ -23,6 +24,18 @@ describe('a sign-in with a code', () => {
   it('names the other way to a browser that runs no script', async () => {
     const { page } = await new Browser(twin).open('/sign-in')
     expect(/<noscript>([^]*?)<\/noscript>/.exec(page)?.[1]).toContain('use an access token')
+  })
+
+  it('accepts the token of the command that the page shows', async () => {
+    const browser = new Browser(twin)
+    const { page } = await browser.open('/sign-in')
+    const command = /<code>tallygate (token [^<]*)<\/code>/.exec(page)?.[1] ?? ''
+    const keyFile = (path: string): string =>
+      path === 'administration-key.pem' ? twin.cloud.administrationKeyFile : path
+    const { readText, ...world } = administering(twin)
+    const made = await tallygate(command.split(' '), { ...world, readText: (path) => readText(keyFile(path)) })
+    expect([made.code, made.err]).toEqual([0, ''])
+    expect((await browser.send('/sign-in', { token: made.out.trim() })).status).toBe(303)
   })
 
   it('is refused for a code that was used already', async () => {
