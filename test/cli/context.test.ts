@@ -36,6 +36,9 @@ describe('a context', () => {
       err: '',
     })
     expect(await run(['devices', 'list'])).toEqual({ code: 0, out: 'No devices.\n', err: '' })
+    expect((await run(['context', 'add', 'prod', '--url', 'https://cloud.example'])).out).toBe(
+      'Replaced prod: https://cloud.example/dynamicmonetization. Commands use it now.\n',
+    )
   })
 
   it('is in a file that only its user can read, without the key', async () => {

@@ -66,12 +66,13 @@ async function add(name: string, { url, adminKey, kid, caFile }: AddFlags, io: I
     ...(kid === undefined ? {} : { kid }),
     ...(caFile === undefined ? {} : { caFile: resolve(caFile) }),
   }
-  const { current } = await changeContexts(io, (stored) => ({
-    current: stored.current ?? name,
-    contexts: { ...stored.contexts, [name]: added },
-  }))
+  let done = 'Added'
+  const { current } = await changeContexts(io, (stored) => {
+    if (Object.hasOwn(stored.contexts, name)) done = 'Replaced'
+    return { current: stored.current ?? name, contexts: { ...stored.contexts, [name]: added } }
+  })
   const next = current === name ? 'Commands use it now.' : `Use it with: tallygate context use ${name}`
-  writeLines(io.stdout, [`Added ${name}: ${url}. ${next}`])
+  writeLines(io.stdout, [`${done} ${name}: ${url}. ${next}`])
 }
 
 function list(flags: ListFlags, io: Io): void {
