@@ -12,7 +12,7 @@ import type { RoundResult, WakeReason } from './rounds.ts'
 import { sealAndSend, sendSegment } from './send-segment.ts'
 import { KEY, announceKey, isUnknownKey, keyState, prepareKey, replaceKey, showLinks } from './rotate-key.ts'
 import { PUSH, REVOCATION } from '../runtime/health.ts'
-import type { StepContext, StepResult } from './step.ts'
+import { type StepContext, type StepResult, raiseAndLog } from './step.ts'
 
 const CLEARED_BY_A_ROUND = ['cloud', 'journal', 'attach', 'link', REVOCATION]
 
@@ -144,7 +144,7 @@ function end(context: StepContext, enrollmentToken: EnrollmentToken | null): Rou
   if (memory.contact === 'UP') for (const subject of CLEARED_BY_A_ROUND) health.clear(subject)
   if (memory.identity !== null) health.clear('enrollment')
   else if (enrollmentToken?.token === null)
-    health.raise('enrollment', new CodedError('NOT_ENROLLED', enrollmentToken.reason))
+    raiseAndLog(context, 'enrollment', new CodedError('NOT_ENROLLED', enrollmentToken.reason))
   return { ok: true, nextMs: memory.syncsAgain ? ROUND_GAP_MS : Math.max(SYNC_EVERY_MIN_MS, untilDue(context)) }
 }
 

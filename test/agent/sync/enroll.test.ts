@@ -8,7 +8,10 @@ test('a device without a token says so, and enrolls when it gets one', async () 
   device.token = null
   await device.start()
   await device.settle()
+  device.link.wake('operator')
+  await device.settle()
   expect(device.conditions).toEqual(['enrollment: NOT_ENROLLED'])
+  expect(device.logged).toEqual([{ fields: { code: 'NOT_ENROLLED' }, message: expect.stringContaining('token') }])
   device.token = token
   device.link.wake('operator')
   await device.settle()
