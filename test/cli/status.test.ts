@@ -130,7 +130,7 @@ test('no agent on the socket is AGENT_UNREACHABLE, exit code 69', async () => {
   expect({ code, out }).toEqual({ code: 69, out: '' })
   expect(err).toBe(
     'tallygate: AGENT_UNREACHABLE: unix:/nowhere/agent.sock: the socket does not exist. ' +
-      'Start it, or restart one that hangs (with systemd: `sudo systemctl restart tallygate-agent.socket tallygate-agent`). If it does not start, its output shows why (with systemd: `tallygate logs`). Name the socket of another agent with --socket.\n',
+      'Start the agent, or restart one that hangs (with systemd: `sudo systemctl restart tallygate-agent.socket tallygate-agent`). If it does not start, its output shows why (with systemd: `tallygate logs`). Name the socket of another agent with --socket.\n',
   )
 })
 
@@ -200,7 +200,7 @@ describe('--watch', () => {
     // --every implies --watch.
     const args = ['status', '--every', '10ms', '--socket', '/nowhere/agent.sock']
     expect(await tallygate(args, { stdout, stop: () => stop.signal })).toMatchObject({ code: 0, err: '' })
-    expect(written[0]).toMatch(/NO RESPONSE {2}unix:\/nowhere\/agent\.sock: the socket does not exist\. Start it, /)
+    expect(written[0]).toMatch(/NO RESPONSE {2}unix:\/nowhere\/agent\.sock: the socket does not exist\. Start the agent, /)
   })
 
   test('refuses --json', async () => {
@@ -237,7 +237,7 @@ test.each([
     expect(performance.now() - began).toBeLessThan(8_000)
     expect(code).toBe(ERRORS.AGENT_UNREACHABLE.exit)
     expect(err).toContain(
-      `AGENT_UNREACHABLE: unix:${socket}: no response within 5 s. Start it, or restart one that hangs (with systemd:`,
+      `AGENT_UNREACHABLE: unix:${socket}: no response within 5 s. Start the agent, or restart one that hangs (with systemd:`,
     )
   },
 )
