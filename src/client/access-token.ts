@@ -24,7 +24,7 @@ export async function makeAccessToken(options: AccessTokenOptions): Promise<stri
   const issuedAt = Math.floor(options.now / 1000)
   const cnf = { jwk: { kid: options.keyId ?? (await keyIdOf(key)), kty: options.kind } }
   return new SignJWT(options.kind === 'CLIENT' ? { cnf, aud: [...options.instanceIds] } : { cnf })
-    .setProtectedHeader({ alg: algorithmOf(key, file), typ: 'JWT' })
+    .setProtectedHeader({ alg: accessTokenAlgorithm(key, file), typ: 'JWT' })
     .setIssuer(options.issuer)
     .setNotBefore(issuedAt)
     .setIssuedAt(issuedAt)
@@ -40,7 +40,8 @@ function readKey(pem: string, file: string): KeyObject {
   }
 }
 
-function algorithmOf(key: KeyObject, file: string): 'ES256' | 'RS256' {
+/** @throws CodedError KEY_UNUSABLE for a private or public key that the service does not accept */
+export function accessTokenAlgorithm(key: KeyObject, file: string): 'ES256' | 'RS256' {
   if (isP256(key)) return 'ES256'
   const { modulusLength = 0 } = key.asymmetricKeyDetails ?? {}
   if (key.asymmetricKeyType === 'rsa' && modulusLength >= 2048) return 'RS256'

@@ -1,4 +1,5 @@
 // Administrators with names, roles and instances, and what the audit shows of them.
+import { generateKeyPairSync } from 'node:crypto'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
@@ -92,6 +93,20 @@ test('a role that does not exist, and the role of a client key, are refused', as
     })
   expect(await keys('--role', 'root')).toMatchObject({ code: 64 })
   expect((await keys('--client', '--role', 'read')).err).toMatch(/^tallygate: USAGE: A client key has no roles/)
+})
+
+test('a file without a key that the service accepts is refused with its name', async () => {
+  const weak = generateKeyPairSync('rsa', { modulusLength: 1024 }).publicKey.export({ type: 'spki', format: 'pem' })
+  const other = generateKeyPairSync('ed25519').privateKey.export({ type: 'pkcs8', format: 'pem' })
+  for (const [text, problem] of [
+    ['', 'k.pem does not contain a PEM key.'],
+    [weak, 'k.pem: the key is neither an RSA key of 2048 bits or more nor a P-256 key.'],
+    [other, 'k.pem: the key is neither an RSA key of 2048 bits or more nor a P-256 key.'],
+  ] as const) {
+    const args = ['keys', 'set', 'k.pem', '--url', 'http://127.0.0.1:1', '--admin-key', 'a.pem']
+    const { code, err } = await tallygate(args, { readText: () => text.toString() })
+    expect([code, err]).toEqual([66, expect.stringContaining(`KEY_UNUSABLE: ${problem}`)])
+  }
 })
 
 test('the key of a client is limited to an instance, as the list shows', async () => {

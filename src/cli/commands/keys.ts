@@ -1,5 +1,6 @@
-import { createPublicKey } from 'node:crypto'
+import { type KeyObject, createPublicKey } from 'node:crypto'
 import { Command, InvalidArgumentError, Option } from 'commander'
+import { accessTokenAlgorithm } from '../../client/access-token.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { ROLES, type Role, publicKeys } from '../../protocol/service/keys.ts'
 import { thumbprint } from '../../protocol/signing.ts'
@@ -61,9 +62,14 @@ async function set(file: string, flags: SetFlags, io: Io): Promise<void> {
 }
 
 async function publicHalf(text: string, file: string): Promise<{ readonly pem: string; readonly id: string }> {
+  const key = readPublicKey(text, file)
+  accessTokenAlgorithm(key, file)
+  return { pem: key.export({ type: 'spki', format: 'pem' }), id: await thumbprint(key.export({ format: 'jwk' })) }
+}
+
+function readPublicKey(text: string, file: string): KeyObject {
   try {
-    const key = createPublicKey(text)
-    return { pem: key.export({ type: 'spki', format: 'pem' }), id: await thumbprint(key.export({ format: 'jwk' })) }
+    return createPublicKey(text)
   } catch (cause) {
     throw new CodedError('KEY_UNUSABLE', `${file} does not contain a PEM key.`, { cause })
   }
