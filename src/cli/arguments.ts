@@ -67,6 +67,12 @@ function instantOf(text: string): number {
   return Date.parse(text)
 }
 
+/** @throws CodedError USAGE if no time is in the range */
+export function requireRange({ since, until }: { readonly since?: number; readonly until?: number }): void {
+  if (since !== undefined && until !== undefined && until <= since)
+    throw new CodedError('USAGE', 'Give a --since that is earlier than --until.')
+}
+
 export function wholeNumberArgument(min: number, max: number): (text: string) => number {
   return (text) => {
     const number = /^\d{1,15}$/.test(text) ? Number(text) : Number.NaN

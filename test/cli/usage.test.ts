@@ -91,6 +91,18 @@ test('the beginning of time, a leap day and an instant of its own zone are times
   }
 })
 
+test.each([
+  ['usage', 'list', '--since', '2026-06-01'],
+  ['usage', 'list'],
+  ['usage', 'totals', '--since', '2026-06-01'],
+  ['usage', 'export', '--since', '2026-05-01'],
+  ['audit', 'list', '--since', '2026-06-01'],
+])('%s %s refuses a time in which nothing can be', async (...args) => {
+  await using twin = await openTwin()
+  const { code, err } = await tallygate([...args, '--until', '2026-05-01'], administering(twin))
+  expect([code, err]).toEqual([64, expect.stringContaining('USAGE: Give a --since that is earlier than --until.')])
+})
+
 test('a list ends at its limit, however much the cloud has, and names what shows the rest', async () => {
   let written = 0
   const server = createHttpServer((_request, response) => {

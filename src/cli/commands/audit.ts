@@ -4,7 +4,7 @@ import { queryText } from '../../client/call.ts'
 import { detailInWords } from '../../protocol/edge/audit-detail.ts'
 import { AUDITED_ACTIONS, auditList } from '../../protocol/edge/administration.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
-import { timeArgument, wholeNumberArgument } from '../arguments.ts'
+import { requireRange, timeArgument, wholeNumberArgument } from '../arguments.ts'
 import { examples } from '../examples.ts'
 import { namesFor } from '../nouns/command.ts'
 import type { Names } from '../nouns/noun.ts'
@@ -58,6 +58,7 @@ export function command(io: Io): Command {
 }
 
 async function list(flags: AuditFlags, io: Io): Promise<void> {
+  requireRange(flags)
   using client = await administrator(flags, io)
   const service = new Service(client)
   const { by, action, since, until, sessions, before } = flags

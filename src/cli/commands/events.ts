@@ -160,7 +160,7 @@ async function deadLetters(sink: string, flags: SinkFlags, io: Io): Promise<void
 
 async function replay(sink: string, { after, deadLetters: dead, ...flags }: ReplayFlags, io: Io): Promise<void> {
   if ((after === undefined) === (dead === undefined)) {
-    throw new CodedError('USAGE', 'Give --after or --dead-letters, not both.')
+    throw new CodedError('USAGE', 'Give either --after or --dead-letters.')
   }
   const body = after === undefined ? { deadLetters: true } : { after: String(BigInt(after)) }
   using client = await administrator(flags, io)

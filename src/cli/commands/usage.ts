@@ -7,7 +7,7 @@ import { CodedError } from '../../protocol/errors.ts'
 import { uuid } from '../../protocol/wire.ts'
 import { USAGE_FORMATS, type UsageFormat, usageCursor } from '../../protocol/service/usage-export.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
-import { timeArgument } from '../arguments.ts'
+import { requireRange, timeArgument } from '../arguments.ts'
 import type { Io, Output } from '../io.ts'
 import { namesFor, nounCommand } from '../nouns/command.ts'
 import { writeLines } from '../lines.ts'
@@ -77,6 +77,7 @@ async function withRecords(
   io: Io,
   use: (records: ExportedUsage, service: Service | null) => Promise<void>,
 ): Promise<void> {
+  requireRange(flags)
   if (flags.fromArchive !== undefined) return use(await archivedRecords(flags.fromArchive, flags, format, io), null)
   using client = await administrator(flags, io)
   const service = new Service(client)

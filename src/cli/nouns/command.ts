@@ -2,7 +2,7 @@ import { Command, InvalidArgumentError, Option } from 'commander'
 import { CodedError } from '../../protocol/errors.ts'
 import { typedNumber } from '../../protocol/typed-number.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
-import { rateArgument, timeArgument, tokensArgument, wholeNumberArgument } from '../arguments.ts'
+import { rateArgument, requireRange, timeArgument, tokensArgument, wholeNumberArgument } from '../arguments.ts'
 import { collect } from '../collect.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
@@ -163,11 +163,15 @@ async function scopeOf({ instance, since }: Noun, service: Service, flags: Flags
   const isLimited = instance === 'one' || (instance === 'any' && flags.instance !== undefined)
   const instanceId = isLimited ? await service.instanceId(flags.instance) : null
   if (since !== true) return { instanceId }
-  const until = flags.until === undefined ? {} : { until: flags.until }
+  const range = {
+    since: flags.since ?? io.now() - DAY_MS,
+    ...(flags.until === undefined ? {} : { until: flags.until }),
+  }
+  requireRange(range)
   const device = flags.device === undefined ? {} : { deviceId: (await service.deviceId(flags.device)).toLowerCase() }
   const isRefused = flags.refused === true
   const limit = flags.limit === undefined ? {} : { limit: flags.limit }
-  return { instanceId, since: flags.since ?? io.now() - DAY_MS, ...until, ...device, isRefused, ...limit }
+  return { instanceId, ...range, ...device, isRefused, ...limit }
 }
 
 async function found(noun: Noun, name: string, service: Service, scope: Scope): Promise<Row> {
