@@ -83,7 +83,10 @@ export async function deleteConditions(store: Store, instanceId: string, now: nu
 async function remove(tx: Transaction, instanceId: string, ids: readonly string[], now: number): Promise<void> {
   const referenced = await tx.conditions.referenced(instanceId)
   const kept = ids.find((id) => referenced.has(id))
-  if (kept !== undefined) throw new CodedError('CONFLICT', `An action refers to condition ${kept}.`)
+  if (kept !== undefined) {
+    const { name = null } = (await tx.conditions.get(instanceId, kept)) ?? {}
+    throw new CodedError('CONFLICT', `An action refers to condition ${name === null ? kept : `${name} (${kept})`}.`)
+  }
   await tx.conditions.remove(instanceId, ids)
   const conditions = idsOf(ids.map((id) => ({ id })))
   await recordChange(tx, now, { action: 'DELETE_CONDITIONS', instanceId, detail: { conditions } })

@@ -129,7 +129,13 @@ describe('conditions', () => {
     const { instance, conditionId } = await withCondition(twin)
     await twin.call('POST', actionsPath(instance), { body: [{ action: 'DENY', conditionId }] })
     const one = `${conditionsPath(instance)}/${conditionId}`
-    expect((await twin.call('DELETE', one)).status).toBe(409)
+    expect((await twin.call('DELETE', one)).body).toMatchObject({
+      message: `An action refers to condition ${conditionId}.`,
+    })
+    const named = { ...IN('department', 'sales'), id: conditionId, name: 'sales' }
+    await twin.call('PATCH', conditionsPath(instance), { body: [named] })
+    const { status, body } = await twin.call('DELETE', one)
+    expect([status, pick(body, 'message')]).toEqual([409, `An action refers to condition sales (${conditionId}).`])
     expect((await twin.call('DELETE', conditionsPath(instance))).status).toBe(409)
     await twin.call('DELETE', actionsPath(instance))
     expect((await twin.call('DELETE', one)).status).toBe(204)
