@@ -200,7 +200,9 @@ describe('--watch', () => {
     // --every implies --watch.
     const args = ['status', '--every', '10ms', '--socket', '/nowhere/agent.sock']
     expect(await tallygate(args, { stdout, stop: () => stop.signal })).toMatchObject({ code: 0, err: '' })
-    expect(written[0]).toMatch(/NO RESPONSE {2}unix:\/nowhere\/agent\.sock: the socket does not exist\. Start the agent, /)
+    expect(written[0]).toMatch(
+      /NO RESPONSE {2}unix:\/nowhere\/agent\.sock: the socket does not exist\. Start the agent, /,
+    )
   })
 
   test('refuses --json', async () => {
