@@ -104,7 +104,7 @@ test('a file without a key that the service accepts is refused with its name', a
     [other, 'k.pem: the key is neither an RSA key of 2048 bits or more nor a P-256 key.'],
   ] as const) {
     const args = ['keys', 'set', 'k.pem', '--url', 'http://127.0.0.1:1', '--admin-key', 'a.pem']
-    const { code, err } = await tallygate(args, { readText: () => text.toString() })
+    const { code, err } = await tallygate(args, { readText: () => text })
     expect([code, err]).toEqual([66, expect.stringContaining(`KEY_UNUSABLE: ${problem}`)])
   }
 })

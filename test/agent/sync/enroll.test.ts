@@ -11,7 +11,9 @@ test('a device without a token says so, and enrolls when it gets one', async () 
   device.link.wake('operator')
   await device.settle()
   expect(device.conditions).toEqual(['enrollment: NOT_ENROLLED'])
-  expect(device.logged).toEqual([{ fields: { code: 'NOT_ENROLLED' }, message: expect.stringContaining('token') }])
+  expect(device.logged).toEqual([
+    { fields: { code: 'NOT_ENROLLED' }, message: expect.stringContaining('token') as string },
+  ])
   device.token = token
   device.link.wake('operator')
   await device.settle()
