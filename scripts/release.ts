@@ -1,5 +1,5 @@
-// `npm run release -- prepare VERSION` sets the version, dates the changelog, commits and tags. `npm run release -- build` makes what
-// is published of the tagged commit: npm package, Debian packages, an SBOM and checksums. Nothing is pushed or uploaded.
+// `npm run release -- prepare VERSION` sets the version, dates the changelog, generates pages, commits and tags. `npm run release -- build`
+// makes what is published of the tagged commit: npm package, Debian packages, an SBOM and checksums. Nothing is pushed or uploaded.
 import { createHash } from 'node:crypto'
 import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -8,7 +8,7 @@ import { outputOf } from './package/output-of.ts'
 import { dated, newerVersion } from './release/changelog.ts'
 import { sbomOf } from './release/sbom.ts'
 
-const usage = `npm run release -- prepare VERSION        set version and changelog, commit and tag (on a clean main)
+const usage = `npm run release -- prepare VERSION        set version, changelog and generated pages, commit and tag (on a clean main)
 npm run release -- build   npm package, Debian packages, SBOM and SHA256SUMS of the tagged commit
   [--out FOLDER] [--without-debian]`
 
@@ -41,7 +41,9 @@ async function prepare(version: string): Promise<void> {
   for (const path of clients) {
     writeFileSync(path, readFileSync(path, 'utf8').replace(/^(\s*"?version"? ?[:=] )"[^"]*"/m, `$1"${version}"`))
   }
-  const changed = ['package.json', 'package-lock.json', 'CHANGELOG.md', ...clients]
+  // Manual pages name the version.
+  await outputOf(process.execPath, ['scripts/docs.ts'])
+  const changed = ['package.json', 'package-lock.json', 'CHANGELOG.md', 'docs', ...clients]
   await git('commit', '--quiet', '--message', `Release ${version}`, ...changed)
   await git('tag', '--annotate', `v${version}`, '--message', `Tallygate ${version}`)
   console.log(`Tagged v${version}. Next: npm run release -- build, then push main and the tag.`)

@@ -41,8 +41,8 @@ describe('npm run release', () => {
 
   beforeEach(() => {
     root = mkdtempSync(join(tmpdir(), 'tallygate-release-'))
-    const paths = ['package.json', 'package-lock.json', 'bin', 'docs', 'scripts', 'sdk', 'src', 'LICENSE', '.gitignore']
-    for (const path of [...paths, 'tsconfig.json'])
+    const paths = ['package.json', 'package-lock.json', 'bin', 'conformance', 'docs', 'scripts', 'sdk', 'src', 'LICENSE']
+    for (const path of [...paths, '.gitignore', '.prettierrc.json', 'tsconfig.json'])
       cpSync(join(repository, path), join(root, path), { recursive: true })
     symlinkSync(join(repository, 'node_modules'), join(root, 'node_modules'))
     writeFileSync(join(root, 'CHANGELOG.md'), '# Changelog\n\n## Unreleased\n\n- New.\n')
@@ -68,7 +68,8 @@ describe('npm run release', () => {
       expect(JSON.parse(readFileSync(join(root, file), 'utf8'))).toMatchObject({ version: '7.1.0' })
     expect(readFileSync(join(root, 'sdk/python/pyproject.toml'), 'utf8')).toContain('\nversion = "7.1.0"\n')
     expect(readFileSync(join(root, 'CHANGELOG.md'), 'utf8')).toMatch(/## Unreleased\n\n## 7\.1\.0 \(\d{4}-\d\d-\d\d\)/)
-  })
+    expect(readFileSync(join(root, 'docs/reference/man/tallygate.1'), 'utf8')).toContain('"tallygate 7.1.0"')
+  }, 180_000)
 
   it('changes nothing when the tree is not clean, the version is not newer, or nothing is tagged', () => {
     expect(() => release('prepare', '0.0.1')).toThrow('not a version above')
@@ -97,5 +98,5 @@ describe('npm run release', () => {
           .digest('hex'),
       )
     }
-  }, 120_000)
+  }, 180_000)
 })
