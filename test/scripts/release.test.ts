@@ -41,7 +41,17 @@ describe('npm run release', () => {
 
   beforeEach(() => {
     root = mkdtempSync(join(tmpdir(), 'tallygate-release-'))
-    const paths = ['package.json', 'package-lock.json', 'bin', 'conformance', 'docs', 'scripts', 'sdk', 'src', 'LICENSE']
+    const paths = [
+      'package.json',
+      'package-lock.json',
+      'bin',
+      'conformance',
+      'docs',
+      'scripts',
+      'sdk',
+      'src',
+      'LICENSE',
+    ]
     for (const path of [...paths, '.gitignore', '.prettierrc.json', 'tsconfig.json'])
       cpSync(join(repository, path), join(root, path), { recursive: true })
     symlinkSync(join(repository, 'node_modules'), join(root, 'node_modules'))
