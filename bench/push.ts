@@ -9,7 +9,14 @@ import { Site } from './push/site.ts'
 /** Longest pause between changes, ms: avoids a fixed phase. */
 const SPREAD_MS = 2_000
 
-const changes = Number(process.argv[2] ?? 200)
+const argument = process.argv[2] ?? '200'
+const changes = Number(argument)
+if (!Number.isSafeInteger(changes) || changes < 1) {
+  console.error(
+    `Usage: npm run bench:push [changes]. The number of changes is a whole number from 1, not '${argument}'.`,
+  )
+  process.exit(64)
+}
 const directory = await mkdtemp(join(tmpdir(), 'tallygate-push-'))
 const site = await Site.open(directory)
 try {
