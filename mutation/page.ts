@@ -5,6 +5,13 @@ import { reasonFor } from './survivors.ts'
 
 const TEXT_MAX = 90
 
+export const USAGE = `npm run mutation                                      all areas, then the page of scores
+npm run mutation -- core agent-sessions               these areas
+npm run mutation -- core --file src/core/accounts/grant.ts     one file, as text, without the page of scores
+npm run mutation -- --concurrency 4                   four mutants at a time
+npm run mutation -- --page-only                       the page of scores from the last reports
+`
+
 const INTRODUCTION = `# Mutation testing
 
 [Stryker](https://stryker-mutator.io) changes one expression of the source at a time and runs the tests that reach it. If no test fails, the
@@ -12,12 +19,7 @@ mutant has survived: a test is missing, or the change makes no difference. Mutat
 cloud that charges, grants and bills tokens.
 
 \`\`\`
-npm run mutation                                      all areas, then this page
-npm run mutation -- core agent-sessions               these areas
-npm run mutation -- core --file src/core/accounts/grant.ts     one file, as text, without this page
-npm run mutation -- --concurrency 4                   four mutants at a time
-npm run mutation -- --page-only                       this page from the last reports
-\`\`\`
+${USAGE}\`\`\`
 
 A run stores its results in \`.tallygate/mutation\`, and for each area the list \`survivors.md\` of the surviving mutants, grouped by reason.
 The next run tests only mutants of changed code or tests; \`--force\` tests all of them. An area takes from seconds to an hour. CI does not

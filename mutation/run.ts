@@ -4,7 +4,7 @@ import { readFile, writeFile } from 'node:fs/promises'
 import { parseArgs } from 'node:util'
 import { format, resolveConfig } from 'prettier'
 import { AREAS, type Area, areaNamed } from './areas.ts'
-import { page, survivorList } from './page.ts'
+import { USAGE, page, survivorList } from './page.ts'
 import { percent, scoreOf, survivorsPath } from './report.ts'
 
 const PAGE = 'docs/explanation/mutation-testing.md'
@@ -20,8 +20,13 @@ const { values, positionals } = parseArgs({
     force: { type: 'boolean', default: false },
     /** Writes the page from the last reports. */
     'page-only': { type: 'boolean', default: false },
+    help: { type: 'boolean', default: false },
   },
 })
+if (values.help) {
+  process.stdout.write(USAGE)
+  process.exit(0)
+}
 
 function test(area: Area): void {
   const { status, error } = spawnSync('stryker', ['run', 'mutation/stryker.config.ts'], {
