@@ -362,9 +362,13 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
   ],
   'src/agent/sync/segment-extent.ts': [["''", 'A document without a payload is no JSON in either case.']],
   'src/cloud/accounts/calendar.ts': [
+    ['instant - anchor', 'The loops correct a wrong estimate.'],
     ['boundary(frequency, anchor, steps) > instant', 'The next loop corrects one step back too many.'],
     [/^(periodAt|periods)\b.*\?\.index$/, 'A calendar always lists a period.'],
+    [/^lineItemPeriods\b.*\?\.until$/, 'A calendar always lists a period.'],
     [/^count <= current/, untested('how many periods a policy lists ahead')],
+    [/^\{ return lineAccount\(/, untested('the use that a list of line items shows')],
+    [/^firstEnd\(anew, start\) <= /, untested('a new period that ends when the current numbers began')],
   ],
   'src/cloud/policy/decide-over-pools.ts': [
     [
