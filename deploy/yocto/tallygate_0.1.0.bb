@@ -1,4 +1,5 @@
 # Skeleton: installs the agent from the Debian package that `npm run package` built. Needs glibc and systemd.
+# The name of this file selects the version of the package. Rename the file for another version.
 SUMMARY = "Token-metered access decisions on the device"
 LICENSE = "Apache-2.0"
 LIC_FILES_CHKSUM = "file://${COMMON_LICENSE_DIR}/Apache-2.0;md5=89aea4e17d99a7cacdbeed46a0096b10"
