@@ -7,7 +7,7 @@ import { syncBuiltinESMExports } from 'node:module'
 import { type PublicJwk, type Signer, publicJwk } from '../../src/protocol/signing.ts'
 
 /** The public half stands for the key in a signature. */
-const publicHalf = new WeakMap<KeyObject, string>()
+const publicHalf = new WeakMap<KeyObject | CryptoKey, string>()
 
 export interface KeyPair {
   readonly signer: Signer
@@ -33,11 +33,10 @@ export function keyPair(name: string): KeyPair {
   return pair
 }
 
-function signature(key: KeyObject, data: Uint8Array): Buffer {
-  return createHash('sha512')
-    .update(publicHalf.get(key) ?? xOf(key))
-    .update(data)
-    .digest()
+function signature(key: KeyObject | CryptoKey, data: Uint8Array): Buffer {
+  const x = publicHalf.get(key) ?? (key instanceof KeyObject ? xOf(key) : undefined)
+  if (x === undefined) throw new Error('invariant: the key was made from one of Node')
+  return createHash('sha512').update(x).update(data).digest()
 }
 
 function xOf(key: KeyObject): string {
@@ -68,16 +67,23 @@ export function signAtOnce(): () => void {
     verify: (_algorithm: unknown, data: Uint8Array, { key }: Given, made: Uint8Array, done: Verified) =>
       done(null, signature(key, data).equals(made)),
   })
+  const { toCryptoKey } = KeyObject.prototype
+  KeyObject.prototype.toCryptoKey = function (this: KeyObject, ...terms: Parameters<typeof toCryptoKey>) {
+    const made = toCryptoKey.apply(this, terms)
+    publicHalf.set(made, xOf(this))
+    return made
+  }
   const subtle = Object.getPrototypeOf(globalThis.crypto.subtle) as Subtle
   const { sign, verify, digest } = subtle
-  subtle.sign = async (_algorithm, key, data) => bytes(signature(KeyObject.from(key), data))
-  subtle.verify = async (_algorithm, key, made, data) => signature(KeyObject.from(key), data).equals(Buffer.from(made))
+  subtle.sign = async (_algorithm, key, data) => bytes(signature(key, data))
+  subtle.verify = async (_algorithm, key, made, data) => signature(key, data).equals(Buffer.from(made))
   subtle.digest = async (algorithm, data) => {
     const name = typeof algorithm === 'string' ? algorithm : algorithm.name
     return bytes(createHash(name.replace('-', '')).update(data).digest())
   }
   return () => {
     restoreNode()
+    KeyObject.prototype.toCryptoKey = toCryptoKey
     Object.assign(subtle, { sign, verify, digest })
   }
 }
