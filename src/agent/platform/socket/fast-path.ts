@@ -8,6 +8,7 @@ import { isHost } from '../../../protocol/service/refusals.ts'
 import { LOCAL_HEADERS } from '../../../protocol/local/headers.ts'
 import { idempotencyHeader } from '../../../protocol/wire.ts'
 import { limitReading } from '../../../platform/limit-reading.ts'
+import { readInPlace, writeNow } from '../system/direct-socket.ts'
 import { type Reply, STOPPING, replyText } from './reply.ts'
 import type { AccessHead, RequestHandler } from './request-handler.ts'
 import { KnownBodies, headerRefusal, route } from './parse-request.ts'
@@ -110,6 +111,8 @@ export class FastPath {
 class Connection {
   readonly #socket: Socket
   readonly #path: FastPath
+  /** Gives what arrives to the stream. */
+  readonly #endReading: () => void
   isNew = true
   #isBusy = false
   /** Data arrived before the reply: the client pipelines. */
@@ -119,7 +122,8 @@ class Connection {
   constructor(socket: Socket, path: FastPath) {
     this.#socket = socket
     this.#path = path
-    socket.on('data', this.#onData).on('end', this.#onEnd).on('error', this.#onError).on('close', this.#onClose)
+    this.#endReading = readInPlace(socket, this.#onBytes)
+    socket.on('end', this.#onEnd).on('error', this.#onError).on('close', this.#onClose)
     socket.on('timeout', this.#onSilence)
     socket.setTimeout(path.options.keepAliveMs)
   }
@@ -132,13 +136,14 @@ class Connection {
     if (!this.#isBusy) this.close()
   }
 
-  readonly #onData = (bytes: Buffer): void => {
+  /** @param bytes in memory that the next read uses again */
+  readonly #onBytes = (bytes: Buffer): void => {
     this.isNew = false
     if (this.#isBusy) {
       this.#isPipelined = true
       // Back in the stream, where it also delays the end of a client that sends no more.
       this.#socket.pause()
-      this.#socket.unshift(bytes)
+      this.#socket.unshift(Buffer.from(bytes))
       return
     }
     const { handler, options, bodies } = this.#path
@@ -169,19 +174,23 @@ class Connection {
     const { handler, options } = this.#path
     const isLast = this.#hasEnded || handler.phase !== 'SERVING'
     const { text, encoding } = replyText(reply, isLast ? null : options.keepAliveMs)
-    socket.write(text, encoding)
-    if (isLast) socket.off('data', this.#onData).resume().end()
-    else if (this.#isPipelined) this.#moveToServer()
+    writeNow(socket, text, encoding)
+    if (isLast) {
+      this.#endReading()
+      socket.resume().end()
+    } else if (this.#isPipelined) this.#moveToServer()
+    else socket.setTimeout(options.keepAliveMs)
   }
 
   /** @param bytes received, and not back in the stream */
   #moveToServer(bytes?: Buffer): void {
     const socket = this.#socket
     this.#path.leave(this)
-    socket.off('data', this.#onData).off('end', this.#onEnd).off('error', this.#onError).off('close', this.#onClose)
+    this.#endReading()
+    socket.off('end', this.#onEnd).off('error', this.#onError).off('close', this.#onClose)
     socket.setTimeout(0).off('timeout', this.#onSilence)
     this.#path.moveToServer(socket)
-    if (bytes !== undefined) socket.unshift(bytes)
+    if (bytes !== undefined) socket.unshift(Buffer.from(bytes))
     socket.resume()
   }
 

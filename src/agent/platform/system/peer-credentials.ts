@@ -3,6 +3,7 @@ import type { Socket } from 'node:net'
 import koffi from 'koffi'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Caller } from '../../access/callers/callers.ts'
+import { descriptorOf } from './direct-socket.ts'
 import { fileText } from '../../../platform/file-text.ts'
 
 const SOL_SOCKET = 1
@@ -102,9 +103,4 @@ function load(): GetSockOpt {
       { cause },
     )
   }
-}
-
-function descriptorOf(socket: Socket): number | undefined {
-  const { _handle: handle } = socket as unknown as { readonly _handle?: { readonly fd?: unknown } | null }
-  return typeof handle?.fd === 'number' && handle.fd >= 0 ? handle.fd : undefined
 }
