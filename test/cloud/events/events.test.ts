@@ -135,7 +135,7 @@ describe('events of a cloud', () => {
     await run('events', 'replay', 'billing', '--after', '0')
     await twin.tick()
     expect(typesOf(receiver.events.slice(before + 1))).toEqual(['device.enrolled', 'usage'])
-    expect((await run('events', 'replay', 'billing')).err).toContain('Give --after or --dead-letters')
+    expect((await run('events', 'replay', 'billing')).err).toContain('Give either --after or --dead-letters')
     expect((await run('events', 'replay', 'other', '--dead-letters')).err).toContain('NOT_FOUND')
     expect((await run('events', 'show', `usage/none/${2n ** 40n}`)).err).toContain('NOT_FOUND')
     expect(await run('events', 'discard', 'billing')).toMatchObject({ code: 0 })
