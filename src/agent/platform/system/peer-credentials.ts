@@ -3,7 +3,7 @@ import type { Socket } from 'node:net'
 import koffi from 'koffi'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Caller } from '../../access/callers/callers.ts'
-import { descriptorOf } from './direct-socket.ts'
+import { descriptorOf } from '../../../platform/direct-socket.ts'
 import { fileText } from '../../../platform/file-text.ts'
 
 const SOL_SOCKET = 1

@@ -5,8 +5,8 @@ import { join } from 'node:path'
 import { Duplex } from 'node:stream'
 import { buffer } from 'node:stream/consumers'
 import { expect, it, onTestFinished } from 'vitest'
-import { readInPlace, writeNow } from '../../../../src/agent/platform/system/direct-socket.ts'
-import { temporaryDirectory } from '../../harness.ts'
+import { readInPlace, writeNow } from '../../src/platform/direct-socket.ts'
+import { temporaryDirectory } from '../agent/harness.ts'
 
 /** Both ends of a connection over a Unix socket. */
 async function connection(): Promise<{ readonly accepted: Socket; readonly client: Socket }> {
