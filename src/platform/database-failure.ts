@@ -1,7 +1,8 @@
-import { closeSync, openSync, statfsSync } from 'node:fs'
+import { closeSync, openSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { CodedError } from '../protocol/errors.ts'
 import { systemFailure } from '../protocol/file-reasons.ts'
+import { hasInodes } from './disk-space.ts'
 
 /** {@link systemFailure} of an existing database file. Looks for the reason if SQLite gives none, or its library cannot be loaded. */
 export function databaseFailure(error: unknown, path: string): CodedError | null {
@@ -10,8 +11,7 @@ export function databaseFailure(error: unknown, path: string): CodedError | null
   try {
     const directory = dirname(path)
     closeSync(openSync(directory, 'r'))
-    const { files, ffree } = statfsSync(directory)
-    if (files === 0 || ffree > 0) return null
+    if (hasInodes(directory)) return null
     return new CodedError('STATE_UNWRITABLE', `${path}: the disk has no inodes left`, { cause: error })
   } catch (cause) {
     return systemFailure(cause, path)

@@ -51,8 +51,15 @@ function failsToAllocate(directory: string, bytes: number): boolean {
       closeSync(file)
     }
   } catch (error) {
-    return NO_SPACE.includes((error as { readonly code?: unknown }).code)
+    // Without inodes, no file can be made, but those that exist can grow.
+    return NO_SPACE.includes((error as { readonly code?: unknown }).code) && hasInodes(directory)
   }
+}
+
+/** File systems such as Btrfs have no fixed number of them. */
+export function hasInodes(directory: string): boolean {
+  const { files, ffree } = statfsSync(directory)
+  return files === 0 || ffree > 0
 }
 
 let fallocate: ReturnType<typeof libcCall> | undefined
