@@ -36,8 +36,10 @@ export function lacksSpace(error: unknown, path: string): boolean {
 /** Whether the directory of this file has space for that many bytes. Writes nothing. */
 export function hasSpace(path: string, bytes: number): boolean {
   const directory = dirname(path)
-  const { bavail, bsize } = statfsSync(directory)
-  return bavail * bsize >= bytes && !failsToAllocate(directory, bytes)
+  const { bavail, bfree, bsize } = statfsSync(directory)
+  // Some file systems keep a part for root.
+  const free = process.geteuid?.() === 0 ? bfree : bavail
+  return free * bsize >= bytes && !failsToAllocate(directory, bytes)
 }
 
 /** Only this shows a quota, and what a file system reserves. False also where space cannot be allocated without a write. */
