@@ -134,7 +134,7 @@ export class JournalFile {
         // A file created without auto_vacuum cannot shrink; its free pages are reused.
         isMore = this.#freePages() < free
       }
-      if (!isMore && this.hasDiskReserve && this.logBytes > LOG_BYTES_KEPT) this.#statements.truncateLog.get()
+      if (!isMore && this.hasDiskReserve && this.logBytes > LOG_BYTES_KEPT) this.truncateLog()
     })
     return isMore
   }
@@ -158,7 +158,7 @@ export class JournalFile {
   }
 
   truncateLog(): void {
-    this.ifSpace(() => this.#statements.truncateLog.get())
+    if (this.#canCheckpoint()) this.ifSpace(() => this.#statements.truncateLog.get())
   }
 
   /** A checkpoint without its flushes: the log must be flushed before it, and the database before the next call. */
@@ -171,15 +171,19 @@ export class JournalFile {
     }
   }
 
+  /** On a full disk, each attempt would write the pages that have space. */
+  #canCheckpoint(): boolean {
+    const path = this.database.name
+    const growth = Number(this.#pages()) * PAGE_BYTES - (statSync(path, { throwIfNoEntry: false })?.size ?? 0)
+    return growth <= 0 || hasSpace(path, growth)
+  }
+
   /**
-   * True if the whole log was copied. A full disk leaves the log unchanged, and nothing is copied: each attempt would write the
-   * pages that have space. A failed flush is fatal as in a commit: a second one
+   * True if the whole log was copied. A full disk leaves the log unchanged. A failed flush is fatal as in a commit: a second one
    * could succeed without the pages on disk.
    */
   checkpoint(): boolean {
-    const path = this.database.name
-    const growth = Number(this.#pages()) * PAGE_BYTES - (statSync(path, { throwIfNoEntry: false })?.size ?? 0)
-    if (growth > 0 && !hasSpace(path, growth)) return false
+    if (!this.#canCheckpoint()) return false
     let isWhole = false
     this.ifSpace(() => {
       const { log, checkpointed } = this.#statements.checkpoint.get() as { log: bigint; checkpointed: bigint }

@@ -4,7 +4,7 @@ import { readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
 import { fillDisk, smallDisk } from '../../../support/mounts.ts'
-import { STAMP, attach, entry, journalIn } from '../../harness.ts'
+import { SEAL, STAMP, attach, entry, journalIn } from '../../harness.ts'
 import { A } from './damaged.ts'
 
 /** By this process, to files. */
@@ -17,13 +17,13 @@ const large = (n: number) => {
   return { ...made, body: made.body.replace('}', `,"fill":"${randomBytes(3_000).toString('base64')}"}`) }
 }
 
-it('writes little while a full disk refuses entries', async ({ skip }) => {
+it.for(['is missing', 'is used up'])('writes little while a full disk refuses entries, if its reserve %s', async (how, { skip }) => {
   const directory = smallDisk(skip, '16m')
   const journal = await journalIn(directory)
   await attach(journal, { [A]: 1_000_000n })
   let n = 1
   for (; n < 300; n += 1) await journal.append([large(n)], STAMP)
-  rmSync(join(directory, 'journal.db-disk-reserve'))
+  if (how === 'is missing') rmSync(join(directory, 'journal.db-disk-reserve'))
   fillDisk(directory)
   for (let refused = 0; refused < 3; n += 1) {
     await journal.append([large(n)], STAMP).catch((error: unknown) => {
@@ -32,6 +32,7 @@ it('writes little while a full disk refuses entries', async ({ skip }) => {
       n -= 1
     })
   }
+  if (how === 'is used up') await expect(journal.seal(SEAL)).rejects.toMatchObject({ code: 'NOT_RECORDED' })
   const before = bytesWritten()
   for (let times = 0; times < 100; times += 1) {
     await expect(journal.append([large(n)], STAMP)).rejects.toMatchObject({ code: 'NOT_RECORDED' })
