@@ -1,6 +1,16 @@
 // What a damaged journal owed of earlier epochs, and of blocks that were open in it.
-import { copyFileSync, readFileSync, readdirSync, statSync, writeFileSync } from 'node:fs'
+import {
+  closeSync,
+  copyFileSync,
+  openSync,
+  readFileSync,
+  readdirSync,
+  statSync,
+  writeFileSync,
+  writeSync,
+} from 'node:fs'
 import { join } from 'node:path'
+import Database from 'better-sqlite3'
 import { describe, expect, it } from 'vitest'
 import { PAGE_BYTES } from '../../../../src/agent/platform/sqlite/open-database.ts'
 import { fillDisk, smallDisk } from '../../../support/mounts.ts'
@@ -50,6 +60,26 @@ describe('undelivered ranges of a damaged journal', () => {
         counts: [{ salvagedEntries: 40, lostEntries: 0 }],
       })
     }
+  })
+
+  it('are salvaged with those in slots, though the header forbids writes', async () => {
+    const { journal, path } = await deviceWithBacklog()
+    const copied = temporaryDirectory()
+    const copy = join(copied, 'journal.db')
+    await journal.append([entry(61, [])], STAMP)
+    for (const suffix of ['', '-wal']) copyFileSync(`${path}${suffix}`, `${copy}${suffix}`)
+    // Without a log, which has a whole header.
+    const database = new Database(copy)
+    database.pragma('wal_checkpoint(TRUNCATE)')
+    database.close()
+    damage(copy)
+    const file = openSync(copy, 'r+')
+    writeSync(file, Buffer.from([3]), 0, 1, 18)
+    closeSync(file)
+    expect(await salvagedFrom(copied)).toEqual({
+      undeliveredRanges: 41,
+      counts: [{ salvagedEntries: 41, lostEntries: 0 }],
+    })
   })
 
   it.for([
