@@ -7,6 +7,7 @@ import type { AccountId } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import type { AccessRequest, ClockReading } from '../../core/rules/decision.ts'
 import {
+  type Due,
   type ReservedItem,
   type Session,
   type SessionEvent,
@@ -36,7 +37,7 @@ import { type Change, type Moment, changeBy, changeByCharge, chargedItems, openi
 import type { Log } from '../../protocol/log.ts'
 
 export interface SessionsDeps {
-  readonly ledger: Pick<Ledger, 'requireAttached' | 'lastEntry' | 'epoch' | 'grant' | 'recordTogether'>
+  readonly ledger: Pick<Ledger, 'requireAttached' | 'status' | 'lastEntry' | 'epoch' | 'grant' | 'recordTogether'>
   readonly policies: Pick<ActivePolicies, 'get' | 'suspension' | 'isStale'>
   readonly link: RulesDeps['link']
   readonly access: Pick<Access, 'once' | 'charge'>
@@ -86,8 +87,12 @@ const TRY_AGAIN_MS = 1_000
 
 const ENDED_MAX = 1_000
 
-/** Errors after which an automatic charge is not retried. */
-const NOT_RENEWABLE: ReadonlySet<string> = new Set<ErrorCode>(['POLICY_STALE', 'REQUEST_TOO_LARGE'])
+/** Errors after which an automatic charge is not retried: the session ends. */
+const NOT_RENEWABLE: ReadonlySet<string> = new Set<ErrorCode>([
+  'DEVICE_TERMINATED',
+  'POLICY_STALE',
+  'REQUEST_TOO_LARGE',
+])
 
 const NO_REFUND: ReadonlyMap<AccountId, Micro> = new Map()
 
@@ -98,6 +103,8 @@ interface Slot {
   /** Settles after the last operation of the queue. */
   tail: Promise<unknown>
   quota?: CallerQuota | undefined
+  /** Why its last change in the background failed, which is logged; undefined: it did not. */
+  failure?: ErrorCode | undefined
 }
 
 export class Sessions {
@@ -233,15 +240,16 @@ export class Sessions {
 
   /** @throws CodedError NOT_FOUND, NOT_ATTACHED, NOT_RECORDED, and of the idempotency cache */
   close(id: string, belongs: Belongs, idempotencyKey: NumberedRequest | null): Promise<SessionAnswer> {
-    return this.#once(idempotencyKey, (claim) =>
-      this.#operate(id, belongs, async (slot) => {
+    return this.#once(idempotencyKey, (claim) => {
+      const end = async (slot: Slot): Promise<SessionAnswer> => {
         const { latest } = slot
         const change = this.#changeBy(latest, { kind: 'CLOSED' })
         const answer = answered(204, '', latest.policyRevision)
         await this.#commit(slot, change, recordOf(claim, answer))
         return answer
-      }),
-    )
+      }
+      return this.#operate(id, belongs, end, { mustBePaid: false })
+    })
   }
 
   /** Ends a session whose connection closed, with its refund, as soon as that can be recorded. */
@@ -272,26 +280,34 @@ export class Sessions {
   }
 
   /**
-   * Before the epoch ends, with its accounts: refunds unused tokens. The next epoch charges the sessions again.
-   * Synchronous; does not wait for earlier records.
+   * Before the epoch ends, with its accounts: refunds unused tokens. The next epoch charges the sessions again. Those of a
+   * terminated device end. Synchronous; does not wait for earlier records.
    */
   suspend(): void {
-    const reading = this.#deps.clock.reading()
+    const { clock, ledger, policies } = this.#deps
+    const reading = clock.reading()
+    const isTerminated = policies.suspension?.state === 'TERMINATED'
     for (const slot of this.#slots.values()) {
       const { latest } = slot
       // Without a charge, its epoch is 0.
-      if (latest.epoch !== this.#deps.ledger.epoch()) continue
-      const change = this.#changeBy(latest, { kind: 'SUSPENDED' }, reading)
+      const isAffected = isTerminated ? !hasEnded(latest.session) : latest.epoch === ledger.epoch()
+      if (!isAffected) continue
+      const change = this.#changeBy(latest, { kind: isTerminated ? 'CLOSED' : 'SUSPENDED' }, reading)
       this.#commit(slot, change, null).catch((error: unknown) => this.#reportFailure(error, latest.session.id))
     }
     this.#checkDueIn(TRY_AGAIN_MS)
   }
 
   /** An operation of a caller: after earlier ones and overdue timers, if the session is still live. */
-  async #operate(id: string, belongs: Belongs, work: (slot: Slot) => Promise<SessionAnswer>): Promise<SessionAnswer> {
+  async #operate(
+    id: string,
+    belongs: Belongs,
+    work: (slot: Slot) => Promise<SessionAnswer>,
+    { mustBePaid } = { mustBePaid: true },
+  ): Promise<SessionAnswer> {
     const slot = this.#slotOf(id, belongs)
     return this.#enqueue(slot, async () => {
-      await this.#runOverdueTimers(slot)
+      await this.#runOverdueTimers(slot, { mustBePaid })
       const { session } = slot.latest
       return isLive(session) ? work(slot) : { operable: false, session }
     })
@@ -389,7 +405,8 @@ export class Sessions {
     })
   }
 
-  async #runOverdueTimers(slot: Slot): Promise<void> {
+  /** @param terms.mustBePaid throws the reason if an automatic charge must wait; otherwise, it stays overdue */
+  async #runOverdueTimers(slot: Slot, { mustBePaid } = { mustBePaid: false }): Promise<void> {
     for (;;) {
       const reading = this.#deps.clock.reading()
       const demand = due(slot.latest.session, reading.earliest)
@@ -398,17 +415,26 @@ export class Sessions {
         this.#slots.delete(slot.latest.session.id)
         return
       }
+      if (!mustBePaid && this.#mustWait(demand)) return
       if (demand === 'RENEWAL') await this.#renew(slot)
       else await this.#commit(slot, this.#changeBy(slot.latest, { kind: demand }, reading), null)
     }
+  }
+
+  /** Nothing is recorded between two epochs, and a locked device charges nothing. */
+  #mustWait(demand: Due): boolean {
+    const { ledger, policies } = this.#deps
+    if (demand === 'FORGET') return false
+    return ledger.status() !== 'ATTACHED' || (demand === 'RENEWAL' && policies.suspension?.state === 'LOCKED')
   }
 
   async #renew(slot: Slot): Promise<void> {
     try {
       await this.#chargeAgain(slot)
     } catch (error) {
-      // Stale rules allow nothing, and too large a request never succeeds; other errors may pass.
-      if (!(error instanceof CodedError) || !NOT_RENEWABLE.has(error.code)) throw error
+      const isFinal = error instanceof CodedError && NOT_RENEWABLE.has(error.code)
+      // Between two epochs, the end cannot be recorded.
+      if (!isFinal || this.#deps.ledger.status() !== 'ATTACHED') throw error
       await this.#commit(slot, this.#changeBy(slot.latest, { kind: 'NOT_RENEWED' }), null)
     }
   }
@@ -476,6 +502,7 @@ export class Sessions {
       throw error
     }
     slot.durable = next
+    slot.failure = undefined
     if (hasEnded(next.session)) this.#remember(next.session.id)
     return 'durable'
   }
@@ -491,14 +518,16 @@ export class Sessions {
     const now = this.#deps.clock.reading().earliest
     let next = CHECK_EVERY_MS
     for (const [id, { latest }] of this.#slots) {
-      const isDue = due(latest.session, now) !== null
-      if (isDue)
+      const demand = due(latest.session, now)
+      if (demand === null) next = Math.min(next, nextDue(latest.session) - now)
+      else if (!this.#mustWait(demand)) {
+        next = Math.min(next, TRY_AGAIN_MS)
         this.#inBackground(
           id,
           (slot) => this.#runOverdueTimers(slot),
           () => undefined,
         )
-      next = Math.min(next, isDue ? TRY_AGAIN_MS : nextDue(latest.session) - now)
+      }
     }
     this.#checkDueIn(next)
   }
@@ -508,10 +537,17 @@ export class Sessions {
     if (!this.#isStopped) this.#cancelCheck = this.#deps.timers.after(Math.ceil(ms), () => this.#checkDue())
   }
 
-  /** Coded errors are retried; any other error ends the process. */
+  /** Coded errors are retried, and logged once for each reason; any other error ends the process. */
   #reportFailure(error: unknown, sessionId: string): void {
-    if (!(error instanceof CodedError)) this.#deps.onFatal(error)
-    else this.#deps.log.warn({ sessionId, code: error.code }, 'a session could not be advanced')
+    if (!(error instanceof CodedError)) {
+      this.#deps.onFatal(error)
+      return
+    }
+    const { code } = error
+    const slot = this.#slots.get(sessionId)
+    if (slot?.failure === code) return
+    if (slot !== undefined) slot.failure = code
+    this.#deps.log.warn({ sessionId, code }, 'a session could not be advanced')
   }
 }
 

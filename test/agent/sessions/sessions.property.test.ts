@@ -9,6 +9,8 @@ import { HOUR, LINE, MINUTE, SessionDevice, essentialRules } from './device.ts'
 const RUNS = Number(process.env['TALLYGATE_TEST_RUNS'] ?? 80)
 const TOKEN = 1_000_000n
 const SESSIONS_AT_FIRST = 2
+/** Of one history: a session that cannot be charged for hours does not repeat its warning. */
+const WARNINGS_MAX = 500
 
 type Move =
   | { readonly kind: 'open' | 'turn' | 'fence' }
@@ -23,6 +25,7 @@ type Move =
   | { readonly kind: 'grant'; readonly tokens: bigint }
   | { readonly kind: 'one-off'; readonly count: number }
   | { readonly kind: 'connection'; readonly isUp: boolean }
+  | { readonly kind: 'suspension'; readonly state: 'LOCKED' | 'TERMINATED' | null }
 
 const session = fc.nat({ max: 3 })
 const sessions = fc.uniqueArray(session, { minLength: 1, maxLength: 3 })
@@ -57,6 +60,13 @@ const move: fc.Arbitrary<Move> = fc.oneof(
   },
   { weight: 2, arbitrary: fc.record({ kind: fc.constant('one-off' as const), count }) },
   { weight: 2, arbitrary: fc.record({ kind: fc.constant('connection' as const), isUp: fc.boolean() }) },
+  {
+    weight: 1,
+    arbitrary: fc.record({
+      kind: fc.constant('suspension' as const),
+      state: fc.constantFrom('LOCKED' as const, 'TERMINATED' as const, null),
+    }),
+  },
 )
 
 /** One history: operations are begun and not waited for, and any way to fail but a refusal that has a code is a defect. */
@@ -114,13 +124,20 @@ class History {
       case 'connection':
         device.connected = move.isUp
         return
+      case 'suspension':
+        device.activePolicies.suspend(move.state === null ? null : { state: move.state, since: device.time.truth() })
+        return
     }
   }
 
   async #fence(): Promise<void> {
     const { device } = this
+    const isRecorded = device.disk.refusals === 0
     await device.ledger.freeze()
     await device.settle()
+    const isTerminated = device.activePolicies.suspension?.state === 'TERMINATED'
+    if (isTerminated && isRecorded && device.sessions.list(() => true).length > 0)
+      this.defects.push('a session of a terminated device is live in the next epoch')
     await device.beginEpoch()
     await device.grant(10n * TOKEN)
   }
@@ -139,6 +156,7 @@ class History {
 /** @param cap how much an essential line item may owe; 0n for one that is not */
 function audit({ device, defects }: History, cap: bigint): void {
   expect({ fatal: device.fatal.map(String), defects }).toEqual({ fatal: [], defects: [] })
+  expect(device.warned.length).toBeLessThanOrEqual(WARNINGS_MAX)
   device.billed()
   const held = new Map(device.ledger.accounts()).get(LINE)
   const stored = device.disk.read().accounts.get(LINE)

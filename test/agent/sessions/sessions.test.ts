@@ -605,3 +605,117 @@ describe('a session of a requester with a rule', () => {
     expect(device.disk.history.at(-1)).toMatchObject({ kind: 'refund', items: [{ parts: [{ actionId }] }] })
   })
 })
+
+describe('a device whose service is terminated', () => {
+  const terminate = (device: SessionDevice): void =>
+    device.activePolicies.suspend({ state: 'TERMINATED', since: device.time.truth() })
+
+  it('ends its sessions before the epoch does, and refunds the rest to its accounts', async () => {
+    const device = await SessionDevice.make()
+    const [active, locked, idle, closed] = [
+      await device.open(),
+      await device.open(),
+      await device.open(),
+      await device.open(),
+    ]
+    for (const id of [active, locked, closed]) await device.request(id, 6)
+    await device.close(closed)
+    device.sessions.applyCommands([{ id: locked, command: 'LOCK' }], () => undefined)
+    await device.pass(30 * MINUTE)
+    terminate(device)
+    await device.ledger.freeze()
+    await device.settle()
+    expect([active, locked, idle].map((id) => device.session(id).state)).toEqual(Array(3).fill('TERMINATED'))
+    expect(device.billed()).toBeCloseTo(6, 2)
+    expect(device.log().slice(-3)).toEqual(['refund CLOSED', 'refund CLOSED', 'session CLOSED'])
+    await device.pass(3 * HOUR)
+    expect(await device.heartbeat(active)).toBe('TERMINATED')
+    await expect(device.open()).rejects.toMatchObject({ code: 'DEVICE_TERMINATED' })
+    await device.restart()
+    expect(device.sessions.list(() => true)).toEqual([])
+    expect(device.warned).toEqual([])
+  })
+
+  it('ends a session at its next charge while it can still record it', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    await device.request(id, 6)
+    terminate(device)
+    await device.pass(61 * MINUTE)
+    expect([device.session(id).state, device.billed()]).toEqual(['TERMINATED', 6])
+    expect(device.log().at(-1)).toBe('session NOT_RENEWED')
+    expect(device.warned).toEqual([])
+  })
+
+  it('leaves a session of an earlier epoch as it is, names the reason to its application, and logs nothing', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    await device.request(id, 6)
+    await device.ledger.freeze()
+    await device.journal.fence()
+    terminate(device)
+    await device.restart()
+    await device.pass(3 * HOUR)
+    await expect(device.heartbeat(id)).rejects.toMatchObject({ code: 'DEVICE_TERMINATED' })
+    await expect(device.close(id)).rejects.toMatchObject({ code: 'NOT_ATTACHED' })
+    expect(device.session(id).state).toBe('ACTIVE')
+    expect(device.warned).toEqual([])
+    device.activePolicies.suspend(null)
+    await device.beginEpoch()
+    await device.grant(100_000_000n)
+    device.sessions.applyCommands([{ id, command: 'TERMINATE' }], () => undefined)
+    await device.settle()
+    expect([device.session(id).state, device.billed(1)]).toEqual(['TERMINATED', 0])
+  })
+})
+
+describe('a locked device', () => {
+  const locked = async (): Promise<{ readonly device: SessionDevice; readonly id: string }> => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    await device.request(id, 6)
+    device.activePolicies.suspend({ state: 'LOCKED', since: device.time.truth() })
+    await device.pass(90 * MINUTE)
+    return { device, id }
+  }
+
+  it('does not charge a session again, and charges it after the lock', async () => {
+    const { device, id } = await locked()
+    expect([device.session(id).state, device.billed()]).toEqual(['ACTIVE', 6])
+    await expect(device.heartbeat(id)).rejects.toMatchObject({ code: 'DEVICE_LOCKED' })
+    expect(device.warned).toEqual([])
+    device.activePolicies.suspend(null)
+    await device.pass(MINUTE)
+    expect([device.session(id).state, device.billed()]).toEqual(['ACTIVE', 12])
+  })
+
+  it('ends a session whose application closes it', async () => {
+    const { device, id } = await locked()
+    expect(await device.close(id)).toBe(204)
+    expect([device.session(id).state, device.billed()]).toEqual(['TERMINATED', 6])
+  })
+
+  it('follows commands for a session', async () => {
+    const { device, id } = await locked()
+    device.sessions.applyCommands([{ id, command: 'LOCK' }], () => undefined)
+    await device.settle()
+    expect([device.session(id).state, await device.heartbeat(id)]).toEqual(['LOCKED', 'LOCKED'])
+    device.activePolicies.suspend(null)
+    device.sessions.applyCommands([{ id, command: 'UNLOCK' }], () => undefined)
+    await device.settle()
+    expect([device.session(id).state, device.billed()]).toEqual(['IDLE', 6])
+  })
+})
+
+it('a session that cannot be charged for hours logs each reason once', async () => {
+  const device = await SessionDevice.make()
+  const id = await device.open()
+  await device.request(id, 6)
+  await device.ledger.freeze()
+  await device.pass(3 * HOUR)
+  expect(device.warned).toEqual([])
+  await device.beginEpoch()
+  await device.pass(3 * HOUR)
+  const message = 'a session could not be advanced'
+  expect(device.warned).toEqual([{ sessionId: id, code: 'NOT_ATTACHED', message }])
+})
