@@ -424,14 +424,15 @@ export const ERRORS = catalogue({
     meaning:
       'The database server does not respond, has a full disk, is a standby, read-only or a former primary, or closed the connection. The operation in progress changed nothing.',
     remedy:
-      'Send the request again. If the error persists and the message names a full disk, free space on the server; otherwise check that the server runs, that its address is correct, and that it is the primary. The service resumes by itself once a primary responds.',
+      'Send the request again. If the error persists and the message names a full disk, free space on the server; otherwise check that the server runs, that its address (with sslmode) is correct, and that it is the primary. The service resumes by itself once a primary responds.',
     http: 503,
     exit: 69,
     retry: 'later',
   },
   DATABASE_REFUSED: {
     meaning: 'The database server refused the login, the database, or a permission that the service needs.',
-    remedy: 'Correct the user, password and database name, or grant the user the permission that the message names.',
+    remedy:
+      'Correct the user, the database name and the password (in db_password_file, PGPASSWORD or the address), or grant the user the permission that the message names. If the message says that there is no encryption, add ?sslmode=verify-full to the address.',
     http: 503,
     exit: 77,
     retry: 'later',

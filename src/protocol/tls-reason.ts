@@ -24,7 +24,10 @@ const CERTIFICATE: Readonly<Record<string, string>> = {
 }
 
 const HANDSHAKE: readonly (readonly [RegExp, string])[] = [
-  [/wrong version number|packet length too long|record layer failure/i, 'it does not use TLS on this port'],
+  [
+    /wrong version number|packet length too long|record layer failure|not support SSL connections/i,
+    'it does not use TLS on this port',
+  ],
   [/before secure TLS connection/i, 'it closed the connection before TLS was set up: it may not use TLS on this port'],
   [/certificate[ _]required/i, 'it requires a certificate of the client'],
   [

@@ -114,14 +114,14 @@ export function isQueueTimeout(error: unknown): boolean {
 }
 
 function notConnected(cause: unknown, shown: string): CodedError {
-  const states = (cause instanceof AggregateError ? cause.errors : [cause]).map(sqlState)
-  const refusal = states.find((each) => /^(28|3D|42501)/.test(each ?? ''))
-  const state = refusal ?? states.find((each) => each !== undefined)
   if (isQueueTimeout(cause)) {
     return new CodedError('OVERLOADED', 'No database connection became free in time.', { cause })
   }
+  const causes: readonly unknown[] = cause instanceof AggregateError ? cause.errors : [cause]
+  const refusal = causes.find(isRefusal)
+  const state = sqlState(refusal) ?? causes.map(sqlState).find((each) => each !== undefined)
   return new CodedError(
-    refusal !== undefined ? 'DATABASE_REFUSED' : 'DATABASE_UNREACHABLE',
+    refusal === undefined ? 'DATABASE_UNREACHABLE' : 'DATABASE_REFUSED',
     `${shown}: ${messageOf(cause)}`,
     {
       cause,
@@ -130,12 +130,22 @@ function notConnected(cause: unknown, shown: string): CodedError {
   )
 }
 
+function isRefusal(error: unknown): boolean {
+  return /^(28|3D|42501)/.test(sqlState(error) ?? '') || lacksPassword(error)
+}
+
+/** The text of the driver, which gives no code: none is set, or an empty one. */
+function lacksPassword(error: unknown): boolean {
+  return error instanceof Error && error.message.includes('client password must be a')
+}
+
 /** A host name with several addresses fails with an AggregateError without a message. */
 export function messageOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
   if (error instanceof AggregateError && error.message === '') {
     return error.errors.map(messageOf).join('; ')
   }
+  if (lacksPassword(error)) return 'the server requires a password, and none is set'
   return tlsReason(error) ?? (isDiskFull(error) ? `the disk of the server is full (${error.message})` : error.message)
 }
 

@@ -17,3 +17,29 @@ it.each([
   expect((error as Error).message).toMatch(/^postgres:\/\/db\/tallygate: .*the disk of the server is full \(/)
   expect(ERRORS.DATABASE_UNREACHABLE.remedy).toContain('free space on the server')
 })
+
+it.each([
+  [
+    'a missing password',
+    new Error('SASL: SCRAM-SERVER-FIRST-MESSAGE: client password must be a string'),
+    'DATABASE_REFUSED',
+    'the server requires a password, and none is set',
+  ],
+  [
+    'an empty password',
+    new Error('SASL: SCRAM-SERVER-FIRST-MESSAGE: client password must be a non-empty string'),
+    'DATABASE_REFUSED',
+    'the server requires a password, and none is set',
+  ],
+  [
+    'a server without TLS',
+    new Error('The server does not support SSL connections'),
+    'DATABASE_UNREACHABLE',
+    'it does not use TLS on this port',
+  ],
+])('names %s', (_what, cause, code, reason) => {
+  expect(coded(new NotConnected('no connection', { cause }), 'postgres://db/tallygate')).toMatchObject({
+    code,
+    message: `postgres://db/tallygate: ${reason}`,
+  })
+})
