@@ -7,6 +7,8 @@ import { chmodSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { cpus } from 'node:os'
 import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
+import { orUsage } from '../scripts/or-usage.ts'
+import { wholeNumber, wholeNumbers } from '../scripts/whole-number.ts'
 import { type PostgresServer, ask, startPostgres } from './cloud/postgres-server.ts'
 import { type Books, type Loaded, MICRO_CHARGED, startFloor, startCloud } from './cloud/servers.ts'
 import type { LoadReport } from './load/closed-loop.ts'
@@ -129,7 +131,9 @@ async function load(
   )
 }
 
-async function main(): Promise<void> {
+const NUMBER_MAX = 1_000
+
+const options = orUsage(USAGE, () => {
   const { values } = parseArgs({
     options: {
       connections: { type: 'string', default: '1,16,64' },
@@ -140,20 +144,8 @@ async function main(): Promise<void> {
       instances: { type: 'string', default: '1' },
       store: { type: 'string', default: 'sqlite,postgres' },
       'state-dir': { type: 'string', default: '.tallygate' },
-      help: { type: 'boolean', default: false },
     },
   })
-  if (values.help) {
-    process.stdout.write(USAGE)
-    return
-  }
-  const count = (name: string, text: string): number => {
-    const number = Number(text)
-    if (Number.isSafeInteger(number) && number >= 1 && number <= 1_000) return number
-    throw new Error(`--${name} takes whole numbers from 1 to 1000, not '${text}'`)
-  }
-  const connections = values.connections.split(',').map((text) => count('connections', text))
-  const nodes = values.nodes.split(',').map((text) => count('nodes', text))
   const nodeProcessors = values['node-processors'] === undefined ? null : Number(values['node-processors'])
   if (nodeProcessors !== null && !(nodeProcessors >= 0.01 && nodeProcessors <= 1)) {
     throw new Error(
@@ -163,12 +155,20 @@ async function main(): Promise<void> {
   const stores = values.store.split(',')
   const unknown = stores.find((name) => name !== 'sqlite' && name !== 'postgres')
   if (unknown !== undefined) throw new Error(`--store takes sqlite and postgres, not '${unknown}'`)
-  const [rounds, instances, seconds] = [
-    count('rounds', values.rounds),
-    count('instances', values.instances),
-    count('seconds', values.seconds),
-  ]
-  const parent = resolve(values['state-dir'])
+  return {
+    connections: wholeNumbers('--connections', values.connections, NUMBER_MAX),
+    nodes: wholeNumbers('--nodes', values.nodes, NUMBER_MAX),
+    nodeProcessors,
+    stores,
+    rounds: wholeNumber('--rounds', values.rounds, NUMBER_MAX),
+    instances: wholeNumber('--instances', values.instances, NUMBER_MAX),
+    seconds: wholeNumber('--seconds', values.seconds, NUMBER_MAX),
+    parent: resolve(values['state-dir']),
+  }
+})
+
+async function main(): Promise<void> {
+  const { connections, nodes, nodeProcessors, stores, rounds, instances, seconds, parent } = options
   mkdirSync(parent, { recursive: true })
   const directory = mkdtempSync(join(parent, 'bench-cloud-'))
   // The database's user needs access to subdirectories.

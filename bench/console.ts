@@ -1,5 +1,7 @@
 /** `npm run bench:console`: how long a large cloud takes for each page of the console. */
 import { parseArgs } from 'node:util'
+import { orUsage } from '../scripts/or-usage.ts'
+import { wholeNumber } from '../scripts/whole-number.ts'
 import { consolePages } from './console/pages.ts'
 import { markdown, table } from './table.ts'
 
@@ -16,25 +18,28 @@ whether all are within the target.
   --help          this text
 `
 
-const { values } = parseArgs({
-  options: {
-    devices: { type: 'string', default: '10000' },
-    records: { type: 'string', default: '1000000' },
-    rounds: { type: 'string', default: '11' },
-    target: { type: 'string', default: '300' },
-    markdown: { type: 'boolean', default: false },
-    help: { type: 'boolean', default: false },
-  },
+const { target, isMarkdown, rounds, ...amounts } = orUsage(USAGE, () => {
+  const { values } = parseArgs({
+    options: {
+      devices: { type: 'string', default: '10000' },
+      records: { type: 'string', default: '1000000' },
+      rounds: { type: 'string', default: '11' },
+      target: { type: 'string', default: '300' },
+      markdown: { type: 'boolean', default: false },
+    },
+  })
+  return {
+    devices: wholeNumber('--devices', values.devices),
+    records: wholeNumber('--records', values.records),
+    rounds: wholeNumber('--rounds', values.rounds),
+    target: wholeNumber('--target', values.target),
+    isMarkdown: values.markdown,
+  }
 })
-if (values.help) {
-  console.log(USAGE)
-  process.exit(0)
-}
 
-const amounts = { devices: Number(values.devices), records: Number(values.records) }
-const pages = await consolePages(amounts, Number(values.rounds))
+const pages = await consolePages(amounts, rounds)
 const rows = pages.map(({ path, medianMs, slowestMs }) => [path, medianMs.toFixed(1), slowestMs.toFixed(1)])
-console.log((values.markdown ? markdown : table)([['page', 'median, ms', 'slowest, ms'], ...rows], 1))
-const slow = pages.filter(({ medianMs }) => medianMs > Number(values.target))
-console.log(slow.length === 0 ? `All pages are within ${values.target} ms.` : `${slow.length} pages are too slow.`)
+console.log((isMarkdown ? markdown : table)([['page', 'median, ms', 'slowest, ms'], ...rows], 1))
+const slow = pages.filter(({ medianMs }) => medianMs > target)
+console.log(slow.length === 0 ? `All pages are within ${target} ms.` : `${slow.length} pages are too slow.`)
 process.exitCode = slow.length === 0 ? 0 : 1

@@ -2,10 +2,19 @@
  * `node bench/decide.ts`: time of one decision among 10 and 10,000 irrelevant line items and items; the two should be
  * similar. Also shows compiling, and the first decision after a window opens or closes, which grow with the policy.
  */
+import { parseArgs } from 'node:util'
+import { orUsage } from '../scripts/or-usage.ts'
 import { compilePolicy } from '../src/core/rules/compile.ts'
 import { decide } from '../src/core/rules/decide.ts'
 import { exactly } from '../src/core/rules/decision.ts'
 import { CROWD_NOW, crowdRequest, crowdBalances, crowdedPolicy } from './crowd.ts'
+
+const USAGE = `node bench/decide.ts
+
+Time of one decision among 10 and 10,000 line items and items that do not apply. Takes no arguments.
+`
+
+orUsage(USAGE, () => parseArgs())
 
 const SIZES = [10, 10_000] as const
 const ROUNDS = 15

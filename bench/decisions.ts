@@ -16,6 +16,7 @@ import { postgres } from './contenders/postgres.ts'
 import { type RedisProgram, redis, redisVersion } from './contenders/redis.ts'
 import { median } from './load/latency.ts'
 import { measureStorage } from './measure/storage.ts'
+import { orUsage } from '../scripts/or-usage.ts'
 import { type Options, USAGE, parseOptions } from './options.ts'
 import { type Conditions, linesOf, reportText } from './report.ts'
 import { runRounds } from './rounds.ts'
@@ -106,12 +107,9 @@ function sqliteVersion(): string {
   }
 }
 
-async function run(args: readonly string[]): Promise<void> {
-  const options = parseOptions(args)
-  if (options === undefined) {
-    process.stdout.write(USAGE)
-    return
-  }
+const options = orUsage(USAGE, () => parseOptions(process.argv.slice(2)))
+
+async function run(): Promise<void> {
   const parent = resolve(options.stateDir)
   mkdirSync(parent, { recursive: true })
   const directory = mkdtempSync(join(parent, 'bench-'))
@@ -125,7 +123,7 @@ async function run(args: readonly string[]): Promise<void> {
 }
 
 try {
-  await run(process.argv.slice(2))
+  await run()
 } catch (error) {
   console.error(`bench: ${error instanceof Error ? error.message : String(error)}`)
   process.exitCode = 1

@@ -6,6 +6,8 @@ import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import Database from 'better-sqlite3'
+import { orUsage } from '../scripts/or-usage.ts'
+import { wholeNumber, wholeNumbers } from '../scripts/whole-number.ts'
 import { DeliveringDevice } from './delivery/device.ts'
 import { peakResidentSize, processorSeconds } from './measure/process-use.ts'
 import { Site } from './push/site.ts'
@@ -20,13 +22,19 @@ Devices deliver entries that they recorded offline to a cloud on SQLite.
   --help            this text
 `
 
-const { values } = parseArgs({
-  options: {
-    entries: { type: 'string', default: '20000' },
-    devices: { type: 'string', default: '1,16' },
-    'state-dir': { type: 'string', default: '.tallygate' },
-    help: { type: 'boolean', default: false },
-  },
+const options = orUsage(USAGE, () => {
+  const { values } = parseArgs({
+    options: {
+      entries: { type: 'string', default: '20000' },
+      devices: { type: 'string', default: '1,16' },
+      'state-dir': { type: 'string', default: '.tallygate' },
+    },
+  })
+  return {
+    entries: wholeNumber('--entries', values.entries),
+    devices: wholeNumbers('--devices', values.devices),
+    parent: resolve(values['state-dir']),
+  }
 })
 
 /** Bytes of the pages in use. */
@@ -77,17 +85,12 @@ async function run(count: number, entries: number, directory: string): Promise<v
   }
 }
 
-if (values.help) {
-  process.stdout.write(USAGE)
-} else {
-  const parent = resolve(values['state-dir'])
-  mkdirSync(parent, { recursive: true })
-  for (const count of values.devices.split(',').map(Number)) {
-    const directory = mkdtempSync(`${parent}/delivery-`)
-    try {
-      await run(count, Number(values.entries), directory)
-    } finally {
-      rmSync(directory, { recursive: true, force: true })
-    }
+mkdirSync(options.parent, { recursive: true })
+for (const count of options.devices) {
+  const directory = mkdtempSync(`${options.parent}/delivery-`)
+  try {
+    await run(count, options.entries, directory)
+  } finally {
+    rmSync(directory, { recursive: true, force: true })
   }
 }

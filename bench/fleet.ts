@@ -7,6 +7,8 @@ import { chmodSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { cpus } from 'node:os'
 import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
+import { orUsage } from '../scripts/or-usage.ts'
+import { wholeNumber } from '../scripts/whole-number.ts'
 import { type PostgresServer, ask, startPostgres } from './cloud/postgres-server.ts'
 import { type Books, FleetCloud } from './fleet/cloud.ts'
 import { lineAccount } from '../src/core/accounts/account.ts'
@@ -290,7 +292,7 @@ async function runStore(store: string, options: Options, parent: string): Promis
   }
 }
 
-function parse(): Options | null {
+function parse(): Options {
   const { values } = parseArgs({
     options: {
       devices: { type: 'string', default: '10000' },
@@ -303,44 +305,35 @@ function parse(): Options | null {
       processes: { type: 'string', default: '1' },
       'state-dir': { type: 'string', default: '.tallygate' },
       markdown: { type: 'boolean', default: false },
-      help: { type: 'boolean', default: false },
     },
   })
-  if (values.help) return null
-  const count = (name: string, text: string): number => {
-    const number = Number(text)
-    if (Number.isSafeInteger(number) && number >= 1 && number <= 1_000_000) return number
-    throw new Error(`--${name} takes a whole number from 1 to 1000000, not '${text}'`)
-  }
+  type Counted = 'devices' | 'instances' | 'rounds' | 'connections' | 'overload' | 'nodes' | 'processes'
+  const count = (name: Counted): number => wholeNumber(`--${name}`, values[name], 1_000_000)
   const stores = values.store.split(',').map((text) => text.trim())
   const unknown = stores.find((name) => name !== 'sqlite' && name !== 'postgres')
   if (unknown !== undefined) throw new Error(`--store takes sqlite and postgres, not '${unknown}'`)
   return {
-    devices: count('devices', values.devices),
-    instances: count('instances', values.instances),
-    rounds: count('rounds', values.rounds),
-    connections: count('connections', values.connections),
-    overload: count('overload', values.overload),
+    devices: count('devices'),
+    instances: count('instances'),
+    rounds: count('rounds'),
+    connections: count('connections'),
+    overload: count('overload'),
     stores,
-    nodes: count('nodes', values.nodes),
-    processes: count('processes', values.processes),
+    nodes: count('nodes'),
+    processes: count('processes'),
     stateDir: values['state-dir'],
     show: values.markdown ? markdown : table,
   }
 }
 
-const options = parse()
-if (options === null) {
-  process.stdout.write(USAGE)
-} else {
-  const parent = resolve(options.stateDir)
-  mkdirSync(parent, { recursive: true })
-  const { fileSystem, device, appendMs } = measureStorage(parent)
-  const model = cpus()[0]?.model.trim() ?? 'unknown'
-  console.log(`machine   ${cpus().length} x ${model}, Node ${process.versions.node}; devices run on it, too`)
-  console.log(`storage   ${fileSystem} on ${device}; 4 KiB and fdatasync, median: ${appendMs.toFixed(3)} ms`)
-  console.log(
-    `fleet     ${options.devices} devices of ${options.instances} instances, ${ENTRIES} entries in each sync, ${options.connections} connections\n`,
-  )
-  for (const store of options.stores) await runStore(store, options, parent)
-}
+const options = orUsage(USAGE, parse)
+const parent = resolve(options.stateDir)
+mkdirSync(parent, { recursive: true })
+const { fileSystem, device, appendMs } = measureStorage(parent)
+const model = cpus()[0]?.model.trim() ?? 'unknown'
+console.log(`machine   ${cpus().length} x ${model}, Node ${process.versions.node}; devices run on it, too`)
+console.log(`storage   ${fileSystem} on ${device}; 4 KiB and fdatasync, median: ${appendMs.toFixed(3)} ms`)
+console.log(
+  `fleet     ${options.devices} devices of ${options.instances} instances, ${ENTRIES} entries in each sync, ${options.connections} connections\n`,
+)
+for (const store of options.stores) await runStore(store, options, parent)

@@ -5,6 +5,8 @@
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
+import { orUsage } from '../scripts/or-usage.ts'
+import { wholeNumber, wholeNumbers } from '../scripts/whole-number.ts'
 import type { StateContents } from './contenders/agent-state.ts'
 import { agentOf } from './contenders/agent.ts'
 import type { Running } from './contenders/contender.ts'
@@ -29,17 +31,27 @@ within 1.1 times the first.
   --help               this text
 `
 
-const { values } = parseArgs({
-  options: {
-    entries: { type: 'string', default: '1000,1000000,10000000' },
-    'line-items': { type: 'string', default: '10,10000' },
-    connections: { type: 'string', default: '64' },
-    seconds: { type: 'string', default: '1' },
-    turns: { type: 'string', default: '15' },
-    'state-dir': { type: 'string', default: '.tallygate' },
-    markdown: { type: 'boolean', default: false },
-    help: { type: 'boolean', default: false },
-  },
+const options = orUsage(USAGE, () => {
+  const { values } = parseArgs({
+    options: {
+      entries: { type: 'string', default: '1000,1000000,10000000' },
+      'line-items': { type: 'string', default: '10,10000' },
+      connections: { type: 'string', default: '64' },
+      seconds: { type: 'string', default: '1' },
+      turns: { type: 'string', default: '15' },
+      'state-dir': { type: 'string', default: '.tallygate' },
+      markdown: { type: 'boolean', default: false },
+    },
+  })
+  return {
+    entries: wholeNumbers('--entries', values.entries),
+    lineItems: wholeNumbers('--line-items', values['line-items']),
+    connections: wholeNumber('--connections', values.connections),
+    seconds: wholeNumber('--seconds', values.seconds),
+    turns: wholeNumber('--turns', values.turns),
+    parent: resolve(values['state-dir']),
+    format: values.markdown ? markdown : table,
+  }
 })
 
 const WARMUP_MS = 2_000
@@ -77,15 +89,15 @@ async function withAgents(
 }
 
 async function measure(subjects: readonly Subject[], generator: LoadGenerator): Promise<void> {
-  const connections = Number(values.connections)
+  const { connections, seconds, turns: count } = options
   for (const { running } of subjects) {
     await generator.run({ target: running.target, connections, warmupMs: 0, durationMs: WARMUP_MS })
   }
-  for (let turn = 0; turn < Number(values.turns); turn += 1) {
+  for (let turn = 0; turn < count; turn += 1) {
     for (const { running, turns } of subjects) {
       const { target, pid } = running
       const before = processorSeconds(pid)
-      const durationMs = Number(values.seconds) * 1_000
+      const durationMs = seconds * 1_000
       const { acknowledged, perSecond } = await generator.run({ target, connections, warmupMs: 0, durationMs })
       turns.push({ perSecond, micros: ((processorSeconds(pid) - before) / acknowledged) * 1e6 })
     }
@@ -105,9 +117,8 @@ function show(subjects: readonly Subject[]): void {
       costlier: ratio(({ micros }) => micros),
     }
   })
-  const format = values.markdown ? markdown : table
   console.log(
-    format(
+    options.format(
       [
         ['entries', 'line items', 'decisions/s', 'server µs', 'slower than the first', 'processor time of the first'],
         ...rows.map(({ contents, perSecond, micros, slower, costlier }) => [
@@ -126,26 +137,24 @@ function show(subjects: readonly Subject[]): void {
   console.log(`\nwithin ${WANTED} of the first: ${isFlat ? 'reached' : 'missed'}`)
 }
 
-if (values.help) {
-  process.stdout.write(USAGE)
-} else {
-  const [fewest = 10, ...moreItems] = values['line-items'].split(',').map(Number)
-  const histories = values.entries.split(',').map(Number)
-  const contents = [
-    ...histories.map((entries) => ({ entries, lineItems: fewest })),
-    ...moreItems.map((lineItems) => ({ entries: histories[0] ?? 0, lineItems })),
-  ]
-  const parent = resolve(values['state-dir'])
-  mkdirSync(parent, { recursive: true })
-  const work = mkdtempSync(join(parent, 'history-'))
-  const generator = new LoadGenerator()
-  try {
-    await withAgents(work, contents, async (subjects) => {
-      await measure(subjects, generator)
-      show(subjects)
-    })
-  } finally {
-    generator.stop()
-    rmSync(work, { recursive: true, force: true })
-  }
+const {
+  entries: histories,
+  lineItems: [fewest = 10, ...moreItems],
+  parent,
+} = options
+const contents = [
+  ...histories.map((entries) => ({ entries, lineItems: fewest })),
+  ...moreItems.map((lineItems) => ({ entries: histories[0] ?? 0, lineItems })),
+]
+mkdirSync(parent, { recursive: true })
+const work = mkdtempSync(join(parent, 'history-'))
+const generator = new LoadGenerator()
+try {
+  await withAgents(work, contents, async (subjects) => {
+    await measure(subjects, generator)
+    show(subjects)
+  })
+} finally {
+  generator.stop()
+  rmSync(work, { recursive: true, force: true })
 }

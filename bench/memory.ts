@@ -5,6 +5,8 @@
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { parseArgs } from 'node:util'
+import { orUsage } from '../scripts/or-usage.ts'
+import { wholeNumber } from '../scripts/whole-number.ts'
 import { median } from './load/latency.ts'
 import type { MemoryUse } from './measure/process-use.ts'
 import { bareNode, connected, startTimes, underLoad } from './memory/figures.ts'
@@ -21,14 +23,26 @@ Memory, start time and size of the agent as the Debian package installs it, besi
   --help            this text
 `
 
-const { values } = parseArgs({
-  options: {
-    home: { type: 'string' },
-    only: { type: 'string', default: 'bare,start,durable,write-behind,connected' },
-    starts: { type: 'string', default: '9' },
-    'state-dir': { type: 'string', default: '.tallygate' },
-    help: { type: 'boolean', default: false },
-  },
+const PARTS = ['bare', 'start', 'durable', 'write-behind', 'connected']
+
+const options = orUsage(USAGE, () => {
+  const { values } = parseArgs({
+    options: {
+      home: { type: 'string' },
+      only: { type: 'string', default: PARTS.join(',') },
+      starts: { type: 'string', default: '9' },
+      'state-dir': { type: 'string', default: '.tallygate' },
+    },
+  })
+  const only = values.only.split(',')
+  const unknown = only.find((name) => !PARTS.includes(name))
+  if (unknown !== undefined) throw new Error(`--only takes ${PARTS.join(', ')}, not '${unknown}'`)
+  return {
+    home: values.home === undefined ? null : resolve(values.home),
+    parts: new Set(only),
+    starts: wholeNumber('--starts', values.starts),
+    parent: resolve(values['state-dir']),
+  }
 })
 
 const MIB = 2 ** 20
@@ -50,15 +64,15 @@ function inMib({ total, anonymous }: MemoryUse): string {
 }
 
 async function main(work: string): Promise<void> {
-  const parts = new Set(values.only.split(','))
-  const { command, node, size } = await installation(values.home === undefined ? null : resolve(values.home), work)
+  const { home, parts, starts } = options
+  const { command, node, size } = await installation(home, work)
   show(['', 'measured', 'wanted'], ['installed size', `${(size / 1e6).toFixed(1)} MB`, ''])
   if (parts.has('bare')) {
     const { rest, startMs } = await bareNode(node)
     show(['runtime alone, PSS', inMib(rest), ''], ['runtime alone, start', `${startMs.toFixed(0)} ms`, ''])
   }
   if (parts.has('start')) {
-    const times = await startTimes(command, work, Number(values.starts))
+    const times = await startTimes(command, work, starts)
     const range = `${Math.min(...times).toFixed(0)} to ${Math.max(...times).toFixed(0)}`
     show(['start to the first granted request', `${median(times).toFixed(0)} ms (${range})`, '300 ms'])
   }
@@ -78,15 +92,10 @@ async function main(work: string): Promise<void> {
   }
 }
 
-if (values.help) {
-  process.stdout.write(USAGE)
-} else {
-  const parent = resolve(values['state-dir'])
-  mkdirSync(parent, { recursive: true })
-  const work = mkdtempSync(`${parent}/memory-`)
-  try {
-    await main(work)
-  } finally {
-    rmSync(work, { recursive: true, force: true })
-  }
+mkdirSync(options.parent, { recursive: true })
+const work = mkdtempSync(`${options.parent}/memory-`)
+try {
+  await main(work)
+} finally {
+  rmSync(work, { recursive: true, force: true })
 }

@@ -1,4 +1,5 @@
 import { parseArgs } from 'node:util'
+import { wholeNumber, wholeNumbers } from '../scripts/whole-number.ts'
 import { FLOOR_STACKS, type FloorStack } from './floor/options.ts'
 
 export interface Options {
@@ -27,8 +28,10 @@ and beside Redis, Valkey and PostgreSQL with an equivalent debit and Cerbos with
   --help               this text
 `
 
-/** Undefined: help was requested. Throws Error with one line for invalid arguments. */
-export function parseOptions(args: readonly string[]): Options | undefined {
+const NUMBER_MAX = 10_000
+
+/** @throws Error for invalid arguments */
+export function parseOptions(args: readonly string[]): Options {
   const { values } = parseArgs({
     args: [...args],
     options: {
@@ -40,29 +43,17 @@ export function parseOptions(args: readonly string[]): Options | undefined {
       bodies: { type: 'string', default: 'unique' },
       markdown: { type: 'boolean', default: false },
       json: { type: 'boolean', default: false },
-      help: { type: 'boolean', default: false },
     },
   })
-  if (values.help) return undefined
   return {
-    connections: list(values.connections).map((text) => count('--connections', text)),
+    connections: wholeNumbers('--connections', values.connections, NUMBER_MAX),
     seconds: amount('--seconds', values.seconds),
-    rounds: count('--rounds', values.rounds),
+    rounds: wholeNumber('--rounds', values.rounds, NUMBER_MAX),
     stateDir: values['state-dir'],
-    stacks: list(values.floor).map(stack),
+    stacks: values.floor.split(',').map((name) => stack(name.trim())),
     bodies: bodies(values.bodies),
     format: values.json ? 'json' : values.markdown ? 'markdown' : 'text',
   }
-}
-
-function list(text: string): string[] {
-  return text.split(',').map((part) => part.trim())
-}
-
-function count(option: string, text: string): number {
-  const number = Number(text)
-  if (Number.isSafeInteger(number) && number >= 1 && number <= 10_000) return number
-  throw new Error(`${option} takes whole numbers from 1 to 10000, not '${text}'`)
 }
 
 function amount(option: string, text: string): number {

@@ -1,22 +1,27 @@
-// `npm run bench:push [changes]`: time from an administrator's change until it is in force on a connected device,
+// `npm run bench:push`: time from an administrator's change until it is in force on a connected device,
 // polled every millisecond.
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
+import { parseArgs } from 'node:util'
+import { orUsage } from '../scripts/or-usage.ts'
+import { wholeNumber } from '../scripts/whole-number.ts'
 import { Site } from './push/site.ts'
 
 /** Longest pause between changes, ms: avoids a fixed phase. */
 const SPREAD_MS = 2_000
 
-const argument = process.argv[2] ?? '200'
-const changes = Number(argument)
-if (!Number.isSafeInteger(changes) || changes < 1) {
-  console.error(
-    `Usage: npm run bench:push [changes]. The number of changes is a whole number from 1, not '${argument}'.`,
-  )
-  process.exit(64)
-}
+const USAGE = `npm run bench:push -- [CHANGES]
+
+Time from an administrator's change until it is in force on a connected device, for so many changes (200).
+`
+
+const changes = orUsage(USAGE, () => {
+  const [count = '200', ...others] = parseArgs({ allowPositionals: true }).positionals
+  if (others.length > 0) throw new Error('Give one number.')
+  return wholeNumber('CHANGES', count)
+})
 const directory = await mkdtemp(join(tmpdir(), 'tallygate-push-'))
 const site = await Site.open(directory)
 try {

@@ -5,6 +5,8 @@
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
+import { parseArgs } from 'node:util'
+import { orUsage } from '../scripts/or-usage.ts'
 import { agent, writeBehindAgent } from './contenders/agent.ts'
 import { withPlace } from './contenders/place.ts'
 import { LoadGenerator } from './load/generator.ts'
@@ -19,7 +21,15 @@ function written(pid: number): number {
   return Number(/^write_bytes: (\d+)$/m.exec(readFileSync(`/proc/${pid}/io`, 'utf8'))?.[1])
 }
 
-const idle = process.argv.includes('--idle')
+const USAGE = `npm run bench:wear -- [OPTION]
+
+Bytes that the agent writes to storage per decision.
+
+  --idle   also those of an idle agent, which takes two minutes more
+  --help   this text
+`
+
+const { idle } = orUsage(USAGE, () => parseArgs({ options: { idle: { type: 'boolean', default: false } } })).values
 const parent = mkdtempSync(join(process.cwd(), 'bench-wear-'))
 const generator = new LoadGenerator()
 try {

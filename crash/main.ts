@@ -1,7 +1,10 @@
 /** `npm run crash`: audits the books after kills and power cuts. */
+import { randomInt } from 'node:crypto'
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
+import { orUsage } from '../scripts/or-usage.ts'
+import { wholeNumber, wholeNumbers } from '../scripts/whole-number.ts'
 import { auditKills, type KillReport } from './kills.ts'
 import { cutPower } from './power.ts'
 import { traceReplies } from './trace.ts'
@@ -24,42 +27,52 @@ const USAGE = `npm run crash -- [kills|trace|power] [OPTION...]
   --help               this text
 `
 
-const { values, positionals } = parseArgs({
-  options: {
-    kills: { type: 'string', default: '200' },
-    seed: { type: 'string' },
-    decisions: { type: 'string' },
-    cuts: { type: 'string', default: '500' },
-    connections: { type: 'string', default: '1,16,64' },
-    applications: { type: 'string', default: '4' },
-    'in-flight': { type: 'string', default: '4' },
-    'state-dir': { type: 'string', default: '.tallygate' },
-    keep: { type: 'boolean', default: false },
-    help: { type: 'boolean', default: false },
-  },
-  allowPositionals: true,
+const PROOFS = { kills, trace, power }
+
+const options = orUsage(USAGE, () => {
+  const { values, positionals } = parseArgs({
+    options: {
+      kills: { type: 'string', default: '200' },
+      seed: { type: 'string' },
+      decisions: { type: 'string' },
+      cuts: { type: 'string', default: '500' },
+      connections: { type: 'string', default: '1,16,64' },
+      applications: { type: 'string', default: '4' },
+      'in-flight': { type: 'string', default: '4' },
+      'state-dir': { type: 'string', default: '.tallygate' },
+      keep: { type: 'boolean', default: false },
+    },
+    allowPositionals: true,
+  })
+  const [name = 'kills', ...others] = positionals
+  if (!isProof(name) || others.length > 0) throw new Error(`Give one of ${Object.keys(PROOFS).join(', ')}.`)
+  return {
+    prove: PROOFS[name],
+    kills: wholeNumber('--kills', values.kills),
+    decisions: values.decisions === undefined ? null : wholeNumber('--decisions', values.decisions),
+    cuts: wholeNumber('--cuts', values.cuts),
+    connections: wholeNumbers('--connections', values.connections),
+    seed: values.seed === undefined ? randomInt(1, 2 ** 32) : wholeNumber('--seed', values.seed),
+    applications: wholeNumber('--applications', values.applications),
+    inFlight: wholeNumber('--in-flight', values['in-flight']),
+    stateDirectory: resolve(values['state-dir']),
+    isKept: values.keep,
+  }
 })
 
-function whole(option: string, text: string): number {
-  const number = Number(text)
-  if (Number.isSafeInteger(number) && number >= 1) return number
-  throw new Error(`${option} takes a whole number from 1, not '${text}'`)
-}
-
-function chosenSeed(): number {
-  const seed = values.seed === undefined ? Math.floor(Math.random() * 2 ** 32) : Number(values.seed)
-  console.log(`seed ${seed}`)
-  return seed
+function isProof(name: string): name is keyof typeof PROOFS {
+  return Object.hasOwn(PROOFS, name)
 }
 
 async function kills(directory: string): Promise<void> {
-  const seed = chosenSeed()
+  const { seed, applications, inFlight } = options
+  console.log(`seed ${seed}`)
   const report = await auditKills({
     directory,
-    kills: whole('--kills', values.kills),
+    kills: options.kills,
     seed,
-    applications: whole('--applications', values.applications),
-    inFlight: whole('--in-flight', values['in-flight']),
+    applications,
+    inFlight,
     onProgress: show,
   })
   progress('')
@@ -78,8 +91,8 @@ function progress(text: string): void {
 async function trace(directory: string): Promise<void> {
   const reports = await traceReplies({
     directory,
-    decisions: whole('--decisions', values.decisions ?? '20000'),
-    connections: values.connections.split(',').map((text) => whole('--connections', text.trim())),
+    decisions: options.decisions ?? 20_000,
+    connections: options.connections,
   })
   for (const { connections, answers, proven, early, unseen, commits, flushes } of reports) {
     console.log(
@@ -92,11 +105,13 @@ async function trace(directory: string): Promise<void> {
 }
 
 async function power(directory: string): Promise<void> {
+  const { cuts, seed } = options
+  console.log(`seed ${seed}`)
   const reports = await cutPower({
     directory,
-    decisions: whole('--decisions', values.decisions ?? '1500'),
-    cuts: whole('--cuts', values.cuts),
-    seed: chosenSeed(),
+    decisions: options.decisions ?? 1_500,
+    cuts,
+    seed,
     onProgress: (side, done) => progress(`${side}: ${done} cuts`),
   })
   progress('')
@@ -108,21 +123,13 @@ async function power(directory: string): Promise<void> {
 }
 
 async function run(): Promise<void> {
-  if (values.help) {
-    process.stdout.write(USAGE)
-    return
-  }
-  const parent = resolve(values['state-dir'])
-  mkdirSync(parent, { recursive: true })
-  const directory = mkdtempSync(join(parent, 'crash-'))
+  const { stateDirectory, prove, isKept } = options
+  mkdirSync(stateDirectory, { recursive: true })
+  const directory = mkdtempSync(join(stateDirectory, 'crash-'))
   try {
-    const [what = 'kills'] = positionals
-    if (what === 'kills') await kills(directory)
-    else if (what === 'power') await power(directory)
-    else if (what === 'trace') await trace(directory)
-    else throw new Error(`there is no '${what}' (kills, trace, power)`)
+    await prove(directory)
   } finally {
-    if (values.keep) console.log(`kept: ${directory}`)
+    if (isKept) console.log(`kept: ${directory}`)
     else rmSync(directory, { recursive: true, force: true })
   }
 }

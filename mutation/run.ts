@@ -3,30 +3,29 @@ import { spawnSync } from 'node:child_process'
 import { readFile, writeFile } from 'node:fs/promises'
 import { parseArgs } from 'node:util'
 import { format, resolveConfig } from 'prettier'
+import { orUsage } from '../scripts/or-usage.ts'
 import { AREAS, type Area, areaNamed } from './areas.ts'
 import { USAGE, page, survivorList } from './page.ts'
 import { percent, scoreOf, survivorsPath } from './report.ts'
 
 const PAGE = 'docs/explanation/mutation-testing.md'
 
-const { values, positionals } = parseArgs({
-  allowPositionals: true,
-  options: {
-    /** Mutants that are tested at a time. */
-    concurrency: { type: 'string', default: '1' },
-    /** Only these files of the area: a quick look, which the reports do not keep. */
-    file: { type: 'string', multiple: true, default: [] },
-    /** Tests mutants again whose result is known. */
-    force: { type: 'boolean', default: false },
-    /** Writes the page from the last reports. */
-    'page-only': { type: 'boolean', default: false },
-    help: { type: 'boolean', default: false },
-  },
+const { values, areas } = orUsage(USAGE, () => {
+  const { values, positionals } = parseArgs({
+    allowPositionals: true,
+    options: {
+      /** Mutants that are tested at a time. */
+      concurrency: { type: 'string', default: '1' },
+      /** Only these files of the area: a quick look, which the reports do not keep. */
+      file: { type: 'string', multiple: true, default: [] },
+      /** Tests mutants again whose result is known. */
+      force: { type: 'boolean', default: false },
+      /** Writes the page from the last reports. */
+      'page-only': { type: 'boolean', default: false },
+    },
+  })
+  return { values, areas: positionals.length === 0 ? AREAS : positionals.map(areaNamed) }
 })
-if (values.help) {
-  process.stdout.write(USAGE)
-  process.exit(0)
-}
 
 function test(area: Area): void {
   const { status, error } = spawnSync('stryker', ['run', 'mutation/stryker.config.ts'], {
@@ -44,7 +43,6 @@ function test(area: Area): void {
   if (status !== 0) process.exit(status ?? 1)
 }
 
-const areas = positionals.length === 0 ? AREAS : positionals.map(areaNamed)
 if (!values['page-only']) for (const area of areas) test(area)
 if (values.file.length === 0) {
   const text = page(AREAS, await readFile(PAGE, 'utf8'))

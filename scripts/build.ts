@@ -3,8 +3,12 @@
 // are read at run time, at the paths that they have in src, the script of the API reference, and licenses of what was bundled.
 import { cp, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { parseArgs } from 'node:util'
 import { bundle } from './build/bundle.ts'
 import { noticesOf } from './build/notices.ts'
+import { orUsage } from './or-usage.ts'
+
+orUsage('npm run build\n\nWrites dist, as the package ships it. Takes no arguments.\n', () => parseArgs())
 
 const root = process.cwd()
 

@@ -1,8 +1,9 @@
 // `npm run check [-- NAME...]`: everything that must hold of the source itself, one line per check, all output of those
 // that fail, exit code 1 if any does. The tests (`npm test`) are apart.
 import { availableParallelism } from 'node:os'
-import { inspect } from 'node:util'
+import { inspect, parseArgs } from 'node:util'
 import { arrows } from './arrows.ts'
+import { orUsage } from './or-usage.ts'
 import { compiler, run, type Outcome } from './run.ts'
 
 const root = process.cwd()
@@ -26,12 +27,17 @@ const checks: Record<string, () => Promise<Outcome>> = {
   unused: () => run(root, 'knip', ['--no-progress', '--no-config-hints']),
 }
 
-const named = process.argv.slice(2)
-const unknown = named.filter((name) => !Object.hasOwn(checks, name))
-if (unknown.length > 0) {
-  console.error(`no such check: ${unknown.join(', ')} (there are: ${Object.keys(checks).join(', ')})`)
-  process.exit(2)
-}
+const USAGE = `npm run check -- [NAME...]
+
+Checks the source. Names: ${Object.keys(checks).join(', ')} (all).
+`
+
+const named = orUsage(USAGE, () => {
+  const { positionals } = parseArgs({ allowPositionals: true })
+  const unknown = positionals.filter((name) => !Object.hasOwn(checks, name))
+  if (unknown.length > 0) throw new Error(`no such check: ${unknown.join(', ')}`)
+  return positionals
+})
 
 /** Runs one check and prints its result; a failing one's output follows, indented. */
 async function judge(name: string, check: () => Promise<Outcome>): Promise<boolean> {

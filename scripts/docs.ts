@@ -2,6 +2,7 @@
 // not what this writes.
 import { mkdir, writeFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
+import { parseArgs } from 'node:util'
 import { format, resolveConfig } from 'prettier'
 import { z } from 'zod'
 import { CHECKS } from '../conformance/all-checks.ts'
@@ -23,6 +24,7 @@ import { authorizationPage } from './authorization-page.ts'
 import { configurationPage } from './configuration-page.ts'
 import { localDocument } from './local-api.ts'
 import { manPages } from './man-pages.ts'
+import { orUsage } from './or-usage.ts'
 
 /** Text of each generated page by its path, formatted as `npm run format` leaves it. */
 export async function generatedPages(): Promise<ReadonlyMap<string, string>> {
@@ -179,6 +181,9 @@ ${table('documentation')}
 }
 
 if (import.meta.main) {
+  orUsage('npm run docs\n\nWrites the pages of the documentation that come from the code. Takes no arguments.\n', () =>
+    parseArgs(),
+  )
   for (const [path, text] of await generatedPages()) {
     await mkdir(dirname(path), { recursive: true })
     await writeFile(path, text)

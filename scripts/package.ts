@@ -4,27 +4,29 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
+import { orUsage } from './or-usage.ts'
 import { layApplication } from './package/application.ts'
 import { type Shell, debianVersion, layDebian } from './package/debian-tree.ts'
 import { outputOf } from './package/output-of.ts'
 import { ARCHITECTURES, type Architecture } from './package/runtime.ts'
 
 const root = process.cwd()
-const { values } = parseArgs({
-  options: {
-    arch: { type: 'string', default: ARCHITECTURES.join(',') },
-    out: { type: 'string', default: '.tallygate/packages' },
-    version: { type: 'string' },
-    quick: { type: 'boolean', default: false },
-    help: { type: 'boolean', default: false },
-  },
-})
-if (values.help) {
-  console.log(`npm run package -- [--arch ${ARCHITECTURES.join(',')}] [--out FOLDER] [--version VERSION] [--quick]
+const USAGE = `npm run package -- [--arch ${ARCHITECTURES.join(',')}] [--out FOLDER] [--version VERSION] [--quick]
   --quick  hardly compressed, for tests
-Environment: SOURCE_DATE_EPOCH, TALLYGATE_PACKAGE_MAINTAINER ("Name <address>")`)
-  process.exit(0)
-}
+Environment: SOURCE_DATE_EPOCH, TALLYGATE_PACKAGE_MAINTAINER ("Name <address>")
+`
+
+const { values, architectures } = orUsage(USAGE, () => {
+  const { values } = parseArgs({
+    options: {
+      arch: { type: 'string', default: ARCHITECTURES.join(',') },
+      out: { type: 'string', default: '.tallygate/packages' },
+      version: { type: 'string' },
+      quick: { type: 'boolean', default: false },
+    },
+  })
+  return { values, architectures: values.arch.split(',').map(known) }
+})
 
 const version = values.version ?? (JSON.parse(readFileSync('package.json', 'utf8')) as { version: string }).version
 const epoch = Number(process.env['SOURCE_DATE_EPOCH'] ?? (await outputOf('git', ['log', '-1', '--format=%ct'])).trim())
@@ -39,7 +41,7 @@ if ((await outputOf(process.execPath, ['bin/tallygate.js', '--help'])).includes(
   }
 }
 mkdirSync(values.out, { recursive: true })
-for (const architecture of values.arch.split(',').map(known)) {
+for (const architecture of architectures) {
   const work = mkdtempSync(join(tmpdir(), 'tallygate-package-'))
   try {
     const tree = join(work, 'tree')

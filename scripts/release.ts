@@ -4,21 +4,29 @@ import { createHash } from 'node:crypto'
 import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
+import { orUsage } from './or-usage.ts'
 import { outputOf } from './package/output-of.ts'
 import { dated, newerVersion } from './release/changelog.ts'
 import { sbomOf } from './release/sbom.ts'
 
-const usage = `npm run release -- prepare VERSION        set version, changelog and generated pages, commit and tag (on a clean main)
+const USAGE = `npm run release -- prepare VERSION        set version, changelog and generated pages, commit and tag (on a clean main)
 npm run release -- build   npm package, Debian packages, SBOM and SHA256SUMS of the tagged commit
-  [--out FOLDER] [--without-debian]`
+  [--out FOLDER] [--without-debian]
+`
 
-const { values, positionals } = parseArgs({
-  allowPositionals: true,
-  options: {
-    out: { type: 'string', default: '.tallygate/release' },
-    'without-debian': { type: 'boolean', default: false },
-    help: { type: 'boolean', default: false },
-  },
+const { values, version: newVersion } = orUsage(USAGE, () => {
+  const { values, positionals } = parseArgs({
+    allowPositionals: true,
+    options: {
+      out: { type: 'string', default: '.tallygate/release' },
+      'without-debian': { type: 'boolean', default: false },
+    },
+  })
+  const [command, version, ...others] = positionals
+  const isBuild = command === 'build' && version === undefined
+  if (!isBuild && (command !== 'prepare' || version === undefined || others.length > 0))
+    throw new Error('Give prepare VERSION, or build.')
+  return { values, version }
 })
 const git = async (...args: string[]): Promise<string> => (await outputOf('git', args)).trim()
 
@@ -75,8 +83,5 @@ async function build(): Promise<void> {
   console.log(sums.join('').trimEnd())
 }
 
-const [command, version] = positionals
-if (values.help) console.log(usage)
-else if (command === 'prepare' && version !== undefined) await prepare(version)
-else if (command === 'build') await build()
-else fail(usage)
+if (newVersion === undefined) await build()
+else await prepare(newVersion)

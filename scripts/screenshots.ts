@@ -5,14 +5,22 @@ import { once } from 'node:events'
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { promisify } from 'node:util'
+import { parseArgs, promisify } from 'node:util'
 import type { Page } from 'playwright-core'
+import { orUsage } from './or-usage.ts'
 import { openStatus } from '../src/agent/platform/status-http/server.ts'
 import { SCENES } from '../test/agent/platform/status-http/scenes.ts'
 import { consoleCode } from '../test/cloud/console/browse.ts'
 import { furnish } from '../test/cloud/console/scene.ts'
 import { openTwin } from '../test/cloud/harness.ts'
 import { findChromium, launchChromium } from '../test/support/chromium.ts'
+
+const USAGE = `npm run screenshots
+
+Writes pictures of the status page and of the console to docs/screenshots, with the Chromium of this machine. Takes no arguments.
+`
+
+orUsage(USAGE, () => parseArgs())
 
 const FOLDER = new URL('../docs/screenshots/', import.meta.url)
 

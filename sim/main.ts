@@ -1,6 +1,6 @@
 /** The command line, `npm run sim -- --help`. */
 import { parseArgs } from 'node:util'
-import { messageOf } from '../src/protocol/errors.ts'
+import { orUsage } from '../scripts/or-usage.ts'
 import { SEGMENT_ENTRIES_MAX } from '../src/protocol/edge/sync.ts'
 import { DEFECTS, defectNamed, withNeeds } from './defects/list.ts'
 import { runMany } from './many.ts'
@@ -11,7 +11,9 @@ import { shrink } from './shrink.ts'
 import { add, noTotals, summaryOf } from './totals.ts'
 import { signAtOnce } from './world/signatures.ts'
 
-const HELP = `Agent and twin in one process, in virtual time, with faults drawn from a seed.
+const USAGE = `npm run sim -- [OPTION...]
+
+Agent and twin in one process, in virtual time, with faults drawn from a seed.
 
   --seeds N            run N seeds (100)
   --from N             the first of them (1)
@@ -29,10 +31,12 @@ const HELP = `Agent and twin in one process, in virtual time, with faults drawn 
   --minutes N          begin no further seed after so long, as after Ctrl-C
   --keep-going         do not stop at the first failure
   --no-shrink          do not look for a shorter failing run
-  --json               the summary as JSON`
+  --json               the summary as JSON
+  --help               this text
+`
 
-const { values } = orUsage(() =>
-  parseArgs({
+const { values, defect, options, numbers } = orUsage(USAGE, () => {
+  const { values } = parseArgs({
     options: {
       seeds: { type: 'string', default: '100' },
       from: { type: 'string', default: '1' },
@@ -51,17 +55,9 @@ const { values } = orUsage(() =>
       'keep-going': { type: 'boolean', default: false },
       'no-shrink': { type: 'boolean', default: false },
       json: { type: 'boolean', default: false },
-      help: { type: 'boolean', default: false },
     },
-  }),
-)
-
-const SHRINK_ATTEMPTS_MAX = 300
-
-const TRACE_SHOWN = 40
-
-const defect = values.defect ?? null
-const { options, numbers } = orUsage(() => {
+  })
+  const defect = values.defect ?? null
   defectNamed(defect)
   const planned: PlanOptions = {
     devices: wholeNumber('devices', values.devices),
@@ -72,6 +68,8 @@ const { options, numbers } = orUsage(() => {
     always: kinds(values.always),
   }
   return {
+    values,
+    defect,
     options: planned,
     numbers: {
       seed: values.seed === undefined ? null : wholeNumber('seed', values.seed),
@@ -83,8 +81,11 @@ const { options, numbers } = orUsage(() => {
   }
 })
 
-if (values.help) console.log(HELP)
-else if (values.defects) for (const { name, is } of DEFECTS) console.log(`${name.padEnd(28)} ${is}`)
+const SHRINK_ATTEMPTS_MAX = 300
+
+const TRACE_SHOWN = 40
+
+if (values.defects) for (const { name, is } of DEFECTS) console.log(`${name.padEnd(28)} ${is}`)
 else if (numbers.seed !== null) process.exitCode = await one(numbers.seed)
 else process.exitCode = await several()
 
@@ -174,16 +175,6 @@ async function report(result: RunResult): Promise<void> {
   console.log(`its last ${TRACE_SHOWN} lines of ${shown?.trace.length ?? 0}:`)
   for (const line of (shown?.trace ?? []).slice(-TRACE_SHOWN)) console.log(`  ${line}`)
   console.log(`again: npm run sim -- --seed ${result.seed} --trace${defect === null ? '' : ` --defect ${defect}`}`)
-}
-
-/** Ends the process with one line if the arguments are wrong. */
-function orUsage<T>(read: () => T): T {
-  try {
-    return read()
-  } catch (error) {
-    process.stderr.write(`${messageOf(error)}. See npm run sim -- --help.\n`)
-    process.exit(64)
-  }
 }
 
 function wholeNumber(name: string, text: string): number {

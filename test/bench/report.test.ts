@@ -105,8 +105,8 @@ describe('options', () => {
   })
 
   test.each([
-    [['--connections', '1,many'], /--connections takes whole numbers/],
-    [['--rounds', '0'], /--rounds takes whole numbers/],
+    [['--connections', '1,many'], /--connections takes a whole number/],
+    [['--rounds', '0'], /--rounds takes a whole number/],
     [['--seconds', '0'], /--seconds takes a number/],
     [['--floor', 'apache'], /--floor takes agent-socket/],
     [['--bodies', 'some'], /--bodies takes unique or repeated/],

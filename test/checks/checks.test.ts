@@ -34,7 +34,7 @@ describe('npm run check', () => {
   it('refuses a name that is no check instead of checking nothing', async () => {
     const { exitCode, output } = await sample.check('spelling')
     expect(output).toContain('no such check: spelling')
-    expect(exitCode).toBe(2)
+    expect(exitCode).toBe(64)
   })
 
   it('fails as a whole when one of several checks fails', async () => {

@@ -18,6 +18,7 @@ const copied = [
   'scripts/arrows.ts',
   'scripts/check.ts',
   'scripts/lint-rules.ts',
+  'scripts/or-usage.ts',
   'scripts/run.ts',
   'tsconfig.json',
 ]
