@@ -85,12 +85,21 @@ describe('a context', () => {
     expect((await run([...list, '--context', 'away'])).err).toContain(away)
     expect((await run(list, { TALLYGATE_CONTEXT: 'away' })).err).toContain(away)
     expect((await run(list)).code).toBe(0)
-    await run(['context', 'use', 'away'])
+    expect(await run(['context', 'use', 'away'])).toEqual({
+      code: 0,
+      out: 'Commands use away now: http://127.0.0.1:1/dynamicmonetization.\n',
+      err: '',
+    })
     expect((await run(list)).err).toContain(away)
     const [, ...rows] = (await run(['context', 'list'])).out.split('\n')
     expect(rows.map((row) => row.split(/ +/, 2))).toEqual([['', 'prod'], ['*', 'away'], ['']])
-    await run(['context', 'remove', 'away'])
+    expect((await run(['context', 'remove', 'away'])).out).toBe(
+      'Removed away. No context is the current one. Choose one with: tallygate context use <name>\n',
+    )
     expect((await run(list)).err).toContain('No cloud is selected.')
+    await run(['context', 'use', 'prod'])
+    await run(['context', 'add', 'away', '--url', 'http://127.0.0.1:1'])
+    expect((await run(['context', 'remove', 'away'])).out).toBe('Removed away. Commands use prod.\n')
   })
 
   it('lends its key to no other address', async () => {

@@ -32,21 +32,27 @@ export function command(io: Io): Command {
     .description('Makes a context the current one.')
     .argument('<name>', 'name of the context')
     .action(async (name: string) => {
-      await changeContexts(io, (stored) => {
-        contextNamed(name, stored)
-        return { ...stored, current: name }
+      const stored = await changeContexts(io, (before) => {
+        contextNamed(name, before)
+        return { ...before, current: name }
       })
+      writeLines(io.stdout, [`Commands use ${name} now: ${contextNamed(name, stored).url}.`])
     })
   context
     .command('remove')
     .description('Removes a context. Its key file stays.')
     .argument('<name>', 'name of the context')
     .action(async (name: string) => {
-      await changeContexts(io, (stored) => {
+      const { current } = await changeContexts(io, (stored) => {
         contextNamed(name, stored)
         const { [name]: _removed, ...others } = stored.contexts
         return { current: stored.current === name ? null : stored.current, contexts: others }
       })
+      const next =
+        current === null
+          ? 'No context is the current one. Choose one with: tallygate context use <name>'
+          : `Commands use ${current}.`
+      writeLines(io.stdout, [`Removed ${name}. ${next}`])
     })
   return examples(context, [
     'tallygate context add prod --url https://cloud.example --admin-key administration-key.pem',
