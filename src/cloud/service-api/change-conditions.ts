@@ -13,6 +13,7 @@ import {
 } from '../../protocol/service/conditions.ts'
 import { type RuleDeps, changeRules, lockRules, bumpPolicyRevision } from '../policy/bump-policy-revision.ts'
 import type { ConditionNode } from '../storage/records.ts'
+import { notOn } from '../storage/require-record.ts'
 import type { Store, Transaction } from '../storage/store.ts'
 
 export async function createConditions(
@@ -61,9 +62,7 @@ export async function patchConditions(
 /** @throws CodedError NOT_FOUND, CONFLICT */
 export async function deleteCondition(store: Store, instanceId: string, id: string, now: number): Promise<void> {
   await changeRules(store, instanceId, now, async (tx) => {
-    if ((await tx.conditions.get(instanceId, id)) === undefined) {
-      throw new CodedError('NOT_FOUND', `There is no condition ${id} on instance ${instanceId}.`)
-    }
+    if ((await tx.conditions.get(instanceId, id)) === undefined) throw await notOn(tx, instanceId, `condition ${id}`)
     await remove(tx, instanceId, [id], now)
   })
 }

@@ -33,7 +33,13 @@ function known(device: Device | undefined, deviceId: string): Device {
 export async function requireLineItem(reader: Reader, instanceId: string, id: string): Promise<LineItemRecord> {
   const record = await reader.lineItems.get(instanceId, id)
   if (record?.deleted !== null) {
-    throw new CodedError('NOT_FOUND', `There is no line item ${JSON.stringify(id)} on instance ${instanceId}.`)
+    throw await notOn(reader, instanceId, `line item ${JSON.stringify(id)}`)
   }
   return record
+}
+
+/** @throws CodedError NOT_FOUND if there is no such instance */
+export async function notOn(reader: Reader, instanceId: string, missing: string): Promise<CodedError> {
+  const { shortName } = await requireInstance(reader, instanceId)
+  return new CodedError('NOT_FOUND', `There is no ${missing} on instance ${shortName} (${instanceId}).`)
 }

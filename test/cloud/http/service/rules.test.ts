@@ -269,7 +269,11 @@ describe('actions', () => {
       'body: action 2: at most one action can have no condition',
     ])
     expect(pick((await twin.call('GET', actionsPath(instance))).body, 'length')).toBe(1)
-    expect((await twin.call('POST', actionsPath(instance, 'NONE'), { body: [one] })).status).toBe(404)
+    const none = await twin.call('POST', actionsPath(instance, 'NONE'), { body: [one] })
+    expect([none.status, pick(none.body, 'message')]).toEqual([
+      404,
+      `There is no line item "NONE" on instance Test (${instance}).`,
+    ])
     expect((await twin.call('GET', actionsPath(instance, 'NONE'))).status).toBe(404)
   })
 
