@@ -12,7 +12,7 @@ import { withEntryTable } from '../../sim/device/entry-table.ts'
 import { IDENTITY, SEAL, STAMP, journalIn, payloadOf, temporaryDirectory } from '../agent/harness.ts'
 import { type CloudKey, DEVICE, INSTANCE, makeCloudKey } from '../agent/sync/fake-cloud.ts'
 import { BEGIN } from '../agent/sync/fake-time.ts'
-import { noticeOfSize } from '../../src/cli/commands/verify.ts'
+import { sizeProblem } from '../../src/cli/commands/verify.ts'
 import { tallygate } from './outside.ts'
 
 const LINE = 'line/i/a/0'
@@ -272,13 +272,32 @@ describe('an exported ledger', () => {
     expect(kinds(result)).toContain('entry 3: ENTRY_CHAIN')
   })
 
-  it('comes with a notice if it is too large to be read', () => {
+  it.each([
+    ['SQLite format 3', 'is not JSON.'],
+    ['{}', 'is not an exported ledger: bundle.format: '],
+  ])('is refused with the file to use if it contains %s', async (text, problem) => {
+    const file = join(temporaryDirectory(), 'ledger.json')
+    writeFileSync(file, text)
+    const { code, err } = await tallygate(['verify', file], { readText: (path) => readFileSync(path, 'utf8') })
+    expect(code).toBe(66)
+    expect(err.startsWith(`tallygate: LEDGER_UNREADABLE: ${file} ${problem}`)).toBe(true)
+    expect(err).toMatch(/\. Use a file of `tallygate verify --export`\. If it is a database, name it with --db\.\n$/)
+  })
+
+  it('that is too large is refused with what to do instead', async () => {
     const file = join(temporaryDirectory(), 'ledger.json')
     writeFileSync(file, '')
     truncateSync(file, 256 * 1024 * 1024)
-    expect(noticeOfSize(file)).toBeNull()
+    expect(sizeProblem(file)).toBeNull()
     truncateSync(file, 256 * 1024 * 1024 + 1)
-    expect(noticeOfSize(file)).toContain('make a copy with tallygate backup')
+    const readText = () => {
+      throw new Error('it is larger than 256 MiB')
+    }
+    const { code, err } = await tallygate(['verify', file], { readText })
+    expect([code, err]).toEqual([
+      66,
+      `tallygate: LEDGER_UNREADABLE: ${file} is larger than 256 MiB, so tallygate verify cannot read it. To check this ledger elsewhere, make a copy of the database with tallygate backup, and name the copy with --db.\n`,
+    ])
   })
 
   it('never replaces its database', async () => {

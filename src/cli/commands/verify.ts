@@ -5,6 +5,7 @@ import { counted } from '../../core/accounts/in-words.ts'
 import { readLedger } from '../../agent/platform/sqlite/read-ledger.ts'
 import { type Finding, type ReadableLedger, type Verification, verifyLedger } from '../../agent/ledger/verify-ledger.ts'
 import { ENGINE } from '../../core/engine.ts'
+import { orNull } from '../../platform/or-null.ts'
 import { TEXT_BYTES_MAX } from '../../platform/read-file.ts'
 import { CodedError, ERRORS, firstProblem } from '../../protocol/errors.ts'
 import { isNotUtf8 } from '../../protocol/file-reasons.ts'
@@ -48,8 +49,8 @@ export function command(io: Io): Command {
         io.stdout,
         flags.json === true ? [jsonLine({ whole: isWhole, ...verification })] : describe(verification),
       )
-      const notice = flags.export === undefined ? null : noticeOfSize(flags.export)
-      if (notice !== null) io.stderr.write(`${notice}\n`)
+      const problem = flags.export === undefined ? null : sizeProblem(flags.export)
+      if (problem !== null) io.stderr.write(`${problem} ${TOO_LARGE}\n`)
       if (!isWhole) io.exitWith(ERRORS.DATABASE_CORRUPT.exit)
     })
 }
@@ -60,18 +61,23 @@ function databaseOf(flags: VerifyFlags, io: Io): string {
   return database
 }
 
+const NO_BUNDLE = 'Use a file of `tallygate verify --export`. If it is a database, name it with --db.'
+
 function readBundle(path: string, io: Io): LedgerBundle {
   const unreadable = (why: string, cause?: unknown): CodedError =>
-    new CodedError('LEDGER_UNREADABLE', `${path}: ${why}`, { cause, details: { path } })
+    new CodedError('LEDGER_UNREADABLE', `${path} ${why}.`, { cause, details: { path, remedy: NO_BUNDLE } })
   let value: unknown
   try {
     value = JSON.parse(readFileArgument(io, path, 'LEDGER_UNREADABLE'))
   } catch (cause) {
+    const problem = sizeProblem(path)
+    if (problem !== null)
+      throw new CodedError('LEDGER_UNREADABLE', problem, { cause, details: { path, remedy: TOO_LARGE } })
     if (cause instanceof CodedError && !isNotUtf8(cause.cause)) throw cause
-    throw unreadable('it is not JSON. If it is a database, name it with --db.', cause)
+    throw unreadable('is not JSON', cause)
   }
   const parsed = ledgerBundle.safeParse(value)
-  if (!parsed.success) throw unreadable(firstProblem(parsed.error, 'bundle'))
+  if (!parsed.success) throw unreadable(`is not an exported ledger: ${firstProblem(parsed.error, 'bundle')}`)
   return parsed.data
 }
 
@@ -91,13 +97,16 @@ async function* exported({ entries, segments, ...others }: ReadableLedger): Asyn
   yield ']}\n'
 }
 
-/** Of an export that this command cannot read; null: it can. */
-export function noticeOfSize(path: string): string | null {
-  const size = statSync(path, { throwIfNoEntry: false })?.size ?? 0
-  if (size <= TEXT_BYTES_MAX) return null
-  const most = TEXT_BYTES_MAX / 1024 / 1024
-  return `${path} is larger than ${most} MiB, so tallygate verify cannot read it. To check this ledger elsewhere, make a copy with tallygate backup, and name the copy with --db.`
+/** Why this command cannot read an export of this size; null: it can. */
+export function sizeProblem(path: string): string | null {
+  const size = orNull(() => statSync(path).size) ?? 0
+  return size <= TEXT_BYTES_MAX
+    ? null
+    : `${path} is larger than ${TEXT_BYTES_MAX / 1024 / 1024} MiB, so tallygate verify cannot read it.`
 }
+
+const TOO_LARGE =
+  'To check this ledger elsewhere, make a copy of the database with tallygate backup, and name the copy with --db.'
 
 const PIECE_LENGTH = 64 * 1024
 
