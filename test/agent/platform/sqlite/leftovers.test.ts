@@ -1,7 +1,7 @@
 // Files of a salvage or a restore that was killed, and processes that salvage or restore the same ledger.
 import { readdirSync, writeFileSync } from 'node:fs'
 import { expect, it } from 'vitest'
-import { restoreLedger } from '../../../../src/agent/platform/sqlite/backup.ts'
+import { restoreLedger } from '../../../../src/agent/platform/sqlite/restore-ledger.ts'
 import { lockDirectory } from '../../../../src/platform/lock-directory.ts'
 import { journalIn } from '../../harness.ts'
 import { BEGIN } from '../../sync/fake-time.ts'
@@ -18,14 +18,14 @@ async function withLeftovers() {
   return { directory, path, leftovers }
 }
 
-it('are removed at the next start', async () => {
+it('removes the files of a killed salvage or restore at the next start', async () => {
   const { directory, leftovers } = await withLeftovers()
   const journal = await journalIn(directory)
   expect((await journal.read()).lastEntry).toBe(60)
   expect(leftovers()).toBe(0)
 })
 
-it('stay while another process salvages or restores the ledger', async () => {
+it('keeps these files while another process salvages or restores the ledger', async () => {
   const { directory, path, leftovers } = await withLeftovers()
   {
     using _lock = lockDirectory(directory)

@@ -3,13 +3,14 @@ import { spawnSync } from 'node:child_process'
 import { cpSync, existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
-import { backUpLedger, restoreLedger } from '../../../../src/agent/platform/sqlite/backup.ts'
+import { backUpLedger } from '../../../../src/agent/platform/sqlite/backup.ts'
+import { restoreLedger } from '../../../../src/agent/platform/sqlite/restore-ledger.ts'
 import { needsStrace } from '../../../support/strace.ts'
 import { STAMP, journalIn, temporaryDirectory } from '../../harness.ts'
 import { BEGIN } from '../../sync/fake-time.ts'
 import { damage, deviceWithBacklog, deviceWithEntries, entries } from './damaged.ts'
 
-const MODULE = new URL('../../../../src/agent/platform/sqlite/backup.ts', import.meta.url).href
+const MODULE = new URL('../../../../src/agent/platform/sqlite/restore-ledger.ts', import.meta.url).href
 
 function restoring(backup: string, path: string): readonly string[] {
   const script = `import { restoreLedger } from ${JSON.stringify(MODULE)}

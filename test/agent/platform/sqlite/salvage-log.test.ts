@@ -1,7 +1,8 @@
 // A damaged journal beside the volatile log of a device that spends ahead of its disk.
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
-import { backUpLedger, restoreLedger } from '../../../../src/agent/platform/sqlite/backup.ts'
+import { backUpLedger } from '../../../../src/agent/platform/sqlite/backup.ts'
+import { restoreLedger } from '../../../../src/agent/platform/sqlite/restore-ledger.ts'
 import { TmpfsLog } from '../../../../src/agent/platform/tmpfs/volatile-log.ts'
 import type { Journal, IdempotencyRecord, PendingEntry } from '../../../../src/agent/ledger/journal.ts'
 import type { BootLog } from '../../../../src/agent/ledger/volatile-log.ts'

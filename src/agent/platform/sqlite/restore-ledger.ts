@@ -1,0 +1,232 @@
+/**
+ * Restore of a backup. The restored ledger has no tokens and keeps every entry that the cloud may lack, from the backup and
+ * from the replaced ledger if readable. Nothing replaced is deleted.
+ */
+import { existsSync, linkSync, renameSync, utimesSync } from 'node:fs'
+import { dirname } from 'node:path'
+import Database from 'better-sqlite3'
+import { counted } from '../../../core/accounts/in-words.ts'
+import { actAsOwnerOf } from '../../../platform/act-as-owner-of.ts'
+import { lacksSpace } from '../../../platform/disk-space.ts'
+import { CodedError, messageOf } from '../../../protocol/errors.ts'
+import type { BootLog } from '../../ledger/volatile-log.ts'
+import { withConsistentSnapshot } from './consistent-snapshot.ts'
+import { flushDirectoryOf, openDatabase, refusalOf } from './open-database.ts'
+import { foldDatabase } from './pending-batches.ts'
+import {
+  type Bodies,
+  type Salvage,
+  type Undelivered,
+  headOf,
+  lostOf,
+  remove,
+  salvageOf,
+  salvaged,
+} from './read-damaged.ts'
+import { readLedgerCopy } from './read-ledger.ts'
+import { requireIntegrity } from './require-integrity.ts'
+import { asideOf, closeWhole, filled, finishSalvage, isSalvageUnfinished, lockLedger } from './salvage-journal.ts'
+
+export interface Restored {
+  /** Path of the replaced ledger; null: there was none. */
+  readonly replaced: string | null
+  readonly undelivered: number
+  /** Undelivered entries of the replaced ledger found in neither; null: unknown. */
+  readonly lost: number | null
+}
+
+/**
+ * @param path the agent's database; the agent must be stopped
+ * @param wall POSIX ms; used only for the name of the kept file
+ * @param left entries that the agent answered but did not write to a ledger that is damaged now; null: none
+ * @throws CodedError STATE_IN_USE, BACKUP_UNUSABLE, BACKUP_FOREIGN, RESERVATION_OPEN, DATABASE_CORRUPT, DATABASE_NEWER,
+ * LEDGER_UNREADABLE, STATE_UNWRITABLE
+ */
+export async function restoreLedger(
+  backup: string,
+  path: string,
+  wall: number,
+  left: BootLog | null = null,
+): Promise<Restored> {
+  return withConsistentSnapshot(backup, async (copy) => {
+    await requireBackup(copy, backup)
+    const database = new Database(copy, { readonly: true })
+    try {
+      const saved = salvageOfBackup(database, backup)
+      using _rights = actAsOwnerOf(dirname(path))
+      return replaceLedger(saved, path, wall, left)
+    } catch (error) {
+      throw refusalOf(error, path)
+    } finally {
+      database.close()
+    }
+  })
+}
+
+/** Its own code: the remedy of a damaged ledger is to restore a backup. @throws CodedError BACKUP_UNUSABLE */
+async function requireBackup(copy: string, backup: string): Promise<void> {
+  try {
+    await readLedgerCopy(copy, backup, async () => undefined)
+    requireIntegrity(copy, backup)
+  } catch (error) {
+    if (!(error instanceof CodedError) || error.code !== 'DATABASE_CORRUPT') throw error
+    throw new CodedError('BACKUP_UNUSABLE', error.message, { cause: error, details: error.details })
+  }
+}
+
+function replaceLedger(saved: Salvage, path: string, wall: number, left: BootLog | null): Restored {
+  using _lock = lockLedger(path)
+  const opened = lockFinished(path)
+  const fresh = `${path}.restoring`
+  try {
+    remove(fresh)
+    const { salvage, made } = withSalvage(opened, path, left, (before) => {
+      const both = merged(saved, before)
+      return { salvage: both, made: filled(fresh, both, null) }
+    })
+    closeWhole(made)
+    const replaced = replace(path, fresh, opened, wall)
+    const undelivered = salvage.undelivered.reduce((sum, { bodies }) => sum + bodies.length, 0)
+    return { replaced, undelivered, lost: salvage.lost }
+  } finally {
+    remove(fresh)
+    if (typeof opened !== 'string') opened.close()
+  }
+}
+
+/** Of a copy without pending entries, which can be read until it is closed. @throws CodedError BACKUP_UNUSABLE if an entry cannot be read */
+function salvageOfBackup(copy: Database.Database, backup: string): Salvage {
+  copy.defaultSafeIntegers(true)
+  // Other rights may not look for its log again.
+  copy.exec('BEGIN')
+  const salvage = salvageOf(copy)
+  if (salvage.lost === 0) return salvage
+  const missing = salvage.lost === null ? 'its content' : counted(salvage.lost, 'entry', 'entries')
+  throw new CodedError('BACKUP_UNUSABLE', `${backup}: ${missing} cannot be read.`, { details: { path: backup } })
+}
+
+type OpenedLedger = Database.Database | 'DAMAGED' | 'NONE'
+
+/** Locks the ledger against agents and checkpoints it, so that one rename replaces it. */
+function lock(path: string): OpenedLedger {
+  if (!existsSync(path)) return 'NONE'
+  let database: Database.Database | undefined
+  try {
+    database = openDatabase(path)
+    foldLocked(database, path)
+    database.pragma('journal_mode = DELETE')
+    database.exec('BEGIN EXCLUSIVE')
+    return database
+  } catch (error) {
+    database?.close()
+    if (error instanceof CodedError && error.code === 'DATABASE_CORRUPT') return 'DAMAGED'
+    throw error
+  }
+}
+
+function foldLocked(database: Database.Database, path: string): void {
+  try {
+    foldDatabase(database)
+  } catch (cause) {
+    if (lacksSpace(cause, path)) throw cause
+    throw new CodedError('DATABASE_CORRUPT', `${path}: ${messageOf(cause)}`, { cause, details: { path } })
+  }
+}
+
+function withSalvage<T>(
+  opened: OpenedLedger,
+  path: string,
+  left: BootLog | null,
+  use: (before: Salvage | null) => T,
+): T {
+  if (opened === 'NONE') return use(null)
+  if (opened === 'DAMAGED') return salvaged(path, left, use)
+  // Reuses the locking connection: closing another one in this process would release the lock.
+  const salvage = salvageOf(opened)
+  if (!salvage.hasOpenReservations) return use(salvage)
+  throw new CodedError('RESERVATION_OPEN', `${path} has open reservations whose usage may not be recorded yet.`, {
+    details: { path },
+  })
+}
+
+/** Finishes an interrupted salvage first: otherwise the agent's next start would replace the restored ledger. */
+function lockFinished(path: string): OpenedLedger {
+  const opened = lock(path)
+  if (!isSalvageUnfinished(path)) return opened
+  if (typeof opened !== 'string') opened.close()
+  finishSalvage(path)
+  return lock(path)
+}
+
+function replace(path: string, fresh: string, opened: OpenedLedger, wall: number): string | null {
+  if (typeof opened !== 'string') {
+    const aside = asideOf(path, 'replaced', wall)
+    linkSync(path, aside)
+    renameSync(fresh, path)
+    flushDirectoryOf(path)
+    return aside
+  }
+  // A log left behind would be applied to the new ledger: several renames, which the next start of the agent can finish.
+  utimesSync(fresh, wall / 1_000, wall / 1_000)
+  renameSync(fresh, `${path}.salvaged`)
+  flushDirectoryOf(path)
+  const aside = finishSalvage(path)
+  return existsSync(aside) ? aside : null
+}
+
+/** Takes the longer list of each epoch (one is a prefix of the other) and the rules of the current ledger, which are no older. */
+function merged(backup: Salvage, before: Salvage | null): Salvage {
+  // Sessions of a backup may have ended or been charged since.
+  if (before === null) return { ...backup, sessions: [] }
+  const [one, other] = [backup.identity?.deviceId, before.identity?.deviceId]
+  if (one !== undefined && other !== undefined && one !== other) {
+    throw new CodedError('BACKUP_FOREIGN', `The backup belongs to device ${one}, but this ledger to device ${other}.`)
+  }
+  const byEpoch = new Map(before.undelivered.map((each) => [each.epoch, each]))
+  for (const each of backup.undelivered) {
+    const known = byEpoch.get(each.epoch)
+    if (known !== undefined && lastOf(each) <= lastOf(known)) {
+      if (before.lost !== 0) byEpoch.set(each.epoch, joined(each, known))
+      continue
+    }
+    byEpoch.set(each.epoch, { ...each, lastEntry: Math.max(each.lastEntry, known?.lastEntry ?? 0) })
+  }
+  const undelivered = [...byEpoch.values()].toSorted((a, b) => a.epoch - b.epoch)
+  return {
+    identity: before.identity ?? backup.identity,
+    policies: before.policies.length > 0 ? before.policies : backup.policies,
+    sessions: before.sessions,
+    undelivered,
+    lost: before.lost === null ? null : lostOf(undelivered),
+    hasOpenReservations: before.hasOpenReservations,
+    answers: before.answers,
+  }
+}
+
+/** A damaged ledger may begin with the volatile log: the backup may have the entries before it. */
+function joined(backup: Undelivered, later: Undelivered): Undelivered {
+  const between = later.ackedEntry - backup.ackedEntry
+  if (between <= 0 || between > backup.bodies.length) return later
+  if (headOf({ ackedHead: backup.ackedHead, bodies: firstOf(backup.bodies, between) }) !== later.ackedHead) return later
+  const bodies: Bodies = {
+    length: between + later.bodies.length,
+    *[Symbol.iterator]() {
+      yield* firstOf(backup.bodies, between)
+      yield* later.bodies
+    },
+  }
+  return { ...later, ...backup, bodies, lastEntry: later.lastEntry, isWhole: false }
+}
+
+function* firstOf(bodies: Bodies, count: number): Generator<string, undefined> {
+  let n = 0
+  for (const body of bodies) {
+    if (n === count) return
+    n += 1
+    yield body
+  }
+}
+
+function lastOf({ ackedEntry, bodies }: Undelivered): number {
+  return ackedEntry + bodies.length
+}
