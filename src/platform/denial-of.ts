@@ -1,6 +1,6 @@
 import { accessSync, constants, existsSync, statSync } from 'node:fs'
-import { createRequire } from 'node:module'
 import { dirname } from 'node:path'
+import { libcCall } from './libc-call.ts'
 
 /** Whether the file system of a directory is read-only, also for root. */
 export function isReadOnly(directory: string): boolean {
@@ -26,33 +26,22 @@ const STATX_BYTES = 256
 const STATX_ATTRIBUTES_AT = 8
 const STATX_ATTR_APPEND = 0x20
 
-type Statx = (...call: readonly [directory: number, path: string, flags: number, mask: number, found: Buffer]) => number
-
 /**
  * Reads the attribute, which changes nothing. Opening a database for the test, and closing it again, would drop the locks of
  * this process. False where the C library or the file system does not report attributes.
  */
 function isAppendOnly(path: string): boolean {
   try {
-    statx ??= loadStatx()
+    statx ??= libcCall('int statx(int directory, const char *path, int flags, unsigned int mask, _Out_ void *found)')
     const found = Buffer.alloc(STATX_BYTES)
-    if (statx(AT_FDCWD, path, 0, 0, found) !== 0) return false
+    if (statx(AT_FDCWD, path, 0, 0, found) !== null) return false
     return (found.readUInt32LE(STATX_ATTRIBUTES_AT) & STATX_ATTR_APPEND) !== 0
   } catch {
     return false
   }
 }
 
-let statx: Statx | undefined
-
-function loadStatx(): Statx {
-  const { default: koffi } = createRequire(import.meta.url)('koffi') as {
-    default: { load(path: null): { func(declaration: string): Statx } }
-  }
-  return koffi
-    .load(null)
-    .func('int statx(int directory, const char *path, int flags, unsigned int mask, _Out_ void *found)')
-}
+let statx: ReturnType<typeof libcCall> | undefined
 
 /** The reason that a path leads to no file for this user, as the end of a sentence; null: it leads to one. */
 export function absenceOf(path: string): string | null {
