@@ -92,8 +92,7 @@ function lineItemOf(fields: Fields): unknown {
 
 /** The first problem of each input. */
 function refusalOf(problems: readonly LineItemProblem[]): FormRefused {
-  const byField = new Map(problems.toReversed().map((each) => [each.field, each]))
-  const first = problems.filter((each) => byField.get(each.field) === each)
+  const first = problems.filter(({ field }, at) => problems.findIndex((each) => each.field === field) === at)
   return new FormRefused(first.map(({ field, problem }) => ({ field, text: problem })))
 }
 
