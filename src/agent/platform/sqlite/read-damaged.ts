@@ -157,18 +157,12 @@ export function salvageOf(database: Database.Database, logged: LoggedChain | nul
     const found = JSON.parse(text) as Identity
     return typeof found.deviceId === 'string' && Array.isArray(found.trustedKeys) ? found : null
   })
-  const policies = unlessDamaged(
-    [],
-    () => database.prepare('SELECT instance_id, revision, document, confirmed_at FROM policy').all() as PolicyRow[],
-  )
-  const sessions = unlessDamaged(
-    [],
-    () => database.prepare('SELECT id, ended, since, document, snapshot FROM session').all() as SessionRow[],
-  )
-  const rows = unlessDamaged(
-    [],
-    () => database.prepare('SELECT * FROM undelivered_ranges').all() as UndeliveredRangeRow[],
-  )
+  const policies = rowsOf(
+    database,
+    'SELECT instance_id, revision, document, confirmed_at FROM policy',
+  ) as readonly PolicyRow[]
+  const sessions = rowsOf(database, 'SELECT id, ended, since, document, snapshot FROM session') as readonly SessionRow[]
+  const rows = rowsOf(database, 'SELECT * FROM undelivered_ranges') as readonly UndeliveredRangeRow[]
   const chains = rows.map((row): Chain => {
     const heads = [
       [Number(row.last_entry), row.last_head],
@@ -204,6 +198,11 @@ export function salvageOf(database: Database.Database, logged: LoggedChain | nul
     answers: storedAnswers(database, chains),
   }
   return logged === null ? salvage : fromLog(salvage, logged, state === null ? [] : [state, ...rows])
+}
+
+/** None if the table is damaged. */
+function rowsOf(database: Database.Database, sql: string): readonly unknown[] {
+  return unlessDamaged([], () => database.prepare(sql).all())
 }
 
 interface Chain {
@@ -273,10 +272,7 @@ function newest<T>(all: readonly T[], keyOf: (each: T) => string): readonly T[] 
 
 /** Responses to proven or delivered entries. A response to an unreadable entry would have no charge. */
 function storedAnswers(database: Database.Database, chains: readonly Chain[]): readonly SalvagedAnswer[] {
-  const rows = unlessDamaged(
-    [],
-    () => database.prepare('SELECT * FROM answer ORDER BY entry_id, slot').all() as EntryAnswerRow[],
-  )
+  const rows = rowsOf(database, 'SELECT * FROM answer ORDER BY entry_id, slot') as readonly EntryAnswerRow[]
   return rows.flatMap((row): SalvagedAnswer[] => {
     const chain = chains.find(
       ({ row: { entry_base: base }, undelivered: { ackedEntry, lastEntry } }) =>
