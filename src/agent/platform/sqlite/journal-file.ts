@@ -179,8 +179,8 @@ export class JournalFile {
   }
 
   /**
-   * True if the whole log was copied. A full disk leaves the log unchanged. A failed flush is fatal as in a commit: a second one
-   * could succeed without the pages on disk.
+   * True if the whole log was copied. Copies nothing unless the disk has space for all of it: each attempt would write a part. A
+   * failed flush is fatal as in a commit: a second one could succeed without the pages on disk.
    */
   checkpoint(): boolean {
     if (!this.#canCheckpoint()) return false
