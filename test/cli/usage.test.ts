@@ -97,7 +97,7 @@ test.each([
   ['usage', 'totals', '--since', '2026-06-01'],
   ['usage', 'export', '--since', '2026-05-01'],
   ['audit', 'list', '--since', '2026-06-01'],
-])('%s %s refuses a time in which nothing can be', async (...args) => {
+])('%s %s refuses a --since that is not earlier than --until', async (...args) => {
   await using twin = await openTwin()
   const { code, err } = await tallygate([...args, '--until', '2026-05-01'], administering(twin))
   expect([code, err]).toEqual([64, expect.stringContaining('USAGE: Give a --since that is earlier than --until.')])

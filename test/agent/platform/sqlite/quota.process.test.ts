@@ -7,7 +7,7 @@ import { A } from './damaged.ts'
 
 const PROCESS = new URL('./committing-process.ts', import.meta.url).pathname
 
-it('is refused further entries with a code, and keeps those that it recorded', { timeout: 60_000 }, async (context) => {
+it('refuses further entries with a code, and keeps those that it recorded', { timeout: 60_000 }, async (context) => {
   needsStrace(context)
   const directory = temporaryDirectory()
   const prepared = await journalIn(directory)
