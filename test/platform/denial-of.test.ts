@@ -7,12 +7,18 @@ import { absenceOf, denialOf } from '../../src/platform/denial-of.ts'
 
 const USER = 65_534
 
+/** Another user may not be able to read the project. */
+function copiedInto(directory: string): string {
+  for (const name of ['denial-of.ts', 'libc-call.ts'])
+    copyFileSync(new URL(`../../src/platform/${name}`, import.meta.url), join(directory, name))
+  return join(directory, 'denial-of.ts')
+}
+
 test.skipIf(process.getuid?.() !== 0)('a database is named that this user may not use, or its directory', () => {
   const directory = mkdtempSync(join(tmpdir(), 'tallygate-'))
   onTestFinished(() => rmSync(directory, { recursive: true }))
   chmodSync(directory, 0o755)
-  // Another user may not be able to read the project.
-  copyFileSync(new URL('../../src/platform/denial-of.ts', import.meta.url), join(directory, 'tried.ts'))
+  const copy = copiedInto(directory)
   const [path, readable, none] = ['twin.db', 'own.db', 'none.db'].map((name) => join(directory, name)) as [
     string,
     string,
@@ -22,7 +28,7 @@ test.skipIf(process.getuid?.() !== 0)('a database is named that this user may no
   writeFileSync(readable, '')
   chmodSync(readable, 0o666)
   const script = `import(process.argv[1]).then((tried) => console.log(JSON.stringify(process.argv.slice(2).map((path) => tried.denialOf(path)?.reason ?? null))))`
-  const args = ['-e', script, join(directory, 'tried.ts'), path, readable, none]
+  const args = ['-e', script, copy, path, readable, none]
   const told = execFileSync(process.execPath, args, { uid: USER, cwd: directory, encoding: 'utf8' })
   const denial = (at: string) => `the user with the id ${USER} may not read and write ${at}`
   expect(JSON.parse(told)).toEqual([denial(path), null, denial(directory)])
@@ -33,8 +39,7 @@ test.skipIf(process.getuid?.() !== 0)(
   ({ skip }) => {
     const directory = mkdtempSync(join(tmpdir(), 'tallygate-'))
     onTestFinished(() => rmSync(directory, { recursive: true }))
-    const [copy, path] = [join(directory, 'tried.ts'), join(directory, 'twin.db')]
-    copyFileSync(new URL('../../src/platform/denial-of.ts', import.meta.url), copy)
+    const [copy, path] = [copiedInto(directory), join(directory, 'twin.db')]
     writeFileSync(path, '', { mode: 0o600 })
     chownSync(path, USER, USER)
     const script = 'import(process.argv[1]).then((tried) => console.log(tried.denialOf(process.argv[2]).reason))'
