@@ -67,8 +67,8 @@ export function signAtOnce(): () => void {
     verify: (_algorithm: unknown, data: Uint8Array, { key }: Given, made: Uint8Array, done: Verified) =>
       done(null, signature(key, data).equals(made)),
   })
-  const { toCryptoKey } = KeyObject.prototype
-  KeyObject.prototype.toCryptoKey = function (this: KeyObject, ...terms: Parameters<typeof toCryptoKey>) {
+  const toCryptoKey = Reflect.get(KeyObject.prototype, 'toCryptoKey') as (...terms: unknown[]) => CryptoKey
+  KeyObject.prototype.toCryptoKey = function (this: KeyObject, ...terms: unknown[]) {
     const made = toCryptoKey.apply(this, terms)
     publicHalf.set(made, xOf(this))
     return made
