@@ -15,17 +15,6 @@ export function smallDisk(skip: Skip, size: string): string {
   return path
 }
 
-/** An empty file system of 8 MiB, half of which is for root. */
-export function diskOfRoot(skip: Skip): string {
-  const image = join(temporaryDirectory(), 'image')
-  const path = temporaryDirectory()
-  writeFileSync(image, Buffer.alloc(8 * 1024 * 1024))
-  runOrSkip(skip, 'mkfs.ext4', '-q', '-m', '50', image)
-  mount(skip, '-o', 'loop', image, path)
-  onTestFinished(() => void execFileSync('umount', ['-l', path]))
-  return path
-}
-
 /** Another path of the directory, with a read-only file system. */
 export function readOnlyView(skip: Skip, directory: string): string {
   const path = temporaryDirectory()
@@ -44,12 +33,8 @@ export function fillDisk(path: string, left = 0): () => void {
 }
 
 function mount(skip: Skip, ...args: readonly string[]): void {
-  runOrSkip(skip, 'mount', ...args)
-}
-
-function runOrSkip(skip: Skip, command: string, ...args: readonly string[]): void {
   try {
-    execFileSync(command, args, { stdio: 'pipe' })
+    execFileSync('mount', args, { stdio: 'pipe' })
   } catch (error) {
     skip(`no file system can be mounted here: ${(error as Error).message}`)
   }
