@@ -256,8 +256,8 @@ describe('scripts for other systems', () => {
   it('tallygate-updated waits until the agent responds, and shows why it does not', () => {
     const bin = temporaryDirectory()
     const program = (body: string) => writeFileSync(join(bin, 'tallygate'), `#!/bin/sh\n${body}\n`, { mode: 0o755 })
-    const check = () =>
-      spawnSync(folder('updates/tallygate-updated'), ['0'], {
+    const check = (seconds = '0') =>
+      spawnSync(folder('updates/tallygate-updated'), [seconds], {
         env: { PATH: `${bin}:${process.env['PATH'] ?? ''}` },
         encoding: 'utf8',
       })
@@ -265,5 +265,9 @@ describe('scripts for other systems', () => {
     expect(check().status).toBe(0)
     program('echo DATABASE_NEWER; exit 69')
     expect(check()).toMatchObject({ status: 1, stderr: 'DATABASE_NEWER\n' })
+    // The time that the command takes counts, too: a slow device must not exceed the limit.
+    program('sleep 1.1; echo AGENT_STARTING; echo . >>"${0%/*}/calls"; exit 75')
+    expect(check('1')).toMatchObject({ status: 1, stderr: 'AGENT_STARTING\n' })
+    expect(readFileSync(join(bin, 'calls'), 'utf8')).toBe('.\n')
   })
 })
