@@ -26,7 +26,10 @@ export function archiveBucket(address: string, settings: S3Settings, stop: Abort
   if (bucket === '') throw new CodedError('CONFIG_INVALID', `${address} does not have the form s3://bucket/prefix.`)
   const { region, accessKeyId, secretAccessKey, sessionToken } = settings
   if (accessKeyId === null || secretAccessKey === null) {
-    throw new CodedError('CONFIG_INVALID', `${address} needs s3.access_key_id and s3.secret_access_key.`)
+    throw new CodedError(
+      'CONFIG_INVALID',
+      `${address} needs s3.access_key_id and s3.secret_access_key. Set them in /etc/tallygate/cloud.toml, or name another settings file in TALLYGATE_CLOUD_CONFIG.`,
+    )
   }
   // Names with dots do not fit a certificate for hosts.
   const base = `${serviceOf(settings)}/${bucket}`
