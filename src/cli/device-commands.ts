@@ -214,11 +214,11 @@ function describe(device: DeviceState, names: ReadonlyMap<string, string>): read
     ...(device.releaseRequested ? [['drain', 'return of unused tokens requested']] : []),
   ])
   const accounts = columns([
-    ['ACCOUNT', 'OUTSTANDING', 'BILLED'],
+    ['OUTSTANDING', 'BILLED', 'ACCOUNT'],
     ...device.outstanding.map(({ account, unreported, billed }) => [
-      accountInWords(account, nameIn(names, account)),
       tokensInWords(unreported),
       tokensInWords(billed),
+      accountInWords(account, nameIn(names, account)),
     ]),
   ])
   return [...properties, ...(device.outstanding.length === 0 ? [] : ['', ...accounts])]

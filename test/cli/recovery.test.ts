@@ -1,5 +1,6 @@
 // The recovery of a restored twin, as an administrator sees and ends it.
 import { expect, test } from 'vitest'
+import { lineAccount } from '../../src/core/accounts/account.ts'
 import type { RecoveryStateWire } from '../../src/protocol/edge/administration.ts'
 import { instanceId } from './agent-status.ts'
 import { fakeService, readAdminKey } from './fake-service.ts'
@@ -31,7 +32,7 @@ const underWay: RecoveryStateWire = {
     { deviceId, epoch: 2, status: 'ACTIVE' },
     { deviceId: unnamedId, epoch: null, status: null },
   ],
-  accounts: [{ account: 'line/1', atRisk: '550000000', free: '450000000' }],
+  accounts: [{ account: lineAccount(instanceId, 'FIRST-1000', 0), atRisk: '550000000', free: '450000000' }],
 }
 
 test('is shown with what it waits for, what is withheld and what is sold meanwhile', async () => {
@@ -42,8 +43,8 @@ test('is shown with what it waits for, what is withheld and what is sold meanwhi
     `  press-7 (${deviceId})  epoch 2, active`,
     `  ${unnamedId}            never attached`,
     '',
-    'ACCOUNT  WITHHELD  FREE',
-    'line/1   550       450',
+    'WITHHELD  FREE  ACCOUNT',
+    '550       450   FIRST-1000',
     '',
   ])
   expect((await run('show', { ...underWay, unproven: 'MARK' })).join('\n')).toContain('nothing until you end')
@@ -56,8 +57,8 @@ test('is ended with what may have been sold before', async () => {
   expect(await run('end', underWay)).toEqual([
     'The recovery has ended. These tokens may be sold a second time:',
     '',
-    'ACCOUNT  AT RISK  FREE',
-    'line/1   550      450',
+    'AT RISK  FREE  ACCOUNT',
+    '550      450   FIRST-1000',
     '',
   ])
   expect(await run('end', none)).toEqual(['No recovery was in progress.', ''])

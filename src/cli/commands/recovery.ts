@@ -1,5 +1,5 @@
 import { Command } from 'commander'
-import { counted } from '../../core/accounts/in-words.ts'
+import { accountInWords, counted } from '../../core/accounts/in-words.ts'
 import type { Call } from '../../client/call.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import { type RecoveryState, recoveryState } from '../../protocol/edge/administration.ts'
@@ -87,8 +87,8 @@ function accounts({ accounts: withheld }: RecoveryState, head: string): readonly
   return [
     '',
     ...columns([
-      ['ACCOUNT', head, 'FREE'],
-      ...withheld.map(({ account, atRisk, free }) => [account, formatMicro(atRisk), formatMicro(free)]),
+      [head, 'FREE', 'ACCOUNT'],
+      ...withheld.map(({ account, atRisk, free }) => [formatMicro(atRisk), formatMicro(free), accountInWords(account)]),
     ]),
   ]
 }
