@@ -49,12 +49,13 @@ export async function patient(client: HttpClient, call: Call): Promise<Call> {
   return { ...call, timeoutMs: PATIENCE_MS }
 }
 
-const { socket, state, writeBehind } = agentOptions.options
+const { device, socket, state, writeBehind } = agentOptions.options
 const paths = {
   envPrefix: agentOptions.envPrefix,
   options: {
     socket: { path: socket.path },
     state: { directory: state.directory },
+    device: { keyFile: device.keyFile },
     writeBehind: { directory: writeBehind.directory },
   },
 }

@@ -171,12 +171,16 @@ describe('a backup of a device', { timeout: 90_000 }, () => {
     await agent.stop()
     expect(await site.used()).toBe(7)
 
-    for (const name of readdirSync(site.state)) {
-      if (name !== 'device.key') rmSync(join(site.state, name), { recursive: true })
-    }
+    const key = join(site.state, 'device.key')
+    const kept = readFileSync(key)
+    for (const name of readdirSync(site.state)) rmSync(join(site.state, name), { recursive: true })
     const { stdout } = await tallygate('restore', file, '--db', site.ledger)
     expect(stdout).toContain('There was no previous ledger.')
     expect(stdout).toContain('delivers 1 entry that')
+    const missing = `The key of this device is missing: copy it to ${key} before you start the agent.\n`
+    expect(stdout).toContain(missing)
+    writeFileSync(key, kept, { mode: 0o600 })
+    expect((await tallygate('restore', file, '--db', site.ledger)).stdout).not.toContain(missing)
     const again = await site.start()
     await ready(again)
     await delivered(again)

@@ -1,7 +1,9 @@
+import { existsSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { Command } from 'commander'
 import { counted } from '../../core/accounts/in-words.ts'
 import type { BootLog } from '../../agent/ledger/volatile-log.ts'
+import { ownKeyFile } from '../../agent/platform/key-file/key-file.ts'
 import { restoreLedger } from '../../agent/platform/sqlite/restore-ledger.ts'
 import { readBootId } from '../../platform/uptime.ts'
 import { volatileLogOf } from '../../agent/platform/tmpfs/volatile-log.ts'
@@ -29,9 +31,16 @@ export function command(io: Io): Command {
         ...lossOf(lost),
         `Start the agent. It attaches again and delivers ${counted(undelivered, 'entry', 'entries')} that the cloud may not have. It grants no requests`,
         'until then. The cloud recognizes entries that it has already billed and does not bill them twice.',
+        ...missingKey(path, io),
       ]
       writeLines(io.stdout, flags.json === true ? [jsonLine({ replaced, undelivered, lost })] : plain)
     })
+}
+
+/** Backups do not contain the key, and an agent without the key of its ledger does not start. */
+function missingKey(path: string, io: Io): readonly string[] {
+  const file = agentPaths(io).device.keyFile ?? ownKeyFile({ state: { directory: dirname(path) } })
+  return existsSync(file) ? [] : [`The key of this device is missing: copy it to ${file} before you start the agent.`]
 }
 
 /** Entries that the agent answered in this boot and may not have written to the ledger. */
