@@ -9,9 +9,11 @@ import { outputOf } from './package/output-of.ts'
 import { dated, newerVersion } from './release/changelog.ts'
 import { sbomOf } from './release/sbom.ts'
 
-const USAGE = `npm run release -- prepare VERSION        set version, changelog and generated pages, commit and tag (on a clean main)
-npm run release -- build   npm package, Debian packages, SBOM and SHA256SUMS of the tagged commit
-  [--out FOLDER] [--without-debian]
+const USAGE = `npm run release -- prepare VERSION
+npm run release -- build [--out FOLDER] [--without-debian]
+
+  prepare  set version, changelog and generated pages, commit and tag, on a clean main
+  build    npm package, Debian packages, SBOM and SHA256SUMS of the tagged commit
 `
 
 const { values, version: newVersion } = orUsage(USAGE, () => {
