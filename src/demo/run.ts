@@ -33,7 +33,7 @@ export interface DemoOptions {
 }
 
 const READY_WITHIN_MS = 120_000
-const DRAINED_WITHIN_MS = 30_000
+const DRAINED_WITHIN_MS = 120_000
 const REQUEST_WITHIN_MS = 60_000
 const STOP_WITHIN_MS = 5_000
 const LOOK_EVERY_MS = 25
@@ -228,7 +228,7 @@ async function waitUntil(
   const conditions = last?.conditions.map(({ subject, code, message }) => `${subject}: ${code}: ${message}`) ?? []
   throw new CodedError(
     'DEMO_FAILED',
-    `Waited ${DRAINED_WITHIN_MS / 1000} s without success until ${what}. ` +
+    `Still not true after ${DRAINED_WITHIN_MS / 1000} s: ${what}. ` +
       (conditions.length === 0 ? `The agent reports no problem.` : `The agent reports: ${conditions.join('; ')}`),
   )
 }

@@ -21,7 +21,7 @@ export interface Scene {
   readonly signal: AbortSignal
 }
 
-const WITHIN_MS = 15_000
+const WITHIN_MS = 60_000
 const LOOK_EVERY_MS = 20
 
 const WHO = 'carla.rossi'
@@ -127,5 +127,5 @@ async function expectThat(what: string, isSo: () => Promise<boolean>, { signal }
     if (await isSo()) return
     await sleep(LOOK_EVERY_MS)
   }
-  throw new CodedError('DEMO_FAILED', `Waited ${WITHIN_MS / 1000} s without success until ${what}.`)
+  throw new CodedError('DEMO_FAILED', `Still not true after ${WITHIN_MS / 1000} s: ${what}.`)
 }
