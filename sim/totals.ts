@@ -42,11 +42,11 @@ export function summaryOf(totals: Totals, seconds: number): string {
     `${number(totals.seeds)} seeds in ${number(seconds)} s (${(totals.seeds / seconds).toFixed(2)} per second)`,
     `${number(totals.steps)} steps, ${number(totals.deviceHours)} simulated device-hours`,
     `${number(totals.decisions)} decisions recorded, ${number(totals.syncs)} segments acknowledged`,
-    'faults and changes',
+    'Faults and changes',
     list(totals.faults),
-    'what applications heard',
+    'Responses to applications',
     list(totals.outcomes),
-    'promises looked at',
+    'Checks of promises',
     list(totals.looks),
   ].join('\n')
 }
