@@ -49,6 +49,9 @@ test('is shown with what it waits for, what is withheld and what is sold meanwhi
   ])
   expect((await run('show', { ...underWay, unproven: 'MARK' })).join('\n')).toContain('nothing until you end')
   expect((await run('show', { ...underWay, unproven: 'NODE' })).join('\n')).toContain('every node of the cloud')
+  const ending = { ...underWay, waitingFor: [] }
+  expect(await run('show', ending)).toContain('waiting for  no device: the recovery ends within a minute')
+  expect(await run('show', { ...ending, unproven: 'MARK' })).toContain('waiting for  no device')
   expect(await run('show', none)).toEqual(['No recovery.', ''])
   expect(JSON.parse((await run('show', underWay, '--json'))[0] ?? '')).toEqual(underWay)
 })

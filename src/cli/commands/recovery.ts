@@ -67,6 +67,7 @@ function describe({ since, unproven, waitingFor, accounts: withheld }: RecoveryS
         : 'The recovery has ended. No device has accounted for the withheld tokens.',
     ]
   }
+  const isEnding = waitingFor.length === 0 && unproven === null
   const devices = waitingFor.map(({ deviceId, epoch, status }) => [
     '',
     names.has(deviceId) ? `${names.get(deviceId)} (${deviceId})` : deviceId,
@@ -76,7 +77,12 @@ function describe({ since, unproven, waitingFor, accounts: withheld }: RecoveryS
     ...columns([
       ['recovery', `since ${new Date(since).toISOString()}`],
       ['sold', unproven === null ? 'only tokens that are certain to be unsold' : SOLD[unproven]],
-      ['waiting for', devices.length === 0 ? 'no device' : counted(devices.length, 'device', 'devices')],
+      [
+        'waiting for',
+        devices.length > 0
+          ? counted(devices.length, 'device', 'devices')
+          : `no device${isEnding ? ': the recovery ends within a minute' : ''}`,
+      ],
     ]),
     ...columns(devices),
   ]
