@@ -29,7 +29,7 @@ export interface KillReport {
   readonly killed: Record<Scenario, number>
   audits: number
   /** Answers received by applications, all found in the ledger. */
-  told: number
+  answered: number
   repeats: number
   /** One-off requests without an answer: recorded or not. */
   unanswered: number
@@ -66,7 +66,7 @@ export async function auditKills(options: KillOptions): Promise<KillReport> {
   const random = seeded(seed)
   const killed = Object.fromEntries(SCENARIOS.map((scenario) => [scenario, 0])) as Record<Scenario, number>
   const report: KillReport = {
-    ...{ seed, kills: 0, killed, audits: 0, told: 0, repeats: 0, unanswered: 0, recordedUnanswered: 0 },
+    ...{ seed, kills: 0, killed, audits: 0, answered: 0, repeats: 0, unanswered: 0, recordedUnanswered: 0 },
     ...{ entries: 0, billed: 0, segments: 0, ms: 0 },
   }
   await using site = await Site.make({ directory, agentSettings: { 'state-retained-max': '16MiB' } })
@@ -185,7 +185,7 @@ class Books {
   figures(): Partial<KillReport> {
     const { told, repeats, unanswered } = this.#applications
     return {
-      ...{ audits: this.#audits, told: told.length, repeats, unanswered, recordedUnanswered: this.#recordedUnanswered },
+      ...{ audits: this.#audits, answered: told.length, repeats, unanswered, recordedUnanswered: this.#recordedUnanswered },
       ...{ entries: this.#device.ledger.size, billed: this.#billed, segments: this.#seq },
     }
   }
@@ -196,7 +196,7 @@ class Books {
     for (const { correlationId, charged } of this.#applications.told.slice(this.#found, count)) {
       const entry = this.#device.ledger.find(correlationId)
       hold(entry !== undefined, `${correlationId} was answered and is not in the ledger`)
-      hold(entry.charged === charged, `${correlationId}: told ${charged}, recorded ${entry.charged}`)
+      hold(entry.charged === charged, `${correlationId}: answered with ${charged}, recorded ${entry.charged}`)
     }
     this.#found = count
   }

@@ -80,7 +80,7 @@ async function kills(directory: string): Promise<void> {
 }
 
 function show(report: KillReport): void {
-  progress(`${report.kills} kills, ${report.told} answers, ${report.entries} entries, ${report.billed} billed`)
+  progress(`${report.kills} kills, ${report.answered} answers, ${report.entries} entries, ${report.billed} billed`)
 }
 
 /** On a terminal only. */

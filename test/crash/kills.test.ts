@@ -14,8 +14,8 @@ it(
   async () => {
     const report = await run({ kills: 5, seed: 6 })
     expect(report.kills).toBeGreaterThanOrEqual(5)
-    expect(report.told).toBeGreaterThanOrEqual(60)
-    expect(report.entries).toBe(report.told + report.recordedUnanswered)
+    expect(report.answered).toBeGreaterThanOrEqual(60)
+    expect(report.entries).toBe(report.answered + report.recordedUnanswered)
     expect(report.billed).toBe(report.entries)
   },
   LIMIT_MS,
