@@ -185,7 +185,8 @@ class Books {
   figures(): Partial<KillReport> {
     const { told, repeats, unanswered } = this.#applications
     return {
-      ...{ audits: this.#audits, answered: told.length, repeats, unanswered, recordedUnanswered: this.#recordedUnanswered },
+      ...{ audits: this.#audits, answered: told.length, repeats },
+      ...{ unanswered, recordedUnanswered: this.#recordedUnanswered },
       ...{ entries: this.#device.ledger.size, billed: this.#billed, segments: this.#seq },
     }
   }

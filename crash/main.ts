@@ -3,6 +3,7 @@ import { randomInt } from 'node:crypto'
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
+import { counted } from '../src/core/accounts/in-words.ts'
 import { orUsage } from '../scripts/or-usage.ts'
 import { wholeNumber, wholeNumbers } from '../scripts/whole-number.ts'
 import { auditKills, type KillReport } from './kills.ts'
@@ -96,7 +97,7 @@ async function trace(directory: string): Promise<void> {
   })
   for (const { connections, answers, proven, early, unseen, commits, flushes } of reports) {
     console.log(
-      `${connections} connections: ${answers} answers, ${proven.size} after their flush, ${early.length} too early, ` +
+      `${counted(connections, 'connection', 'connections')}: ${answers} answers, ${proven.size} after their flush, ${early.length} too early, ` +
         `${unseen} not in the trace; ${commits} transactions, ${flushes} flushes`,
     )
     for (const line of early.slice(0, 10)) console.log(`  ${line}`)
