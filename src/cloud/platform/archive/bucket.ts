@@ -19,18 +19,20 @@ const TIMEOUT_MS = 120_000
 
 const RETRIES_MAX = 3
 
+function keyMissing(address: string): CodedError {
+  return new CodedError(
+    'CONFIG_INVALID',
+    `${address} needs s3.access_key_id and s3.secret_access_key. Set them in /etc/tallygate/cloud.toml, or name another settings file in TALLYGATE_CLOUD_CONFIG.`,
+  )
+}
+
 /** @param address `s3://bucket/prefix`. @throws CodedError CONFIG_INVALID */
 export function archiveBucket(address: string, settings: S3Settings, stop: AbortSignal): ArchivePlace {
   const { bucket = '', prefix = '' } =
     /^s3:\/\/(?<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:\/(?<prefix>[\w./=-]*?))?\/?$/.exec(address)?.groups ?? {}
   if (bucket === '') throw new CodedError('CONFIG_INVALID', `${address} does not have the form s3://bucket/prefix.`)
   const { region, accessKeyId, secretAccessKey, sessionToken } = settings
-  if (accessKeyId === null || secretAccessKey === null) {
-    throw new CodedError(
-      'CONFIG_INVALID',
-      `${address} needs s3.access_key_id and s3.secret_access_key. Set them in /etc/tallygate/cloud.toml, or name another settings file in TALLYGATE_CLOUD_CONFIG.`,
-    )
-  }
+  if (accessKeyId === null || secretAccessKey === null) throw keyMissing(address)
   // Names with dots do not fit a certificate for hosts.
   const base = `${serviceOf(settings)}/${bucket}`
   // The library uses the global `fetch`.

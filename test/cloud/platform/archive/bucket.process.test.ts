@@ -113,4 +113,10 @@ describe('a bucket', () => {
       expect.objectContaining({ code: 'CONFIG_INVALID', message: expect.not.stringContaining('s3cret') as string }),
     )
   })
+
+  it('without a key names the settings file that has it', () => {
+    expect(() => archiveBucket('s3://usage', settings({ accessKeyId: null }), never)).toThrow(
+      /name another settings file in TALLYGATE_CLOUD_CONFIG/,
+    )
+  })
 })
