@@ -134,7 +134,7 @@ function sinkTable(all: readonly Sink[], widthMax?: number): readonly string[] {
     sink.position,
     sink.problem ?? '',
   ])
-  const head = ['SINK', 'KIND', 'STATE', 'LAST DELIVERY', 'DEAD LETTERS', 'POSITION', 'PROBLEM']
+  const head = ['SINK', 'KIND', 'STATE', 'LAST PROGRESS', 'DEAD LETTERS', 'POSITION', 'PROBLEM']
   return table(head, rows, 'No sinks: name them in the settings (events.webhooks, events.nats_url).', widthMax)
 }
 

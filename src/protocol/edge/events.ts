@@ -61,6 +61,7 @@ export const eventSinkState = z
     position: z.string(),
     /** The newest event of the cloud is after `position`. */
     behind: z.boolean(),
+    /** When `position` last moved, also past events of types that the sink does not take. */
     deliveredAt: instant.nullable(),
     failingSince: instant.nullable(),
     problem: z.string().nullable(),

@@ -96,6 +96,7 @@ describe('events of a cloud', () => {
     await twin.restart()
     await twin.tick()
     const shown = await run('events', 'sinks')
+    expect(shown.out).toMatch(/^SINK +KIND +STATE +LAST PROGRESS +DEAD LETTERS/)
     expect(shown.out).toMatch(/billing +webhook +failing since .* responded with 503/)
     const attempts = receiver.deliveries.length
     receiver.respond = () => 200
