@@ -189,7 +189,7 @@ function ignoreMissing(error: unknown): void {
   if (errnoOf(error) !== 'ENOENT') throw error
 }
 
-export function ownKeyFile({ state }: Pick<AgentSettings, 'state'>): string {
+export function ownKeyFile({ state }: { readonly state: Pick<AgentSettings['state'], 'directory'> }): string {
   return join(state.directory, 'device.key')
 }
 
