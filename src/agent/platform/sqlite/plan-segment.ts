@@ -72,11 +72,12 @@ export function planSegment(
   const lastEntry = Number(state.sealed_entry) + entries.bodies.length
   const isComplete = lastEntry === Number(state.last_entry)
   if (isComplete && head !== state.entry_head) throw new Error('invariant: the entries on disk fit their chain')
-  const final = request.final && isComplete && entries.isFullyReported && undeliveredRange?.isMoreToFollow !== true
+  const { sessions, isMoreToFollow } = unsealedSessions(statements)
+  const isAll = isComplete && entries.isFullyReported && undeliveredRange?.isMoreToFollow !== true && !isMoreToFollow
+  const final = request.final && isAll
 
   const seq = Number(state.last_seq) + 1
   const epoch = Number(state.epoch)
-  const sessions = unsealedSessions(statements)
   const withoutTopUps: SegmentWire = {
     deviceId: identity.deviceId,
     epoch,
@@ -127,15 +128,17 @@ export function planSegment(
   return { text, plan }
 }
 
-function unsealedSessions(
-  statements: JournalStatements,
-): readonly { readonly id: string; readonly snapshot: string }[] {
-  const unsealed = statements.unsealedSessions.all(SEGMENT_SESSIONS_MAX) as { id: string; snapshot: string }[]
+function unsealedSessions(statements: JournalStatements): {
+  readonly sessions: readonly { readonly id: string; readonly snapshot: string }[]
+  readonly isMoreToFollow: boolean
+} {
+  const unsealed = statements.unsealedSessions.all(SEGMENT_SESSIONS_MAX + 1) as { id: string; snapshot: string }[]
   let length = 0
-  return unsealed.filter(({ snapshot }, index) => {
+  const sessions = unsealed.slice(0, SEGMENT_SESSIONS_MAX).filter(({ snapshot }, index) => {
     length += Buffer.byteLength(snapshot)
     return index === 0 || length <= SEGMENT_SESSIONS_BYTES_MAX
   })
+  return { sessions, isMoreToFollow: sessions.length < unsealed.length }
 }
 
 /** Bodies of the next entries, as many as fit into one segment; at least one if there are any. */

@@ -174,6 +174,29 @@ it('sessions that are longer than a segment takes go up with the next one, but o
   expect(parts).toEqual([['s0'], ['s1', 's2'], []])
 })
 
+it('seals no final segment before every session is reported', async () => {
+  const journal = await journalIn(temporaryDirectory())
+  await attach(journal, {})
+  const note = 'x'.repeat(SEGMENT_SESSIONS_BYTES_MAX / 2)
+  const entries = ['s1', 's2', 's3'].map((id, index) => {
+    const snapshot = JSON.stringify({ id, note })
+    return entry(index + 1, [], { session: { id, ended: true, since: 1, document: '{}', snapshot } })
+  })
+  await journal.append(entries, STAMP)
+  await journal.fence()
+  const segments: [sessions: string[], final: boolean][] = []
+  for (let sealed = 0; sealed < 3; sealed += 1) {
+    const { document, seq, final } = await journal.seal({ ...SEAL, final: true })
+    segments.push([((payloadOf(document) as SegmentWire).sessions ?? []).map(({ id }) => id), final])
+    await journal.acknowledge(seq, null, null)
+  }
+  expect(segments).toEqual([
+    [['s1'], false],
+    [['s2'], false],
+    [['s3'], true],
+  ])
+})
+
 it('a segment names the rules in force, and the newest grant with the last entry decided before it', async () => {
   const journal = await journalIn(temporaryDirectory())
   await attach(journal, { [accountOf(1)]: 100n })
