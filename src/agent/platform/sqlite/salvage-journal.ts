@@ -33,8 +33,8 @@ export function openOrSalvage(options: StoreOptions, now: number): JournalStore 
   // SQLite cannot lock a damaged file.
   using _lock = lockLedger(path)
   const store = openedOrSalvaged(options, now)
-  // Of a salvage or a restore that was killed.
-  for (const suffix of ['.copy', '.draft', '.restoring']) remove(`${path}${suffix}`)
+  // Of a salvage or a restore that was killed. They take only space: the next start tries it again.
+  for (const suffix of ['.copy', '.draft', '.restoring']) orNull(() => remove(`${path}${suffix}`))
   return store
 }
 

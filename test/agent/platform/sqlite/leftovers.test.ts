@@ -1,5 +1,5 @@
 // Files of a salvage or a restore that was killed, and processes that salvage or restore the same ledger.
-import { readdirSync, writeFileSync } from 'node:fs'
+import { mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { expect, it } from 'vitest'
 import { restoreLedger } from '../../../../src/agent/platform/sqlite/restore-ledger.ts'
 import { lockDirectory } from '../../../../src/platform/lock-directory.ts'
@@ -35,4 +35,12 @@ it('keeps these files while another process salvages or restores the ledger', as
   }
   await journalIn(directory)
   expect(leftovers()).toBe(0)
+})
+
+it('opens the ledger although such a file cannot be removed', async () => {
+  const { directory, path } = await withLeftovers()
+  rmSync(`${path}.copy`)
+  mkdirSync(`${path}.copy`)
+  const journal = await journalIn(directory)
+  expect((await journal.read()).lastEntry).toBe(60)
 })
