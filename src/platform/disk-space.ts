@@ -36,7 +36,9 @@ export function lacksSpace(error: unknown, path: string): boolean {
 /** Whether the directory of this file has space for that many bytes. Writes nothing. */
 export function hasSpace(path: string, bytes: number): boolean {
   const directory = dirname(path)
-  const { bavail, bfree, bsize } = statfsSync(directory)
+  const { bavail, bfree, blocks, bsize } = statfsSync(directory)
+  // File systems such as ramfs report no size.
+  if (blocks === 0) return !failsToAllocate(directory, bytes)
   // Some file systems keep a part for root.
   const free = process.geteuid?.() === 0 ? bfree : bavail
   return free * bsize >= bytes && !failsToAllocate(directory, bytes)

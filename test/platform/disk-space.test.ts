@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { expect, it, onTestFinished, vi } from 'vitest'
 import { hasSpace } from '../../src/platform/disk-space.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
-import { smallDisk } from '../support/mounts.ts'
+import { smallDisk, unlimitedDisk } from '../support/mounts.ts'
 
 const MIB = 1024 * 1024
 
@@ -30,4 +30,9 @@ it.each([
   })
   expect(hasSpace(path, MIB)).toBe(isEnough)
   expect(hasSpace(path, 8 * MIB)).toBe(false)
+})
+
+it('finds the space of a file system that reports no size', ({ skip }) => {
+  const path = join(unlimitedDisk(skip), 'file')
+  expect(hasSpace(path, MIB)).toBe(true)
 })

@@ -9,8 +9,17 @@ type Skip = TestContext['skip']
 
 /** An empty file system of that size. */
 export function smallDisk(skip: Skip, size: string): string {
+  return inMemory(skip, 'tmpfs', '-o', `size=${size}`)
+}
+
+/** An empty file system without a limit, which reports no size. */
+export function unlimitedDisk(skip: Skip): string {
+  return inMemory(skip, 'ramfs')
+}
+
+function inMemory(skip: Skip, type: string, ...options: readonly string[]): string {
   const path = temporaryDirectory()
-  mount(skip, '-t', 'tmpfs', '-o', `size=${size}`, 'tmpfs', path)
+  mount(skip, '-t', type, ...options, type, path)
   onTestFinished(() => void execFileSync('umount', ['-l', path]))
   return path
 }

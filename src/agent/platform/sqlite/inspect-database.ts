@@ -54,9 +54,10 @@ export function notInspected(problem: InspectedDatabase['problem']): InspectedDa
 async function requireDiskSpace(path: string): Promise<void> {
   const size = await sizeOf(path)
   const wal = await sizeOf(`${path}-wal`)
-  const { bavail, bsize } = await statfs(tmpdir())
+  const { bavail, blocks, bsize } = await statfs(tmpdir())
   const free = bavail * bsize
-  if (2 * (size + wal) <= free) return
+  // File systems such as ramfs report no size.
+  if (blocks === 0 || 2 * (size + wal) <= free) return
   const message = `the copy needs ${size + wal} bytes, but ${tmpdir()} has ${free} free; set TMPDIR to a directory with more space`
   throw new CodedError('LEDGER_UNREADABLE', message)
 }
