@@ -11,6 +11,9 @@ const PROBE_BYTES = 64 * 1024
 /** Linux: a file without a name. */
 const O_TMPFILE = 0o20000000 | constants.O_DIRECTORY
 
+/** SQLite does not report which of them it is. */
+export const DISK_OR_QUOTA_FULL = 'the disk or the quota of this user is full'
+
 const NO_SPACE: readonly unknown[] = ['ENOSPC', 'EDQUOT', 'SQLITE_FULL']
 
 /** Work that waits until the disk has space. */
@@ -30,7 +33,13 @@ export function lacksSpace(error: unknown, path: string): boolean {
   if (error instanceof NoSpace || NO_SPACE.includes(code)) return true
   // Of a file that cannot be created.
   if (code === 'STATE_UNWRITABLE' && cause instanceof Error) return lacksSpace(cause, path)
-  return code === 'SQLITE_IOERR_WRITE' && orNull(() => hasSpace(path, PROBE_BYTES)) === false
+  return isFailedWrite(error) && orNull(() => hasSpace(path, PROBE_BYTES)) === false
+}
+
+/** Of a database, its log or the shared memory of its users, which is a file. */
+export function isFailedWrite(error: unknown): boolean {
+  const { code } = error as { readonly code?: unknown }
+  return code === 'SQLITE_IOERR_WRITE' || code === 'SQLITE_IOERR_SHMSIZE'
 }
 
 /** Whether the directory of this file has space for that many bytes. Writes nothing. */

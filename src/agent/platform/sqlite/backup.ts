@@ -6,7 +6,7 @@ import { dirname, join } from 'node:path'
 import Database from 'better-sqlite3'
 import { CodedError } from '../../../protocol/errors.ts'
 import { unwritableReason } from '../../../protocol/file-reasons.ts'
-import { lacksSpace } from '../../../platform/disk-space.ts'
+import { DISK_OR_QUOTA_FULL, isFailedWrite, lacksSpace } from '../../../platform/disk-space.ts'
 import type { LedgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import { flush } from '../../../platform/flush.ts'
 import { type Verification, verifyLedger } from '../../ledger/verify-ledger.ts'
@@ -32,11 +32,10 @@ export async function backUpLedger(path: string, to: string): Promise<BackedUp> 
   const isOfOther = isOfOtherUser(dirname(to))
   const place = isOfOther ? tmpdir() : dirname(to)
   const unwritable = (cause: unknown): CodedError => {
-    const where =
-      isOfOther && lacksSpace(cause, join(place, 'backup.db'))
-        ? ` (copies are made in ${place}; TMPDIR can name another directory)`
-        : ''
-    return new CodedError('OUTPUT_UNWRITABLE', `Cannot write ${to}: ${unwritableReason(cause)}${where}.`, { cause })
+    const isFull = lacksSpace(cause, join(place, 'backup.db'))
+    const where = isOfOther && isFull ? ` (copies are made in ${place}; TMPDIR can name another directory)` : ''
+    const reason = isFull && isFailedWrite(cause) ? DISK_OR_QUOTA_FULL : unwritableReason(cause)
+    return new CodedError('OUTPUT_UNWRITABLE', `Cannot write ${to}: ${reason}${where}.`, { cause })
   }
   if (statSync(to, { throwIfNoEntry: false })?.isDirectory() === true) throw unwritable({ code: 'EISDIR' })
   const folder = atPlace(() => mkdtempSync(join(place, '.tallygate-backup-')), unwritable)

@@ -5,7 +5,7 @@ import Database from 'better-sqlite3'
 import { databaseFailure } from '../../../platform/database-failure.ts'
 import { integrityOf } from '../../../platform/integrity.ts'
 import { denialOf } from '../../../platform/denial-of.ts'
-import { NoSpace, lacksSpace } from '../../../platform/disk-space.ts'
+import { DISK_OR_QUOTA_FULL, NoSpace, isFailedWrite, lacksSpace } from '../../../platform/disk-space.ts'
 import { makeDirectories } from '../../../platform/make-directories.ts'
 import { flush } from '../../../platform/flush.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
@@ -157,8 +157,7 @@ export function refusalOf(error: unknown, path: string): unknown {
     return new CodedError('STATE_IN_USE', `${path} is in use by another process`, { cause: error, details: { path } })
   }
   if (code === 'SQLITE_NOTADB' || code.startsWith('SQLITE_CORRUPT')) return corrupt(path, messageOf(error), error)
-  if (code === 'SQLITE_IOERR_WRITE' && lacksSpace(error, path))
-    return new NoSpace(path, 'the disk or the quota of this user is full', error)
+  if (isFailedWrite(error) && lacksSpace(error, path)) return new NoSpace(path, DISK_OR_QUOTA_FULL, error)
   const denial = denialOf(path)
   const failure = denial === null ? databaseFailure(error, path) : null
   // An error of the file system is no sign of a damaged file.

@@ -11,7 +11,7 @@ import type { BootLog } from '../../ledger/volatile-log.ts'
 import { type LoggedChain, loggedChain } from './logged-chain.ts'
 import { entriesBetween } from './entry-blocks.ts'
 import { type AnswerRow, type PolicyRow, type SessionRow, type StateRow, answerOf } from './journal-statements.ts'
-import { openDatabase } from './open-database.ts'
+import { openDatabase, refusalOf } from './open-database.ts'
 import { foldDamaged } from './pending-batches.ts'
 import { isPassing, unlessDamaged } from './unless-damaged.ts'
 
@@ -75,6 +75,9 @@ export function salvaged<T>(path: string, left: BootLog | null, use: (salvage: S
   try {
     database = openCopy(path, copy)
     return use(salvageOfCopy(database, logged))
+  } catch (error) {
+    // Before the copy is removed, which gives back space.
+    throw refusalOf(error, copy)
   } finally {
     try {
       database?.close()
