@@ -1,5 +1,5 @@
 /** Settings are read back at every open, because the binding opens an existing write-ahead log with weaker ones. */
-import { closeSync, existsSync, openSync, readFileSync, readdirSync } from 'node:fs'
+import { closeSync, existsSync, openSync, readFileSync, readSync, readdirSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 import Database from 'better-sqlite3'
 import { databaseFailure } from '../../../platform/database-failure.ts'
@@ -17,6 +17,10 @@ export const APPLICATION_ID = 0x54674a31
 /** Small, because a commit of a few entries writes one page. */
 export const PAGE_BYTES = 1024
 
+/** Where the header has the version for writes, and the newest that SQLite knows: it only reads a database with a newer one. */
+const WRITE_VERSION_AT = 18
+const WRITE_VERSION_MAX = 2
+
 /** How long to wait for another process to release the file, for example while it exits. */
 export const BUSY_MS = 200
 
@@ -33,6 +37,7 @@ export function openDatabase(path: string): Database.Database {
     // Lets the store shrink the file in steps. Takes effect only before the first write, so existing files are not touched.
     if (database.pragma('page_count', { simple: true }) === 0n) set(database, 'auto_vacuum', 'INCREMENTAL', 2n)
     set(database, 'journal_mode', 'WAL', 'wal')
+    requireWritable(database, path)
     // One flush per commit: otherwise a power cut loses commits that were answered.
     set(database, 'synchronous', 'FULL', 2n)
     // The store runs checkpoints, to handle their failures.
@@ -120,17 +125,42 @@ export function readMigration(name: string): string {
   return readFileSync(new URL(name, MIGRATIONS), 'utf8')
 }
 
-function migrate(database: Database.Database, path: string): void {
-  const migrations = migrationNames()
+/**
+ * The number of migrations that the database has. Each migration changes the schema, so a newer database has another one.
+ * @throws CodedError DATABASE_NEWER; DATABASE_CORRUPT if only the number is newer
+ */
+export function requireKnownSchema(database: Database.Database, path: string): number {
+  const known = migrationNames().length
   const version = Number(database.pragma('user_version', { simple: true }))
-  if (version > migrations.length) {
-    throw new CodedError(
-      'DATABASE_NEWER',
-      `${path} has schema ${version}; this version of tallygate supports up to ${migrations.length}`,
-      { details: { path, schema: version, known: migrations.length } },
-    )
+  if (version <= known) return version
+  if (hasSchema(database, known)) throw corrupt(path, `its header names schema ${version}, but it has schema ${known}`)
+  throw new CodedError(
+    'DATABASE_NEWER',
+    `${path} has schema ${version}; this version of tallygate supports up to ${known}`,
+    { details: { path, schema: version, known } },
+  )
+}
+
+/** Whether its tables are those after that many migrations, and it has nothing else. */
+export function hasSchema(database: Database.Database, version: number): boolean {
+  const own = new Database(':memory:')
+  try {
+    for (const name of migrationNames().slice(0, version)) own.exec(readMigration(name))
+    return schemaOf(database) === schemaOf(own)
+  } finally {
+    own.close()
   }
-  for (const [index, name] of migrations.entries()) {
+}
+
+function schemaOf(database: Database.Database): string {
+  return JSON.stringify(
+    database.prepare('SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name').raw().all(),
+  )
+}
+
+function migrate(database: Database.Database, path: string): void {
+  const version = requireKnownSchema(database, path)
+  for (const [index, name] of migrationNames().entries()) {
     if (index < version) continue
     const sql = readMigration(name)
     database
@@ -140,6 +170,29 @@ function migrate(database: Database.Database, path: string): void {
         database.pragma(`user_version = ${index + 1}`)
       })
       .exclusive()
+  }
+}
+
+/** SQLite also opens a database that it can only read. @throws CodedError DATABASE_CORRUPT if its header forbids writes */
+function requireWritable(database: Database.Database, path: string): void {
+  try {
+    // A lock for writes is not refused, but a write.
+    const version = Number(database.pragma('user_version', { simple: true }))
+    database.exec(`BEGIN IMMEDIATE; PRAGMA user_version = ${version}; ROLLBACK`)
+  } catch (error) {
+    if ((error as { readonly code?: unknown }).code !== 'SQLITE_READONLY' || !forbidsWrites(path)) throw error
+    throw corrupt(path, 'its header forbids writes', error)
+  }
+}
+
+function forbidsWrites(path: string): boolean {
+  const file = openSync(path, 'r')
+  try {
+    const version = Buffer.alloc(1)
+    readSync(file, version, 0, 1, WRITE_VERSION_AT)
+    return version.readUInt8() > WRITE_VERSION_MAX
+  } finally {
+    closeSync(file)
   }
 }
 

@@ -1,5 +1,5 @@
 /** Reads the proven data of a damaged journal without changing it. */
-import { closeSync, constants, copyFileSync, openSync, readSync, rmSync, statSync, writeSync } from 'node:fs'
+import { constants, copyFileSync, rmSync, statSync } from 'node:fs'
 import Database from 'better-sqlite3'
 import { NoSpace, hasSpace } from '../../../platform/disk-space.ts'
 import { orNull } from '../../../platform/or-null.ts'
@@ -13,6 +13,7 @@ import { entriesBetween } from './entry-blocks.ts'
 import { type AnswerRow, type PolicyRow, type SessionRow, type StateRow, answerOf } from './journal-statements.ts'
 import { openDatabase, refusalOf } from './open-database.ts'
 import { foldDamaged } from './pending-batches.ts'
+import { restoreHeader } from './restore-header.ts'
 import { isPassing, unlessDamaged } from './unless-damaged.ts'
 
 export const SUFFIXES = ['', '-wal', '-shm', '-journal']
@@ -101,29 +102,12 @@ function openCopy(path: string, copy: string): Database.Database | null {
   requireSpace(path, isCloned)
   if (isLogOnly) openDatabase(copy).close()
   if (!isCloned) copyAll(0)
-  if (copied.includes('')) permitWrites(copy)
+  if (copied.includes('')) restoreHeader(copy)
   return unlessDamaged(null, () => {
     const database = new Database(copy)
     database.defaultSafeIntegers(true)
     return database
   })
-}
-
-/** Where the header has the version for writes, and the newest that SQLite knows: it only reads a database with a newer one. */
-const WRITE_VERSION_AT = 18
-const WRITE_VERSION_MAX = 2
-
-/** The header may be damaged there. */
-function permitWrites(copy: string): void {
-  const file = openSync(copy, 'r+')
-  try {
-    const version = Buffer.alloc(1)
-    readSync(file, version, 0, 1, WRITE_VERSION_AT)
-    if (version.readUInt8() > WRITE_VERSION_MAX)
-      writeSync(file, Buffer.from([WRITE_VERSION_MAX]), 0, 1, WRITE_VERSION_AT)
-  } finally {
-    closeSync(file)
-  }
 }
 
 /** Of an empty ledger and its log, and of what the copy grows by. */

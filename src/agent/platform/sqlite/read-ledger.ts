@@ -10,7 +10,7 @@ import type { Identity, RecordedEntry } from '../../ledger/journal.ts'
 import type { ReadableLedger } from '../../ledger/verify-ledger.ts'
 import { entriesBefore, entriesBetween } from './entry-blocks.ts'
 import { type PolicyRow, policyOf, signedAnswersSql } from './journal-statements.ts'
-import { APPLICATION_ID, migrationNames, readMigration } from './open-database.ts'
+import { APPLICATION_ID, hasSchema, requireKnownSchema } from './open-database.ts'
 import { foldDatabase } from './pending-batches.ts'
 import { withConsistentSnapshot } from './consistent-snapshot.ts'
 
@@ -49,7 +49,10 @@ async function readCopy<T>(copy: string, path: string, read: (database: Database
     if (database.pragma('application_id', { simple: true }) !== APPLICATION_ID) {
       throw corrupt('the file is not an agent database')
     }
-    await requireOwnSchema(database, path)
+    // Triggers, views and other tables could run code of the file or keep a reader busy forever.
+    if (!hasSchema(database, requireKnownSchema(database, path))) {
+      throw corrupt("the tables differ from this version's schema")
+    }
     foldDatabase(database)
     return await read(database)
   } catch (error) {
@@ -111,34 +114,6 @@ function entryFrom(database: Database.Database, correlationId: string): Recorded
 function identityOf(database: Database.Database): Partial<Identity> | null {
   const text = database.prepare('SELECT document FROM identity').pluck().get() as string | undefined
   return text === undefined ? null : (JSON.parse(text) as Partial<Identity>)
-}
-
-/** Rejects triggers, views, and other tables, which could run code of the file or keep a reader busy forever. */
-async function requireOwnSchema(database: Database.Database, path: string): Promise<void> {
-  const names = migrationNames()
-  const version = database.pragma('user_version', { simple: true }) as number
-  if (version > names.length) {
-    throw new CodedError(
-      'DATABASE_NEWER',
-      `${path} has schema ${version}; this version of tallygate supports up to ${names.length}.`,
-      {
-        details: { path },
-      },
-    )
-  }
-  const own = new Database(':memory:')
-  try {
-    for (const name of names.slice(0, version)) own.exec(readMigration(name))
-    if (schemaOf(database) !== schemaOf(own)) throw new Error("the tables differ from this version's schema")
-  } finally {
-    own.close()
-  }
-}
-
-function schemaOf(database: Database.Database): string {
-  return JSON.stringify(
-    database.prepare('SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name').raw().all(),
-  )
 }
 
 function bundleOf(database: Database.Database): unknown {

@@ -1,6 +1,6 @@
 // A device that owes the cloud entries, and damage to its journal of the kind that leaves the entries readable.
 import { randomBytes } from 'node:crypto'
-import { closeSync, openSync, writeSync } from 'node:fs'
+import { closeSync, openSync, readSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import type { Journal, PendingEntry } from '../../../../src/agent/ledger/journal.ts'
@@ -52,6 +52,15 @@ export async function largeBacklog(): Promise<string> {
   }
   await journal.close()
   return path
+}
+
+/** Changes one bit of the file's header. The journal must be closed. */
+export function flipBit(path: string, at: number, bit: number): void {
+  const file = openSync(path, 'r+')
+  const byte = Buffer.alloc(1)
+  readSync(file, byte, 0, 1, at)
+  writeSync(file, Buffer.from([byte.readUInt8() ^ (1 << bit)]), 0, 1, at)
+  closeSync(file)
 }
 
 /** Overwrites the root of a table, by default of one that the salvage does not need. The journal must be closed. */

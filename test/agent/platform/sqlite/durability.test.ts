@@ -136,6 +136,7 @@ describe('the database file', () => {
     const path = join(temporaryDirectory(), 'journal.db')
     openDatabase(path).close()
     const newer = new Database(path)
+    newer.exec('CREATE TABLE newer (a)')
     newer.pragma('user_version = 99')
     newer.close()
     const before = readFileSync(path)

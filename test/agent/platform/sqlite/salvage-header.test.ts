@@ -1,0 +1,64 @@
+// One wrong bit in the first bytes of the ledger file: SQLite reads nothing, but every entry is still there.
+import { copyFileSync } from 'node:fs'
+import { join } from 'node:path'
+import Database from 'better-sqlite3'
+import { expect, it } from 'vitest'
+import { salvaged } from '../../../../src/agent/platform/sqlite/read-damaged.ts'
+import { fillDisk, smallDisk } from '../../../support/mounts.ts'
+import { STAMP, entry, journalIn, temporaryDirectory } from '../../harness.ts'
+import { damage, deviceWithBacklog, flipBit, largeBacklog } from './damaged.ts'
+
+it.each([
+  ['the name of the format', 0, 3],
+  ['the size of a page', 16, 2],
+  ['the version for reads', 19, 4],
+  ['the reserved bytes of a page', 20, 0],
+  ['a fraction', 22, 5],
+  ['the number of pages', 28, 6],
+  ['the number of pages, slightly', 31, 3],
+  ['the format of the schema', 47, 0],
+  ['the encoding of texts', 59, 1],
+  ['the number of the schema', 60, 0],
+  ['the number of the schema, slightly', 63, 1],
+  ['the number of the application', 70, 2],
+])('salvages every entry of a ledger with a wrong bit in %s', async (_what, at, bit) => {
+  const { directory, journal, path } = await deviceWithBacklog()
+  await journal.close()
+  flipBit(path, at, bit)
+  const salvaged = await journalIn(directory)
+  const { identity, salvages } = await salvaged.read()
+  expect(identity).not.toBeNull()
+  expect(salvages).toMatchObject([{ salvagedEntries: 40, lostEntries: 0 }])
+})
+
+it.each([
+  ['and commits in slots', true, 41],
+  ['and no commits in slots', false, 40],
+])('salvages a ledger whose header forbids writes %s', async (_name, hasPending, salvagedEntries) => {
+  const { directory, journal, path } = await deviceWithBacklog()
+  let place = directory
+  if (hasPending) {
+    await journal.append([entry(61, [])], STAMP)
+    place = temporaryDirectory()
+    for (const suffix of ['', '-wal']) copyFileSync(`${path}${suffix}`, join(place, `journal.db${suffix}`))
+    // A log would have a whole header.
+    const database = new Database(join(place, 'journal.db'))
+    database.pragma('wal_checkpoint(TRUNCATE)')
+    database.close()
+  }
+  await journal.close()
+  flipBit(join(place, 'journal.db'), 18, 3)
+  const salvaged = await journalIn(place)
+  expect((await salvaged.read()).salvages).toMatchObject([{ salvagedEntries, lostEntries: 0 }])
+})
+
+it('reports a used-up quota during a salvage, which its copy may have used', async ({ skip }) => {
+  const path = join(smallDisk(skip, '8m'), 'journal.db')
+  copyFileSync(await largeBacklog(), path)
+  damage(path)
+  const work = (): never => {
+    fillDisk(join(path, '..'))
+    throw new Database.SqliteError('disk I/O error', 'SQLITE_IOERR_WRITE')
+  }
+  expect(() => salvaged(path, null, work)).toThrow(expect.objectContaining({ code: 'STATE_UNWRITABLE' }))
+})
