@@ -9,7 +9,7 @@ import { FleetFigures } from '../../src/cloud/storage/sql/fleet-figures.ts'
 import { ALONE, type Sql } from '../../src/cloud/storage/sql/sql.ts'
 import { readerOf, runWork } from '../../src/cloud/storage/sql/transaction.ts'
 import type { Database } from '../../src/cloud/storage/sqlite/database.ts'
-import { inOneHand } from '../../src/cloud/storage/sqlite/dialect.ts'
+import { withoutQueue } from '../../src/cloud/storage/sqlite/dialect.ts'
 import { GroupCommit } from '../../src/cloud/storage/sqlite/group-commit.ts'
 import type { Store, Transaction } from '../../src/cloud/storage/store.ts'
 import { query } from '../audit/query.ts'
@@ -187,7 +187,7 @@ export class Twin {
 
   /** Prepares statements once per database: nodes start often. */
   #queries(database: Database): Sql['db'] {
-    const known = this.#queriesOf.get(database) ?? inOneHand(database, () => undefined)
+    const known = this.#queriesOf.get(database) ?? withoutQueue(database, () => undefined)
     this.#queriesOf.set(database, known)
     return known
   }

@@ -245,7 +245,7 @@ function statusText(status: DeviceState['status']): string {
   return status === 'NONE' ? 'never attached' : status.toLowerCase()
 }
 
-export function unreported({ outstanding }: DeviceState): Micro {
+export function unreportedTokens({ outstanding }: DeviceState): Micro {
   return outstanding.reduce((sum: Micro, account) => sum + account.unreported, 0n)
 }
 

@@ -20,7 +20,7 @@ import { makePrivateDirectory } from '../atomic-write.ts'
 import { instantText, jsonLine, table, writeLines } from '../lines.ts'
 import { type ListFlags, widthFor, withListOptions } from '../lists.ts'
 import { examples } from '../examples.ts'
-import { DEVICES_PER_TOKEN, addDeviceCommands, shortState, unreported } from '../device-commands.ts'
+import { DEVICES_PER_TOKEN, addDeviceCommands, shortState, unreportedTokens } from '../device-commands.ts'
 import type { Io } from '../io.ts'
 import { Service } from '../nouns/service.ts'
 import { everyOption, type Seen, watch } from '../watch.ts'
@@ -263,7 +263,7 @@ function tableOf(devices: readonly DeviceState[], widthMax?: number): readonly s
       .map(({ applied, newest }) => (newest > applied ? `${applied} of ${newest}` : `${applied}`))
       .join(', '),
     String(device.backlog),
-    tokensInWords(unreported(device)),
+    tokensInWords(unreportedTokens(device)),
     device.presence === null ? '' : device.presence.online ? 'connected' : 'not connected',
     device.policies.map(({ instanceId, name }) => name ?? instanceId).join(', '),
     labelsText(device.labels),

@@ -20,7 +20,7 @@ import {
   tableOf,
   timeOf,
 } from './page.ts'
-import { searched } from './searched.ts'
+import { searchLineItems } from './search-line-items.ts'
 import { poolsOf } from '../accounts/pools-of.ts'
 
 export function lineItemsPage(view: View): Promise<Page> {
@@ -29,7 +29,7 @@ export function lineItemsPage(view: View): Promise<Page> {
     const offset = offsetOf(query['from'])
     const canEdit = mayEdit(view, LINE_ITEM_EDIT)
     const editHref = (lineItem: string): string => hrefOf(view, LINE_ITEM_EDIT.path, { lineItem })
-    const { search, found, form } = searched(view, '/line-items', policy.lineItems)
+    const { search, found, form } = searchLineItems(view, '/line-items', policy.lineItems)
     const shown = found.slice(offset, offset + ROWS_SHOWN)
     const limits = await reader.consumptionLimits.of(
       instance.id,

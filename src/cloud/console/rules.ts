@@ -7,14 +7,14 @@ import { ACTIONS_EDIT } from './edit-actions.ts'
 import { CONDITION_EDIT } from './edit-condition.ts'
 import { actionUses } from '../service-api/show-line-items.ts'
 import { type Page, type View, ROWS_SHOWN, hrefOf, offsetOf, ofInstance, pagesByOffset, tableOf } from './page.ts'
-import { searched } from './searched.ts'
+import { searchLineItems } from './search-line-items.ts'
 
 export function rulesPage(view: View): Promise<Page> {
   const { reader, query } = view
   return ofInstance(view, 'Rules of access', async (instance, { policy }) => {
     const offset = offsetOf(query['from'])
     const canEdit = mayEdit(view, ACTIONS_EDIT)
-    const { search, found, form } = searched(view, '/rules', policy.lineItems)
+    const { search, found, form } = searchLineItems(view, '/rules', policy.lineItems)
     const shown = found.slice(offset, offset + ROWS_SHOWN)
     const conditions = new Map(policy.conditions.map((condition) => [condition.id, condition]))
     const uses = await actionUses(

@@ -3,7 +3,7 @@ import { CodedError } from '../../protocol/errors.ts'
 import { recordChange } from '../storage/audit.ts'
 import { type EventFilter, USAGE_ROW_POSITIONS } from '../storage/records.ts'
 import type { Reader, Store, Transaction } from '../storage/store.ts'
-import { usageArchived } from '../usage/export-usage.ts'
+import { usageArchivedError } from '../usage/export-usage.ts'
 import { type OutgoingEvent, changeEvent, usageEvent } from './outgoing-event.ts'
 import type { Sink } from './sink.ts'
 
@@ -99,7 +99,7 @@ export async function replayAfter(
     const end = await tx.usage.settled()
     if (after > end) throw new CodedError('CURSOR_UNKNOWN', `after is ${after}, but the newest event is ${end}.`)
     const archive = await tx.usageArchives.later(after, { from: null, to: null })
-    if (archive !== null) throw usageArchived(after, archive)
+    if (archive !== null) throw usageArchivedError(after, archive)
     await tx.eventSinks.moveTo(sink, after)
     await recordChange(tx, at, { action: 'REPLAY_EVENTS', detail: { sink, after: String(after) } })
   })

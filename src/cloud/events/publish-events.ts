@@ -1,5 +1,5 @@
 /** Sends the events of one sink in order. A lease lets one node send at a time. See docs/explanation/events.md. */
-import { usageArchived } from '../usage/export-usage.ts'
+import { usageArchivedError } from '../usage/export-usage.ts'
 import { CodedError, messageOf } from '../../protocol/errors.ts'
 import { DEAD_LETTERS_MAX, type DeadLetter, type SinkLease } from '../storage/records.ts'
 import type { Reader, Store } from '../storage/store.ts'
@@ -297,7 +297,7 @@ async function readEvents(
   const usage = groups.includes('usage') ? await reader.usage.range(range) : { records: [], end: upTo }
   // After the read: until then, none was deleted. An archive waits for all sinks that the database knows.
   const archive = groups.includes('usage') ? await reader.usageArchives.later(after, range) : null
-  if (archive !== null) throw usageArchived(after, archive)
+  if (archive !== null) throw usageArchivedError(after, archive)
   const isUsageOnly = groups.every((group) => group === 'usage')
   const changes = isUsageOnly ? [] : await reader.events.range(after, upTo, ROWS_READ)
   const lastChange = changes.length < ROWS_READ ? upTo : (changes.at(-1)?.position ?? upTo)

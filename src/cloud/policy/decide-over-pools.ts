@@ -9,7 +9,7 @@ import { decide, type Mode } from '../../core/rules/decide.ts'
 import { type AccessRequest, type Decision, type AvailableBalance, exactly } from '../../core/rules/decision.ts'
 import { type ReservedItem, refundsByAccount } from '../../core/sessions/session.ts'
 import type { LoadedPolicy } from './load-policy.ts'
-import { capBy, capIn } from './rules-in-force.ts'
+import { capInForce, capByPolicy } from './rules-in-force.ts'
 import { charge, free, isSamePool, newPool, refund } from '../accounts/pool.ts'
 import type { Pool } from '../storage/records.ts'
 import type { Reader, Transaction } from '../storage/store.ts'
@@ -62,7 +62,7 @@ export async function decideInTurn<T>(
 ): Promise<DecidedOverPools<T>> {
   const back = refundsByAccount(options.refunded ?? [])
   const rules = new Map(requests.map(({ loaded }) => [loaded.policy.instanceId, loaded]))
-  const fresh = (account: AccountId): Pool => newPool(account, capBy(rules, account))
+  const fresh = (account: AccountId): Pool => newPool(account, capInForce(rules, account))
   const { guess } = options
   const likely = guess?.consulted ?? (await consultedByReading(tx, requests, fresh))
   const locked = new Map<AccountId, Pool>()
@@ -87,7 +87,7 @@ export async function decideInTurn<T>(
       continue
     }
     const created = [...trial.charged, ...trial.drawnForNothing].filter((account) => !exists.has(account))
-    const opened = await tx.accounts.open(created.map((account) => ({ account, cap: capBy(rules, account) })))
+    const opened = await tx.accounts.open(created.map((account) => ({ account, cap: capInForce(rules, account) })))
     for (const account of created) exists.add(account)
     // Another transaction may have created and used a pool meanwhile.
     const raced = [...opened.values()].filter((pool) => !isSamePool(pool, locked.get(pool.account)))
@@ -135,7 +135,8 @@ export async function decideWithoutCharge(
     if (outcome?.status === 'rejected') throw outcome.reason
     if (unknown.size === 0 && outcome !== undefined) return outcome.value
     const found = await reader.accounts.get([...unknown])
-    for (const account of unknown) pools.set(account, found.get(account) ?? newPool(account, capIn(loaded, account)))
+    for (const account of unknown)
+      pools.set(account, found.get(account) ?? newPool(account, capByPolicy(loaded, account)))
   }
 }
 

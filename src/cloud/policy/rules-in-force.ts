@@ -19,7 +19,7 @@ export function overspendCapOf(rules: RulesInForce): OverspendCapOf {
   return (instanceId, lineItemId) => rules.get(instanceId)?.overspendCapsMax.get(lineItemId) ?? 0n
 }
 
-export function reservedOf(account: AccountId, rules: RulesInForce): Micro {
+export function reserveInForce(account: AccountId, rules: RulesInForce): Micro {
   const loaded = rules.get(instanceIdOf(account))
   return loaded === undefined ? 0n : reserveOf(account, loaded)
 }
@@ -30,7 +30,7 @@ export async function openPools(
   rules: RulesInForce,
   accounts: Iterable<AccountId>,
 ): Promise<ReadonlyMap<AccountId, Pool>> {
-  return tx.accounts.open([...new Set(accounts)].map((account) => ({ account, cap: capBy(rules, account) })))
+  return tx.accounts.open([...new Set(accounts)].map((account) => ({ account, cap: capInForce(rules, account) })))
 }
 
 /** As {@link openPools}, for accounts named by a device: omits accounts that no rules have ever had. */
@@ -52,7 +52,10 @@ export async function lockListedPools(
   epoch: Pick<Epoch, 'grantsForgotten'>,
 ): Promise<ReadonlyMap<AccountId, Pool>> {
   const { pools, unopened } = await lockListed(tx, rules, accounts, epoch)
-  return new Map([...pools, ...unopened.map((account) => [account, newPool(account, capBy(rules, account))] as const)])
+  return new Map([
+    ...pools,
+    ...unopened.map((account) => [account, newPool(account, capInForce(rules, account))] as const),
+  ])
 }
 
 async function lockListed(
@@ -102,12 +105,12 @@ async function listedPeriods(
   }
 }
 
-export function capBy(rules: RulesInForce, account: AccountId): Micro | null {
+export function capInForce(rules: RulesInForce, account: AccountId): Micro | null {
   const loaded = rules.get(instanceIdOf(account))
-  return loaded === undefined ? 0n : capIn(loaded, account)
+  return loaded === undefined ? 0n : capByPolicy(loaded, account)
 }
 
-export function capIn({ lineItems }: Pick<LoadedPolicy, 'lineItems'>, account: AccountId): Micro | null {
+export function capByPolicy({ lineItems }: Pick<LoadedPolicy, 'lineItems'>, account: AccountId): Micro | null {
   const lineItem = lineItems.get(parseAccount(account)?.lineItemId ?? '')
   return lineItem === undefined ? 0n : capOf(account, lineItem)
 }

@@ -169,7 +169,7 @@ export interface EpochWithSessionCount {
   readonly keepsSessions: boolean
 }
 
-export interface EpochWithSessions {
+export interface EpochWithSessionPresence {
   readonly epoch: Epoch | undefined
   /** Whether the device may have sessions that have not ended. */
   readonly hasSessions: boolean

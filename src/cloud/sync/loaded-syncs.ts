@@ -252,7 +252,7 @@ export class LoadedSyncs {
       },
       epochs: {
         ...edge.epochs,
-        getWithSessions: async (deviceId) => {
+        getWithSessionPresence: async (deviceId) => {
           const found = epochs.get(deviceId)
           const own = this.#loaded.sessions.get(deviceId)?.length ?? 0
           if (found === undefined || found.keepsSessions || found.ownSessions !== own) throw new Unusual()

@@ -1,5 +1,5 @@
 /** Judges an opened segment in a transaction: merges it, or keeps it as evidence. A resent one gets its first response. */
-import { type MergeOutcome, judgeSegment } from '../../core/sync/receive.ts'
+import { type MergeOutcome, classifySegment } from '../../core/sync/receive.ts'
 import { fenceCurrent, fenced, noteContact, newEpoch } from '../devices/epochs.ts'
 import { lockSessions } from '../sessions/device-sessions.ts'
 import { fitOf } from './merge/fit-of.ts'
@@ -37,7 +37,7 @@ export async function receiveSegment(deps: SyncDeps, tx: Transaction, opened: Op
   // Sent together and answered in this order: what follows the lock is read under it.
   const [device, { epoch: known, hasSessions }] = await Promise.all([
     tx.edge.devices.lock(deviceId),
-    tx.edge.epochs.getWithSessions(deviceId, segment.epoch),
+    tx.edge.epochs.getWithSessionPresence(deviceId, segment.epoch),
   ])
   if (device === undefined) throw new Error('invariant: devices are never deleted')
   requireTrusted(device)
@@ -69,7 +69,7 @@ async function receiveUnderLocks(
   const mergeContext: MergeContext = { ...current, epoch, fit, sessions, proof: proofOf(segment, proofs) }
   const { seq } = segment.header
   const recorded = seq > epoch.lastSeq ? undefined : await tx.edge.segments.get(device.id, epoch.number, seq)
-  const outcome = judgeSegment(epoch, segment.header, recorded?.hash ?? null, fit)
+  const outcome = classifySegment(epoch, segment.header, recorded?.hash ?? null, fit)
   const merge = await carryOut(mergeContext, outcome, recorded)
   return { outcome: merge.accepted ? outcome.kind : 'REJECTED', merge, restored }
 }

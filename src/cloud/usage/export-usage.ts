@@ -44,11 +44,11 @@ export async function exportUsage(deps: UsageExportDeps, options: UsageExportOpt
       `after is ${after}, but the cloud was restored from a backup that ends at ${backupEnd}. Continue with after=${backupEnd}.`,
     )
   }
-  if (archive !== null) throw usageArchived(after, archive)
+  if (archive !== null) throw usageArchivedError(after, archive)
   return { next: upTo, pieces: piecesOf(deps, options, after, upTo) }
 }
 
-export function usageArchived(after: bigint, { place, manifest, upTo }: UsageArchive): CodedError {
+export function usageArchivedError(after: bigint, { place, manifest, upTo }: UsageArchive): CodedError {
   const start = after === 0n ? 'Usage records' : `after is ${after}, but usage records`
   return new CodedError('USAGE_ARCHIVED', `${start} up to ${upTo} are archived in ${place} (${manifest}).`)
 }
@@ -67,7 +67,7 @@ async function* piecesOf(
       archive: await reader.usageArchives.later(after, { from, to }),
     }))
     // Archived since the export began: some records may be deleted already.
-    if (archive !== null) throw usageArchived(after, archive)
+    if (archive !== null) throw usageArchivedError(after, archive)
     if (records.length > 0) yield records.map((record) => usageLine(format, tenantId, record)).join('')
     after = end
     await giveWay()

@@ -3,7 +3,7 @@ import { REPORT_PAGE_RECORDS } from '../../protocol/service/usage-report.ts'
 import type { GiveWay } from '../runtime/give-way.ts'
 import { type NumberedUsage, USAGE_ROW_POSITIONS, type UsageRange } from '../storage/records.ts'
 import type { Reader, Store } from '../storage/store.ts'
-import { USAGE_PIECE_RECORDS, usageArchived } from './export-usage.ts'
+import { USAGE_PIECE_RECORDS, usageArchivedError } from './export-usage.ts'
 import { reportRow } from './usage-text.ts'
 import { requireInstance } from '../storage/require-record.ts'
 
@@ -59,7 +59,7 @@ async function readUnarchived<T>(
     const result = await work(reader)
     // After the read: until then, none was deleted.
     const archive = await reader.usageArchives.later(0n, { from, to: now + 1 })
-    if (archive !== null) throw usageArchived(0n, archive)
+    if (archive !== null) throw usageArchivedError(0n, archive)
     return result
   })
 }

@@ -180,11 +180,11 @@ export type Due = 'RENEWAL' | 'HEARTBEAT_MISSED' | 'IDLED_OUT' | 'FORGET'
 
 /**
  * Null: nothing is due. Call again after each step.
- * @param hostsDifferMs see {@link putOffUntil}
+ * @param hostsDifferMs see {@link renewalDueBefore}
  */
 export function due(session: Session, now: number, hostsDifferMs = 0): Due | null {
   const next = nextDue(session)
-  if (now < next) return now < (putOffUntil(session, hostsDifferMs) ?? now) ? 'RENEWAL' : null
+  if (now < next) return now < (renewalDueBefore(session, hostsDifferMs) ?? now) ? 'RENEWAL' : null
   if (session.state === 'IDLE' || session.state === 'LOCKED') return 'IDLED_OUT'
   if (session.state !== 'ACTIVE') return 'FORGET'
   return next === session.heartbeatDue ? 'HEARTBEAT_MISSED' : 'RENEWAL'
@@ -324,7 +324,7 @@ function end(session: Session, refund: readonly ReservedItem[], now: number): St
  * @param hostsDifferMs between the clocks of the hosts that charge the session. Within it, a renewal would let them
  *   charge short intervals in turns
  */
-export function putOffUntil({ state, keptBy, charge, intervalMs }: Session, hostsDifferMs: number): number | null {
+export function renewalDueBefore({ state, keptBy, charge, intervalMs }: Session, hostsDifferMs: number): number | null {
   if (state !== 'ACTIVE' || keptBy !== null || charge === null) return null
   return charge.from - Math.max(intervalMs, hostsDifferMs)
 }

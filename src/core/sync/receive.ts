@@ -51,7 +51,7 @@ export type MergeOutcome =
  * @param recordedHash hash of the merged segment with the same seq; null: none
  * @param entries how the segment's entries fit the merged chain
  */
-export function judgeSegment(
+export function classifySegment(
   state: EpochState,
   segment: SegmentHeader,
   recordedHash: string | null,

@@ -665,7 +665,8 @@ describe('on PostgreSQL', () => {
 
     it('for a locked row, also if later statements of the transaction are on their way', async () => {
       const store = await withAccount(await node({ lockTimeoutMs: 50 }), 10n)
-      const both = (tx: Transaction) => Promise.all([chargeOne(tx), tx.edge.epochs.getWithSessions(randomUUID(), 1)])
+      const both = (tx: Transaction) =>
+        Promise.all([chargeOne(tx), tx.edge.epochs.getWithSessionPresence(randomUUID(), 1)])
       await store.transaction(async (tx) => {
         await chargeOne(tx)
         await expect(store.transaction(both)).rejects.toMatchObject({ code: 'OVERLOADED' })

@@ -36,16 +36,16 @@ export function syncReadsSuite(name: string, open: () => Promise<Store>): void {
 
     describe('its epoch', () => {
       const sessions = async (number = 1) =>
-        (await store.read((reader) => reader.edge.epochs.getWithSessions(DEVICE, number))).hasSessions
+        (await store.read((reader) => reader.edge.epochs.getWithSessionPresence(DEVICE, number))).hasSessions
 
       it('comes with the question whether there are sessions', async () => {
-        const { epoch } = await store.read((reader) => reader.edge.epochs.getWithSessions(DEVICE, 1))
+        const { epoch } = await store.read((reader) => reader.edge.epochs.getWithSessionPresence(DEVICE, 1))
         expect(epoch).toEqual(await store.read((reader) => reader.edge.epochs.get(DEVICE, 1)))
         expect(await sessions()).toBe(false)
       })
 
       it('may have sessions if there is no such epoch', async () => {
-        expect(await store.read((reader) => reader.edge.epochs.getWithSessions(DEVICE, 2))).toEqual({
+        expect(await store.read((reader) => reader.edge.epochs.getWithSessionPresence(DEVICE, 2))).toEqual({
           epoch: undefined,
           hasSessions: true,
         })

@@ -22,7 +22,7 @@ import {
   fitChain,
   mergeSegment,
   mergeReported,
-  judgeSegment,
+  classifySegment,
   withoutKnown,
 } from '../../../src/core/sync/receive.ts'
 
@@ -57,7 +57,7 @@ const contradiction: ChainFit = { kind: 'CONTRADICTS' }
 
 describe('what a segment is', () => {
   const next = { seq: 8, hash: 'h8', previousHash: 'h7' }
-  const cases: [string, EpochState, Parameters<typeof judgeSegment>[1], string | null, MergeOutcome][] = [
+  const cases: [string, EpochState, Parameters<typeof classifySegment>[1], string | null, MergeOutcome][] = [
     ['the next one of the current epoch is merged', active, next, null, { kind: 'MERGE', mayGrant: true }],
     ['the next one of a fenced one is merged without grants', fenced, next, null, { kind: 'MERGE', mayGrant: false }],
     [
@@ -84,10 +84,10 @@ describe('what a segment is', () => {
     ['and so is anything long after it', closed, { ...next, seq: 12 }, null, { kind: 'FORK' }],
   ]
   it.each(cases)('%s', (_name, state, header, recorded, outcome) => {
-    expect(judgeSegment(state, header, recorded, news)).toEqual(outcome)
+    expect(classifySegment(state, header, recorded, news)).toEqual(outcome)
   })
 
-  const late: [string, EpochState, Parameters<typeof judgeSegment>[1], ChainFit, MergeOutcome][] = [
+  const late: [string, EpochState, Parameters<typeof classifySegment>[1], ChainFit, MergeOutcome][] = [
     ['is merged while more may come', carriedOn, next, nothingNew, { kind: 'MERGE', mayGrant: false }],
     ['is merged without effect after that', closedLater, next, nothingNew, { kind: 'MERGE', mayGrant: false }],
     ['is a fork when it has entries behind the end', closedLater, next, news, { kind: 'FORK' }],
@@ -107,7 +107,7 @@ describe('what a segment is', () => {
     ],
   ]
   it.each(late)('a segment whose entries a later epoch may have delivered %s', (_name, state, header, fit, outcome) => {
-    expect(judgeSegment(state, header, null, fit)).toEqual(outcome)
+    expect(classifySegment(state, header, null, fit)).toEqual(outcome)
   })
 })
 

@@ -8,7 +8,7 @@ import type { GrantedAccount, Journal } from '../../../src/agent/ledger/journal.
 import { Ledger } from '../../../src/agent/ledger/ledger.ts'
 import { ActivePolicies } from '../../../src/agent/policy/active-policies.ts'
 import { type SessionAnswer, Sessions } from '../../../src/agent/sessions/sessions.ts'
-import { capIn } from '../../../src/cloud/policy/rules-in-force.ts'
+import { capByPolicy } from '../../../src/cloud/policy/rules-in-force.ts'
 import type { LoadedPolicy } from '../../../src/cloud/policy/load-policy.ts'
 import type { UsageRecord } from '../../../src/cloud/storage/records.ts'
 import { usageOfEntries } from '../../../src/cloud/usage/usage-of-entries.ts'
@@ -151,7 +151,7 @@ export class DeviceSide {
   async fill(loaded: LoadedPolicy, at: number): Promise<void> {
     const known = new Map(this.#ledger.accounts())
     const lacking = accountsAt(loaded.policy, at).flatMap((account): GrantedAccount[] => {
-      const cap = capIn(loaded, account)
+      const cap = capByPolicy(loaded, account)
       const { granted = 0n, unlimited = false } = known.get(account) ?? {}
       if (cap === null) return unlimited ? [] : [{ account, granted, exhausted: false, unlimited: true }]
       return granted >= cap ? [] : [{ account, granted: cap, exhausted: false, unlimited: false }]

@@ -283,7 +283,7 @@ const answered = new WeakMap<CompiledQuery['query'], (rows: readonly unknown[]) 
  * Pipelines locking queries and returns their rows, which are available once the next statement is answered; if this one
  * fails, the next one fails too.
  */
-export function aheadOn(db: Kysely<Tables>): NonNullable<Sql['ahead']> {
+export function pipelineOn(db: Kysely<Tables>): NonNullable<Sql['ahead']> {
   return async <R>(query: Compilable<R>) => {
     const made = query.compile()
     // Transactions share the text of a prepared query, not what is sent with it.

@@ -52,7 +52,7 @@ export function isStalePlan(error: unknown): boolean {
  * Whether a rerun may succeed: a conflict between transactions, or a connection lost before the commit. A duplicate key is
  * a conflict too: the rerun sees the other transaction's row.
  */
-export function isWorthAnotherRun(error: unknown): boolean {
+export function mayRerunSucceed(error: unknown): boolean {
   if (error instanceof ConnectionLost || error instanceof WouldWait) return true
   return MEETINGS.has(sqlState(error) ?? '')
 }

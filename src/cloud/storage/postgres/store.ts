@@ -12,8 +12,8 @@ import { readerOf, runWork } from '../sql/transaction.ts'
 import { databaseAddress } from './hosts.ts'
 import { type Pool, type PooledConnection, openPool } from './pool.ts'
 import { prepareDatabase } from './database.ts'
-import { WAITS, aheadOn, transactionsOver } from './dialect.ts'
-import { CommitUnanswered, ConnectionLost, coded, endsWait, isWorthAnotherRun } from './failures.ts'
+import { WAITS, pipelineOn, transactionsOver } from './dialect.ts'
+import { CommitUnanswered, ConnectionLost, coded, endsWait, mayRerunSucceed } from './failures.ts'
 import { LIMITS, type Limits } from './limits.ts'
 import { keepPartitions } from './partitions.ts'
 import { ruleLocks } from './rule-locks.ts'
@@ -79,7 +79,7 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
         const done: { result?: Awaited<ReturnType<typeof work>> } = {}
         try {
           return await inTransaction('WRITE', async (db) => {
-            const sql = { db, lockRows: true, rules: ruleLocks(db, schema), fleet, ahead: aheadOn(db), shrink: null }
+            const sql = { db, lockRows: true, rules: ruleLocks(db, schema), fleet, ahead: pipelineOn(db), shrink: null }
             const result = await runWork(sql, work, written)
             done.result = result
             return result
@@ -134,7 +134,7 @@ async function rerunning<T>(
     try {
       return await run()
     } catch (error) {
-      if (runs >= runsMax || !isWorthAnotherRun(error)) throw coded(error, shown)
+      if (runs >= runsMax || !mayRerunSucceed(error)) throw coded(error, shown)
       onRerun(error)
       await pause(Math.random() * rerunPauseMs * 2 ** (runs - 1))
     }

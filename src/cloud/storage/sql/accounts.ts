@@ -4,7 +4,7 @@ import { sql as statement } from 'kysely'
 import { type AccountId, lineAccount, parseAccount } from '../../../core/accounts/account.ts'
 import { newPool } from '../../accounts/pool.ts'
 import type { Pool } from '../records.ts'
-import { type Sql, chunks, WouldWait, filledUp, isLockNotAvailable, parts, prepared, times } from './sql.ts'
+import { type Sql, chunks, WouldWait, filledUp, isLockNotAvailable, parts, prepared, repeated } from './sql.ts'
 import type { Row } from './tables.ts'
 
 export function accountReader(sql: Sql) {
@@ -120,7 +120,7 @@ export function accountTransaction(sql: Sql) {
 const saving = prepared((db, count) =>
   db
     .insertInto('accounts')
-    .values(times(count, rowOf(newPool(lineAccount('', '', 0), 0n))))
+    .values(repeated(count, rowOf(newPool(lineAccount('', '', 0), 0n))))
     .onConflict((conflict) =>
       conflict.column('id').doUpdateSet((excluded) => ({
         charged: excluded.ref('excluded.charged'),

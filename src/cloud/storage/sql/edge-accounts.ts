@@ -9,7 +9,7 @@ import {
   type Returnable,
   newDeviceAccount,
 } from '../device-records.ts'
-import { type Sql, asFlag, chunks, filledLength, filledUp, parts, prepared, tableOf, times, toFlag } from './sql.ts'
+import { type Sql, asFlag, chunks, filledLength, filledUp, parts, prepared, tableOf, repeated, toFlag } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** Unspent tokens on the device. */
@@ -326,7 +326,7 @@ export function deviceAccountTransaction(sql: Sql) {
 const saving = prepared((db, count) =>
   db
     .insertInto('device_accounts')
-    .values(times(count, rowOf(newDeviceAccount('', 0, ''))))
+    .values(repeated(count, rowOf(newDeviceAccount('', 0, ''))))
     .onConflict((conflict) =>
       conflict.columns(['device_id', 'epoch', 'account']).doUpdateSet((excluded) => ({
         granted: excluded.ref('excluded.granted'),

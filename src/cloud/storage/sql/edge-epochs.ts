@@ -3,7 +3,7 @@ import { sql as expression } from 'kysely'
 import type {
   Epoch,
   EpochWithSessionCount,
-  EpochWithSessions,
+  EpochWithSessionPresence,
   InactiveEpoch,
   SettlementLoad,
 } from '../device-records.ts'
@@ -65,7 +65,7 @@ export function epochReader({ db }: Sql) {
       return row === undefined ? undefined : epochOf(row)
     },
     /** As `get`, and whether the device may have sessions that have not ended. */
-    async getWithSessions(deviceId: string, number: number): Promise<EpochWithSessions> {
+    async getWithSessionPresence(deviceId: string, number: number): Promise<EpochWithSessionPresence> {
       const [row] = (await db.executeQuery(epochWithSessions(db, [deviceId, BigInt(number)]))).rows
       if (row === undefined) return { epoch: undefined, hasSessions: true }
       return { epoch: epochOf(row), hasSessions: row.hasSessions !== 0n }

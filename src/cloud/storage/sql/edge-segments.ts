@@ -3,7 +3,7 @@ import { SEGMENT_ENTRIES_MAX } from '../../../protocol/edge/sync.ts'
 import type { Evidence, LastSegment, LedgerEntry, MergedSegment } from '../device-records.ts'
 import { entriesOf } from './packed-delivery.ts'
 import { packDocument, unpackDocument } from './packed-document.ts'
-import { type Sql, parts, prepared, times } from './sql.ts'
+import { type Sql, parts, prepared, repeated } from './sql.ts'
 import type { Row } from './tables.ts'
 import { SHORT_HASH_BYTES } from './usage-archives.ts'
 
@@ -55,13 +55,13 @@ export function segmentTransaction(sql: Sql) {
 }
 
 const insertedSegments = prepared((db, count) =>
-  db.insertInto('segments').values(times(count, { device_id: '', epoch: 0n, seq: 0n, hash: '' })),
+  db.insertInto('segments').values(repeated(count, { device_id: '', epoch: 0n, seq: 0n, hash: '' })),
 )
 
 const replacedLast = prepared((db, count) =>
   db
     .insertInto('last_segments')
-    .values(times(count, { device_id: '', epoch: 0n, seq: 0n, document: Buffer.alloc(0), answer: '' }))
+    .values(repeated(count, { device_id: '', epoch: 0n, seq: 0n, document: Buffer.alloc(0), answer: '' }))
     .onConflict((conflict) =>
       conflict.columns(['device_id', 'epoch']).doUpdateSet((excluded) => ({
         seq: excluded.ref('excluded.seq'),

@@ -4,11 +4,11 @@ import {
   type Session,
   type SessionState,
   nextDue,
-  putOffUntil,
+  renewalDueBefore,
 } from '../../../core/sessions/session.ts'
 import { type StoredCharge, chargeOf, storedCharge } from '../../../core/sessions/stored-charge.ts'
 import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
-import { type Sql, chunks, countOf, prepared, rowsOf, times, toBigint, toNumber, updates, upsert } from './sql.ts'
+import { type Sql, chunks, countOf, prepared, rowsOf, repeated, toBigint, toNumber, updates, upsert } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** As literals, like in the partial indexes: SQLite uses such an index only if it can prove that it applies. */
@@ -25,7 +25,7 @@ const idsOf = (db: Sql['db'], deviceId: string) => {
 const notEnded = prepared((db) => idsOf(db, '').orderBy('id'))
 
 const someOfDevices = (db: Sql['db'], count: number) =>
-  db.selectFrom('sessions').selectAll().where('device_id', 'in', times(count, '')).where(HAS_NOT_ENDED)
+  db.selectFrom('sessions').selectAll().where('device_id', 'in', repeated(count, '')).where(HAS_NOT_ENDED)
 
 const sessionsOfDevices = prepared((db, count) => someOfDevices(db, count).orderBy('id'))
 
@@ -161,12 +161,12 @@ export function sessionTransaction(sql: Sql) {
       const rows = await rowsOf(db, lockRows ? lockedOfDevices : sessionsOfDevices, deviceIds)
       return Map.groupBy(rows.map(sessionOf), ({ deviceId }) => deviceId ?? '')
     },
-    /** Locks the earliest due session, or one that is put off, skipping those locked by others. */
+    /** Locks the earliest due session, or one that a clock that was ahead charged, skipping those locked by others. */
     async lockDue(now: number): Promise<Session | undefined> {
       const all = db.selectFrom('sessions').selectAll().limit(1)
       const due = all.where('next_due', '<=', BigInt(now)).orderBy('next_due')
-      const putOff = all.where('put_off_until', '>', BigInt(now)).orderBy('put_off_until')
-      for (const query of [due, putOff]) {
+      const chargedAhead = all.where('renewal_due_before', '>', BigInt(now)).orderBy('renewal_due_before')
+      for (const query of [due, chargedAhead]) {
         const row = await (lockRows ? query.forNoKeyUpdate().skipLocked() : query).executeTakeFirst()
         if (row !== undefined) return sessionOf(row)
       }
@@ -207,7 +207,7 @@ function columnsOf(session: Session) {
     last_access_request: BigInt(session.lastAccessRequest),
     since: BigInt(session.since),
     next_due: BigInt(nextDue(session)),
-    put_off_until: toBigint(putOffUntil(session, NODES_DIFFER_MAX_MS)),
+    renewal_due_before: toBigint(renewalDueBefore(session, NODES_DIFFER_MAX_MS)),
   }
 }
 

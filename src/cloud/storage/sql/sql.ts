@@ -122,7 +122,7 @@ export function preparedUpdate(
 const ROWS_MAX = 32
 
 /** The same row `count` times, for a statement whose parameters are given later. */
-export function times<T>(count: number, row: T): readonly T[] {
+export function repeated<T>(count: number, row: T): readonly T[] {
   return Array.from({ length: count }, () => row)
 }
 
@@ -161,7 +161,7 @@ export function tableOf(columns: readonly Column[], count: number): RawBuilder<R
   const values = columns.map((column) =>
     column === 'TEXT' ? expression`CAST(${''} AS TEXT)` : expression`CAST(${0n} AS BIGINT)`,
   )
-  const rows = times(count, expression`(${expression.join(values)})`)
+  const rows = repeated(count, expression`(${expression.join(values)})`)
   return expression`(VALUES ${expression.join(rows)})`
 }
 

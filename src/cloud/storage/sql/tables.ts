@@ -209,7 +209,7 @@ export interface Tables extends EdgeTables {
     last_access_request: bigint
     since: bigint
     next_due: bigint
-    put_off_until: bigint | null
+    renewal_due_before: bigint | null
   }
   outbox: {
     id: Generated<bigint>

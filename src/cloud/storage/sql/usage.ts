@@ -11,7 +11,7 @@ import { insertEvent } from './events.ts'
 import { packDelivery } from './packed-delivery.ts'
 import { usageReader } from './read-usage.ts'
 import { inserter } from './row-numbers.ts'
-import { type Sql, parts, prepared, times, toFlag } from './sql.ts'
+import { type Sql, parts, prepared, repeated, toFlag } from './sql.ts'
 import type { Row } from './tables.ts'
 import { endOf, endsOf, highest, rowOfPosition } from './usage-positions.ts'
 import { SAMPLE, rowOf } from './usage-rows.ts'
@@ -143,11 +143,11 @@ function rowOfDelivery(delivery: Delivery): Omit<Row<'deliveries'>, 'seq'> {
 
 /** Parameters follow the field sequence of {@link rowOfDelivery}. */
 const insertedDeliveries = prepared((db, count) =>
-  db.insertInto('deliveries').values(times(count, { seq: 0n, ...NO_DELIVERY })),
+  db.insertInto('deliveries').values(repeated(count, { seq: 0n, ...NO_DELIVERY })),
 )
 const insertedNumbered = prepared((db, count) => {
   const row = { seq: statement<bigint>`nextval(${ROW_NUMBERS})`, ...NO_DELIVERY }
-  return inserter({ db, lockRows: true }).insertInto('deliveries').values(times(count, row))
+  return inserter({ db, lockRows: true }).insertInto('deliveries').values(repeated(count, row))
 })
 
 const NO_DELIVERY: Omit<Row<'deliveries'>, 'seq'> = {
@@ -197,5 +197,5 @@ const insertingNumbered = prepared((db, count) => insert({ db, lockRows: true },
 function insert(sql: Pick<Sql, 'db' | 'lockRows'>, count: number) {
   return inserter(sql)
     .insertInto('usage')
-    .values(times(count, rowOf(SAMPLE)))
+    .values(repeated(count, rowOf(SAMPLE)))
 }

@@ -27,7 +27,7 @@ export class StablePlans extends SqliteQueryCompiler {
 }
 
 /** For a connection whose caller serializes transactions and queries: queries run directly, without a queue. */
-export function inOneHand(database: Database, giveWay: GiveWay): Kysely<Tables> {
+export function withoutQueue(database: Database, giveWay: GiveWay): Kysely<Tables> {
   const dialect = new SqliteDialect({ database })
   const prepare = keepStatements(database)
   const connection: DatabaseConnection = {

@@ -11,7 +11,7 @@ import { FleetFigures } from '../sql/fleet-figures.ts'
 import { ALONE } from '../sql/sql.ts'
 import { readerOf, runWork } from '../sql/transaction.ts'
 import { type Database, coded, codedAtOpen, openDatabase, openReader } from './database.ts'
-import { inOneHand } from './dialect.ts'
+import { withoutQueue } from './dialect.ts'
 import { GroupCommit } from './group-commit.ts'
 import { type FlushFile, LogFlush } from './log-flush.ts'
 
@@ -43,7 +43,7 @@ export function openSqliteStore({ path, check, onBroken, flushFile }: SqliteStor
   const log = new LogFlush(path, flushFile)
   // A statement blocks the thread. Between the statements of a long transaction, other events run.
   const giveWay = giveWayTo(() => performance.now(), setImmediate)
-  const writer = inOneHand(forWriting, giveWay)
+  const writer = withoutQueue(forWriting, giveWay)
   const commits = new GroupCommit(forWriting, () => performance.now(), flushOf(log, checkpointOf(forWriting)))
   const fleet = new FleetFigures()
   const snapshots = new Snapshots(forReading, fleet)
@@ -111,7 +111,7 @@ class Snapshots {
   readonly #end: Sqlite.Statement
 
   constructor(database: Database, fleet: FleetFigures) {
-    const db = inOneHand(database, () => undefined)
+    const db = withoutQueue(database, () => undefined)
     this.#reader = readerOf({ db, lockRows: false, rules: ALONE, fleet, ahead: null, shrink: null })
     this.#begin = database.prepare('BEGIN')
     this.#end = database.prepare('COMMIT')

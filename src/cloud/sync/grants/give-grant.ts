@@ -24,7 +24,7 @@ import {
   type Returnable,
   type Shortages,
 } from '../../storage/device-records.ts'
-import { type RulesInForce, reservedOf } from '../../policy/rules-in-force.ts'
+import { type RulesInForce, reserveInForce } from '../../policy/rules-in-force.ts'
 import {
   type ShortageTransaction,
   isShortNow,
@@ -147,7 +147,7 @@ async function requestedAccounts(
   for (const account of accounts) {
     const pool = pools.get(account)
     if (pool === undefined) throw new Error('invariant: the pool of an account that a grant names was opened')
-    const reserved = reservedOf(account, rules)
+    const reserved = reserveInForce(account, rules)
     const share = fairShare(pool, reserved, (others.get(instanceIdOf(account)) ?? 0) + 1)
     const target = { wanted: wanted.get(account) ?? 0n, share }
     const usable = freeForDevices(pool, reserved)

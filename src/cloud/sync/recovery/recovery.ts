@@ -7,7 +7,7 @@ import { ENGINE } from '../../../core/engine.ts'
 import { type AccountId, instanceIdOf } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import type { RecoveryStateWire } from '../../../protocol/edge/administration.ts'
-import { capIn } from '../../policy/rules-in-force.ts'
+import { capByPolicy } from '../../policy/rules-in-force.ts'
 import { RECOVERY_SHOWN_MAX, USAGE_FORGOTTEN_ROWS_MAX, USAGE_ROWS_PER_MS } from '../../devices/limits.ts'
 import type { Recovery } from '../../storage/device-records.ts'
 import type { LoadedPolicy, Policies } from '../../policy/load-policy.ts'
@@ -69,7 +69,7 @@ async function withholdSold(
     const instanceId = instanceIdOf(account)
     if (!rules.has(instanceId)) rules.set(instanceId, await policies.of(tx, instanceId))
     const loaded = rules.get(instanceId)
-    if (loaded !== undefined) wanted.push({ account, cap: capIn(loaded, account) })
+    if (loaded !== undefined) wanted.push({ account, cap: capByPolicy(loaded, account) })
   }
   const pools = await tx.accounts.open(wanted)
   const behind = [...pools.values()].filter((pool) => pool.sold < (sold.get(pool.account) ?? 0n))

@@ -287,11 +287,11 @@ CREATE TABLE sessions (
   since INTEGER NOT NULL,
   next_due INTEGER NOT NULL,
   -- Before this time, a clock that was ahead has made the charge, and the session is charged anew; null: never.
-  put_off_until INTEGER
+  renewal_due_before INTEGER
 ) STRICT;
 
 CREATE INDEX sessions_by_due ON sessions (next_due);
-CREATE INDEX sessions_put_off ON sessions (put_off_until) WHERE put_off_until IS NOT NULL;
+CREATE INDEX sessions_renewal_due ON sessions (renewal_due_before) WHERE renewal_due_before IS NOT NULL;
 CREATE INDEX sessions_live ON sessions (instance_id, created) WHERE state IN ('IDLE', 'ACTIVE');
 CREATE INDEX sessions_not_ended ON sessions (seq) WHERE state IN ('IDLE', 'ACTIVE', 'LOCKED');
 CREATE INDEX sessions_kept_by ON sessions (kept_by) WHERE state IN ('IDLE', 'ACTIVE', 'LOCKED');

@@ -10,7 +10,7 @@ interface Search<Found> {
 }
 
 /** Line items whose id contains what is typed. */
-export function searched<Found extends { readonly id: string }>(
+export function searchLineItems<Found extends { readonly id: string }>(
   view: View,
   to: string,
   all: readonly Found[],
