@@ -121,7 +121,7 @@ export function migrationNames(): readonly string[] {
     .sort()
 }
 
-export function readMigration(name: string): string {
+function readMigration(name: string): string {
   return readFileSync(new URL(name, MIGRATIONS), 'utf8')
 }
 
