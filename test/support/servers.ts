@@ -2,13 +2,14 @@
 // the environment, a container, a server binary on this machine. Where none works, the tests in the scope are skipped with
 // every reason; with TALLYGATE_REQUIRE_SERVERS=1 they fail instead. No test ever passes because its server was missing.
 import { execFile, spawn, type ChildProcess } from 'node:child_process'
-import { pbkdf2Sync, randomBytes } from 'node:crypto'
+import { pbkdf2Sync, randomBytes, randomUUID } from 'node:crypto'
 import { existsSync, globSync, readFileSync, readlinkSync } from 'node:fs'
-import { chown, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { chown, mkdir, mkdtemp, rename, rm, writeFile } from 'node:fs/promises'
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { homedir, tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import pg from 'pg'
 import { GenericContainer, Wait } from 'testcontainers'
@@ -201,8 +202,7 @@ export function postgres(): Server {
       unprivileged: true,
       prepare: async (folder, port, { path, run }) => {
         const data = join(folder, 'data')
-        const cluster = ['-D', data, '-U', 'test', '-A', 'trust', '-E', 'UTF8', '--locale=C', '--no-sync']
-        await run(join(dirname(path), 'initdb'), cluster)
+        await makeCluster(data, dirname(path), run)
         const settings = ['listen_addresses=127.0.0.1', 'unix_socket_directories=', 'fsync=off']
         return ['-D', data, '-p', String(port), ...settings.flatMap((setting) => ['-c', setting])]
       },
@@ -212,6 +212,28 @@ export function postgres(): Server {
       stopSignal: 'SIGINT',
     }),
   ])
+}
+
+const CACHE = fileURLToPath(new URL('../../node_modules/.cache', import.meta.url))
+
+/** Makes a new cluster. Copying one takes less time than initializing it, so the first one is kept. */
+async function makeCluster(data: string, programs: string, run: Tools['run']): Promise<void> {
+  const initdb = join(programs, 'initdb')
+  const { stdout } = await promisify(execFile)(initdb, ['--version'])
+  const kept = join(CACHE, `postgres-${process.getuid?.()}-${stdout.trim().replaceAll(/\W+/g, '-')}`)
+  const args = ['-U', 'test', '-A', 'trust', '-E', 'UTF8', '--locale=C', '--no-sync']
+  // Keeps the owner: PostgreSQL opens no files of another user.
+  const copy = (from: string, to: string) => promisify(execFile)('cp', ['-a', from, to])
+  if (existsSync(kept)) {
+    await copy(kept, data)
+    return
+  }
+  await run(initdb, ['-D', data, ...args])
+  await mkdir(CACHE, { recursive: true })
+  const copied = `${kept}-${randomUUID()}`
+  await copy(data, copied)
+  // Another process may have kept one meanwhile.
+  await rename(copied, kept).catch(() => rm(copied, { recursive: true }))
 }
 
 /** Credentials and bucket of {@link s3}. */
