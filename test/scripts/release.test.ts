@@ -89,7 +89,9 @@ describe('npm run release', () => {
       for (const file of ['package.json', 'package-lock.json', 'sdk/node/package.json'])
         expect(JSON.parse(readFileSync(join(root, file), 'utf8'))).toMatchObject({ version: '7.1.0' })
       expect(readFileSync(join(root, 'sdk/python/pyproject.toml'), 'utf8')).toContain('\nversion = "7.1.0"\n')
-      expect(readFileSync(join(root, 'CHANGELOG.md'), 'utf8')).toMatch(/## Unreleased\n\n## 7\.1\.0 \(\d{4}-\d\d-\d\d\)/)
+      expect(readFileSync(join(root, 'CHANGELOG.md'), 'utf8')).toMatch(
+        /## Unreleased\n\n## 7\.1\.0 \(\d{4}-\d\d-\d\d\)/,
+      )
       expect(readFileSync(join(root, 'docs/reference/man/tallygate.1'), 'utf8')).toContain('"tallygate 7.1.0"')
     })
 
