@@ -39,7 +39,7 @@ import { openPlace } from './platform/archive/open-place.ts'
 import { openKeyFile } from './platform/key-file/key-file.ts'
 import { openKeyring } from './platform/key-file/keyring-file.ts'
 import { Metrics, type MetricsSource, merged } from './platform/metrics/metrics.ts'
-import { METRICS_PATH, countRequests, listenForMetrics, registerMetrics } from './platform/metrics/serve-metrics.ts'
+import { METRICS_PATH, listenForMetrics, registerMetrics } from './platform/metrics/serve-metrics.ts'
 import { type Push, openPush } from './platform/mqtt/open-push.ts'
 import { IssuerKeys } from './platform/oidc/issuer-keys.ts'
 import { awaitDatabase } from './storage/postgres/await-database.ts'
@@ -137,10 +137,10 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   renewals.push(server.renewCertificate, (renewed) => push.renewCertificate(renewed))
 
   registerHealthOf(http, cells, watch)
-  registerRoutes(http, { ...services, settings, now, keys, entrance })
+  registerRoutes(server, { ...services, settings, now, keys, entrance })
   const shown = watch === null ? metrics : merged([metrics, ...cells.map((cell) => cell.metrics)])
   const metricsOrigin = await openMetrics(settings.metrics, http, shown, started)
-  const origin = await listenForRequests(http, settings.http, started)
+  const origin = await listenForRequests(server, settings.http, started)
   for (const cell of composed.cells) cell.run(started)
   if (watch !== null) runCellWatch(watch, cells, { timers, log }, started)
   started.defer(() => server.stopAccepting())
@@ -288,7 +288,7 @@ interface ServerDeps extends Pick<CellNode, 'settings' | 'log' | 'newId'> {
 
 function openServer({ settings, log, newId, tls, metrics, onWrongAnswer = () => undefined }: ServerDeps): Server {
   const { prefix, bodyMax, requestTimeout, checkAnswers } = settings.http
-  const server = createServer({
+  return createServer({
     prefix,
     bodyMax,
     requestTimeoutMs: requestTimeout,
@@ -297,9 +297,8 @@ function openServer({ settings, log, newId, tls, metrics, onWrongAnswer = () => 
     tls,
     onWrongAnswer: checkAnswers ? onWrongAnswer : null,
     onBrokenBody: () => metrics.brokenBody(),
+    onAnswered: (answered) => metrics.request(answered),
   })
-  countRequests(server.http, metrics)
-  return server
 }
 
 interface ServicesDeps extends Pick<CellDeps, 'settings' | 'log' | 'now' | 'newId' | 'timers'> {
@@ -369,7 +368,8 @@ interface RoutesDeps extends Pick<CellDeps, 'settings' | 'now' | 'keys'>, Omit<S
   readonly entrance: Entrance
 }
 
-function registerRoutes(http: FastifyInstance, deps: RoutesDeps): void {
+function registerRoutes(server: Server, deps: RoutesDeps): void {
+  const { http } = server
   const { settings, composed, over, push, keys, now, entrance, signIn, consoleSignIn, publicAddress } = deps
   const { prefix, requestsMax, requestsPerKeyMax, requestTimeout } = settings.http
   const [{ store, authenticator, operations }] = composed.cells
@@ -385,7 +385,7 @@ function registerRoutes(http: FastifyInstance, deps: RoutesDeps): void {
     version: softwareVersion(),
     routeOver: over === null ? null : (index: number, version: string) => routeOverCells(over, index, version),
   }
-  serveOperations(http, prefix, serving, operations)
+  serveOperations(server, prefix, serving, operations)
   registerSignIn(http, prefix, signIn)
   registerDocs(http, prefix, operations)
   if (push.accept !== null) serveWebSockets(http, `${prefix}/push`, push.accept)
@@ -531,7 +531,7 @@ function consoleSecret(signingKeyFile: string): Uint8Array {
 
 /** @returns origin at which requests are accepted. @throws CodedError ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED */
 async function listenForRequests(
-  http: FastifyInstance,
+  { http, closeIdle }: Server,
   { host, port }: CloudSettings['http'],
   started: AsyncDisposableStack,
 ): Promise<string> {
@@ -541,7 +541,7 @@ async function listenForRequests(
   )
   started.defer(async () => {
     // Connections may become idle after the server has closed the idle ones.
-    const reap = setInterval(() => http.server.closeIdleConnections(), REAP_EVERY_MS)
+    const reap = setInterval(closeIdle, REAP_EVERY_MS)
     await http.close()
     clearInterval(reap)
   })

@@ -52,7 +52,8 @@ export function readInPlace(socket: Socket, onBytes: (bytes: Buffer) => void): (
 
 /** What the kernel does not take at once waits in the stream. */
 export function writeNow(socket: Socket, text: string, encoding: 'latin1' | 'utf8'): void {
-  const descriptor = socket.writableLength === 0 ? descriptorOf(socket) : undefined
+  const isDirect = socket.writableLength === 0 && !('encrypted' in socket)
+  const descriptor = isDirect ? descriptorOf(socket) : undefined
   const written = descriptor === undefined ? 0 : writtenTo(descriptor, text, encoding)
   if (written === 0) socket.write(text, encoding)
   else if (written < Buffer.byteLength(text, encoding)) socket.write(Buffer.from(text, encoding).subarray(written))

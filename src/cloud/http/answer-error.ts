@@ -3,7 +3,7 @@
  * the caller gets the log line's id.
  */
 import { STATUS_CODES } from 'node:http'
-import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyBaseLogger, FastifyReply, FastifyRequest } from 'fastify'
 import { CodedError, ERRORS, type ErrorCode } from '../../protocol/errors.ts'
 import { REFUSALS, bodyIncomplete, brokenRequest } from '../../protocol/service/refusals.ts'
 import type { Rarely } from '../runtime/rarely.ts'
@@ -43,7 +43,8 @@ const INSIDE: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
 const LOGGED: ReadonlySet<ErrorCode> = new Set<ErrorCode>(['SIGN_IN_UNAVAILABLE'])
 
 export function answerError(error: unknown, request: FastifyRequest, reply: FastifyReply): void {
-  const { status, message, code } = shownError(error, request, reply)
+  const { status, headers, message, code } = shownError(error, request)
+  void reply.headers(headers)
   // The client may still be sending.
   if (code === 'BODY_TOO_LARGE') closeAfter(request, reply)
   sendJson(reply, status, { message, code })
@@ -55,14 +56,23 @@ export function closeAfter({ raw }: Pick<FastifyRequest, 'raw'>, reply: FastifyR
   linger(raw.socket)
 }
 
+/** A request that failed. */
+export interface Failed {
+  readonly id: string
+  readonly log: Pick<FastifyBaseLogger, 'error'>
+  readonly server: { readonly rarely: Rarely }
+  readonly raw: { readonly complete: boolean }
+}
+
 export interface ShownError {
   readonly status: number
+  readonly headers: Readonly<Record<string, string>>
   readonly message: string
   readonly code: ErrorCode
 }
 
-/** What a caller may know of an error. Logs the rest, and sets the headers of the response. */
-export function shownError(error: unknown, request: FastifyRequest, reply: FastifyReply): ShownError {
+/** What a caller may know of an error. Logs the rest. */
+export function shownError(error: unknown, request: Failed): ShownError {
   const known = isIncomplete(error, request) ? bodyIncomplete() : coded(error)
   if (known === undefined) request.log.error({ err: error }, 'request failed')
   else if (known.httpStatus >= 500 && !LOGGED.has(known.code)) {
@@ -71,13 +81,14 @@ export function shownError(error: unknown, request: FastifyRequest, reply: Fasti
   const shown =
     known ?? new CodedError('INTERNAL', `The service failed because of an unexpected error. Log id: ${request.id}.`)
   const { retryAfterMs, challenge = 'Bearer' } = shown.details
-  if (shown.httpStatus === 401) void reply.header('www-authenticate', challenge)
-  if (typeof retryAfterMs === 'number') void reply.header('retry-after', Math.ceil(retryAfterMs / 1000))
-  else if (shown.httpStatus === 503) void reply.header('retry-after', RETRY_AFTER_S)
+  const headers: Record<string, string> = {}
+  if (shown.httpStatus === 401) headers['www-authenticate'] = String(challenge)
+  if (typeof retryAfterMs === 'number') headers['retry-after'] = String(Math.ceil(retryAfterMs / 1000))
+  else if (shown.httpStatus === 503) headers['retry-after'] = String(RETRY_AFTER_S)
   const { cell } = shown.details
   const place = typeof cell === 'string' ? `The cell ${cell}: ` : ''
   const message = INSIDE.has(shown.code) ? `${place}${ERRORS[shown.code].meaning}` : shown.message
-  return { status: shown.httpStatus, message, code: shown.code }
+  return { status: shown.httpStatus, headers, message, code: shown.code }
 }
 
 /** Only JSON.stringify writes exact numbers. */
@@ -102,7 +113,7 @@ export function rawRefusal(cause: string | undefined): string {
 }
 
 /** Whether the error means that the client stopped sending the body. */
-function isIncomplete(error: unknown, { raw }: Pick<FastifyRequest, 'raw'>): boolean {
+function isIncomplete(error: unknown, { raw }: Pick<Failed, 'raw'>): boolean {
   if (raw.complete || !(error instanceof Error) || !('code' in error)) return false
   return error.code === 'BODY_INCOMPLETE' || error.code === 'ECONNRESET'
 }

@@ -85,6 +85,15 @@ export interface Answer {
   readonly stream?: { readonly type: string; readonly pieces: AsyncIterable<string> }
 }
 
+/** A response that was sent. */
+export interface Answered {
+  readonly method: string
+  /** Pattern of the path; undefined: there is no such operation. */
+  readonly route: string | undefined
+  readonly status: number
+  readonly ms: number
+}
+
 /** @param ask each cell in turn, with a query of the operation */
 export type MergeCells = (ask: readonly ((query: unknown) => Promise<Answer>)[], query: unknown) => Promise<Answer>
 
@@ -107,6 +116,8 @@ interface Declared<Params, Query, Body, Kind extends CallerKind, Version extends
   readonly principals: readonly Kind[]
   /** Role that an administrator needs. Default of GET: any. */
   readonly role?: Role
+  /** Decides on access: the results are counted, and plain requests take the fast path. */
+  readonly decides?: true
   /** Concerns only the caller itself, so limits to instances do not apply. */
   readonly concernsCaller?: true
   /** Effect of the header idempotency-key; absent: not supported. */

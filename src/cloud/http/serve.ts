@@ -6,7 +6,7 @@ import { type Named, namesOf, requireInstanceOf, requireRole, requireScope, requ
 import type { Role } from '../../protocol/service/keys.ts'
 import type { ServerResponse } from 'node:http'
 import { Readable } from 'node:stream'
-import type { FastifyInstance, FastifyRequest, RouteOptions } from 'fastify'
+import type { FastifyRequest, RouteOptions } from 'fastify'
 import type { z } from 'zod'
 import { CodedError, parseInput } from '../../protocol/errors.ts'
 import { REFUSALS, readJsonBody } from '../../protocol/service/refusals.ts'
@@ -26,6 +26,7 @@ import {
   type Call,
   type Caller,
   type CallerKind,
+  type DeclaredAnswers,
   CLIENTS,
   type Operation,
   addressesOf,
@@ -35,6 +36,8 @@ import {
   instanceId,
   roleOf,
 } from './operation.ts'
+import type { PlainRequest } from './plain-requests.ts'
+import type { Server } from './server.ts'
 import type { Slots } from './slots.ts'
 
 export interface CheckDeps {
@@ -57,7 +60,7 @@ export interface ServeDeps extends CheckDeps {
 }
 
 export function serveOperations(
-  http: FastifyInstance,
+  { http, plain }: Pick<Server, 'http' | 'plain'>,
   prefix: string,
   deps: ServeDeps,
   operations: readonly Operation[],
@@ -68,7 +71,13 @@ export function serveOperations(
       const route = deps.routeOver?.(index, version) ?? withoutCells(routeTo(operation, version, deps))
       const options = optionsOf(operation, version, route, deps)
       for (const address of addressesOf(operation, version)) {
-        for (const base of bases) http.route({ url: `${base}${address}`, ...options })
+        for (const base of bases) {
+          const url = `${base}${address}`
+          http.route({ url, ...options })
+          if (operation.decides !== true) continue
+          const answer = (request: PlainRequest): Promise<Answer> => answerAtOnce(route, deps.slots, request)
+          plain.add({ url, method: operation.method, answers: options.config.answers, answer })
+        }
       }
     }
   }
@@ -126,7 +135,7 @@ function optionsOf(
   version: string,
   { admit, enter, answer }: Route,
   deps: ServeDeps,
-): Omit<RouteOptions, 'url'> {
+): Omit<RouteOptions, 'url'> & { readonly config: { readonly answers: DeclaredAnswers } } {
   const { method, principals, bodyMax, gzip = false, sendsTimeAndVersion } = operation
   const answers = declaredAnswers(method, at(version, operation.answers), operation.errors)
   const heads = new WeakMap<FastifyRequest, Head>()
@@ -186,6 +195,16 @@ function optionsOf(
       } else sendJson(reply, status, body)
       return reply
     },
+  }
+}
+
+async function answerAtOnce({ admit, answer }: Route, slots: Slots, request: PlainRequest): Promise<Answer> {
+  const head = await slots.authenticate(request, () => admit(request))
+  const place = slots.enter(head.principal, false)
+  try {
+    return await answer(head, { ...request, body: readJsonBody(request.body).value })
+  } finally {
+    place.leave()
   }
 }
 

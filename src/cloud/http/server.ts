@@ -8,10 +8,11 @@ import Fastify, {
   LogController,
 } from 'fastify'
 import { HANDSHAKE_TIMEOUT_MS } from '../../platform/open-connections.ts'
-import { CodedError } from '../../protocol/errors.ts'
 import { answerError, closeAfter } from './answer-error.ts'
 import { checkAnswers } from './check-answers.ts'
 import { Connections } from './connections.ts'
+import type { Answered } from './operation.ts'
+import { PlainRequests, stopping } from './plain-requests.ts'
 import { Rarely } from '../runtime/rarely.ts'
 import {
   PATH_SEGMENT_MAX,
@@ -36,10 +37,15 @@ export interface ServerOptions {
   readonly onWrongAnswer: ((error: Error) => void) | null
   /** Called for each request whose connection ends before its body is complete. */
   readonly onBrokenBody: () => void
+  /** Called for each response. */
+  readonly onAnswered: (answered: Answered) => void
 }
 
 export interface Server {
   readonly http: FastifyInstance
+  /** Also serves operations that are added here, unless a request is unusual. */
+  readonly plain: PlainRequests
+  readonly closeIdle: () => void
   /** Refuses new requests with STOPPING; requests in progress continue. */
   readonly stopAccepting: () => void
   /** For new HTTPS connections. */
@@ -57,7 +63,7 @@ function compileNothing(): never {
   throw new Error('invariant: routes have no schemas of Fastify')
 }
 
-export function createServer(options: ServerOptions): Server {
+function openFastify(options: ServerOptions, connections: Connections): FastifyInstance {
   const { requestTimeoutMs } = options
   const arrival = {
     headersTimeout: Math.min(requestTimeoutMs, HEAD_TIMEOUT_MS_MAX),
@@ -65,8 +71,7 @@ export function createServer(options: ServerOptions): Server {
     // Node would refuse a missing Host without a body.
     requireHostHeader: false,
   }
-  const connections = new Connections({ log: options.logger, onBrokenBody: options.onBrokenBody })
-  const http = Fastify({
+  return Fastify({
     bodyLimit: options.bodyMax,
     loggerInstance: options.logger,
     logController: new LogController({ disableRequestLogging: true }),
@@ -92,6 +97,11 @@ export function createServer(options: ServerOptions): Server {
           },
         }),
   }) as unknown as FastifyInstance
+}
+
+export function createServer(options: ServerOptions): Server {
+  const connections = new Connections({ log: options.logger, onBrokenBody: options.onBrokenBody })
+  const http = openFastify(options, connections)
   http.decorate('rarely', new Rarely(() => performance.now()))
   connections.watch(http)
   http.removeAllContentTypeParsers()
@@ -100,43 +110,66 @@ export function createServer(options: ServerOptions): Server {
     done(null, body.length === 0 ? undefined : body)
   })
   http.setErrorHandler((error, request, reply) => answerError(error, request, reply))
-  const stopAccepting = refuseRequests(http, connections, options)
+  const state = { isStopping: false }
+  const isStopping = (): boolean => state.isStopping
+  refuseRequests(http, connections, { ...options, isStopping })
   if (options.onWrongAnswer !== null) checkAnswers(http, options.onWrongAnswer)
+  const onAnswered = (answered: Answered, log: FastifyBaseLogger): void => {
+    log.debug(answered, 'request')
+    options.onAnswered(answered)
+  }
   http.addHook('onResponse', ({ method, routeOptions, log }, reply, done) => {
-    log.debug({ method, route: routeOptions.url, status: reply.statusCode, ms: reply.elapsedTime }, 'request')
+    onAnswered({ method, route: routeOptions.url, status: reply.statusCode, ms: reply.elapsedTime }, log)
+    done()
+  })
+  const plain = new PlainRequests(http, {
+    ...options,
+    isStopping,
+    onAnswered: (answered) => onAnswered(answered, options.logger),
+  })
+  const closeIdle = (): void => {
+    http.server.closeIdleConnections()
+    plain.closeIdle()
+  }
+  http.addHook('preClose', (done) => {
+    closeIdle()
     done()
   })
   return {
     http,
-    stopAccepting,
+    plain,
+    closeIdle,
+    stopAccepting: () => {
+      state.isStopping = true
+    },
     renewCertificate: ({ certificate, key }) => {
       if (http.server instanceof TlsServer) http.server.setSecureContext({ cert: certificate, key })
     },
   }
 }
 
-/** Refuses requests without a route, or after a call of the returned function. */
-function refuseRequests(http: FastifyInstance, connections: Connections, { prefix }: ServerOptions): () => void {
-  let stopping = false
+interface RefusalOptions extends Pick<ServerOptions, 'prefix'> {
+  readonly isStopping: () => boolean
+}
+
+/** Refuses requests without a route, or while it stops. */
+function refuseRequests(http: FastifyInstance, connections: Connections, { prefix, isStopping }: RefusalOptions): void {
   const methods = new PathMethods()
   http.addHook('onRoute', ({ url, method }) => methods.add(url, [method].flat()))
   http.setNotFoundHandler((request, reply) => answerUnrouted(prefix, methods.at(request.url), request, reply))
   http.addHook('onRequest', (request, reply, done) => {
     const refusal = brokenHead(request.raw)
     if (refusal !== null) closeAfter(request, reply)
-    if (stopping) done(new CodedError('STOPPING', 'The service is shutting down.'))
+    if (isStopping()) done(stopping())
     else if (refusal !== null) done(refusal)
     // Before the body is read: no handler needs it.
     else if (request.is404) answerUnrouted(prefix, methods.at(request.url), request, reply)
     else done()
   })
   http.addHook('onSend', ({ raw }, reply, payload, done) => {
-    if (stopping && connections.isLast(raw)) void reply.header('connection', 'close')
+    if (isStopping() && connections.isLast(raw)) void reply.header('connection', 'close')
     done(null, payload)
   })
-  return () => {
-    stopping = true
-  }
 }
 
 function answerUnrouted(

@@ -35,6 +35,13 @@ export interface SlotLimits {
   readonly now: () => number
 }
 
+/** Of one request. */
+interface Place {
+  /** Its body has arrived. @throws CodedError KEY_BUSY, OVERLOADED */
+  readonly begin: () => void
+  readonly leave: () => void
+}
+
 interface Share {
   readonly holder: string
   /** Concurrent requests of the holder. */
@@ -52,7 +59,7 @@ export class Slots {
   readonly #comeback: Comeback
   readonly #arriving = new Count()
   readonly #inProgress = new Count()
-  readonly #slots = new WeakMap<FastifyReply['raw'], { of: Count; readonly share: Share }>()
+  readonly #places = new WeakMap<FastifyReply['raw'], Place>()
   #authenticating = 0
   /** Of these, requests of each connection. */
   readonly #unknown = new WeakMap<object, number>()
@@ -80,41 +87,50 @@ export class Slots {
   }
 
   /**
-   * For a request whose body is still to arrive, if it has one.
+   * Until the response is sent or the connection closes.
    * @throws CodedError KEY_BUSY, OVERLOADED
    */
-  take(caller: Caller, { raw }: Pick<FastifyReply, 'raw'>, hasBody: boolean): void {
-    const share = this.#shareOf(caller)
+  take(caller: Caller, { raw }: Pick<FastifyReply, 'raw'>, isArriving: boolean): void {
     // A closed connection would never release its slot.
     if (raw.closed || raw.destroyed) return
-    const { holder, most } = share
-    if (this.#arriving.of(holder) + this.#inProgress.of(holder) >= most) throw busy(most)
-    if (hasBody) this.#requirePlace(share, this.#arriving)
-    // Refuses before the body is read if the request could not begin now.
-    this.#requirePlace(share, this.#inProgress)
-    const slot = { of: hasBody ? this.#arriving : this.#inProgress, share }
-    this.#enter(slot.of, holder)
-    this.#slots.set(raw, slot)
-    raw.once('close', () => {
-      slot.of.remove(holder)
-      if (slot.of === this.#inProgress) this.#comeback.answered()
-    })
+    const place = this.enter(caller, isArriving)
+    this.#places.set(raw, place)
+    raw.once('close', place.leave)
   }
 
   /** The body has arrived. @throws CodedError KEY_BUSY, OVERLOADED */
   begin({ raw }: Pick<FastifyReply, 'raw'>): void {
-    const slot = this.#slots.get(raw)
-    if (slot === undefined || slot.of === this.#inProgress || raw.closed) return
-    const { share } = slot
-    this.#requirePlace(share, this.#inProgress)
-    slot.of.remove(share.holder)
-    slot.of = this.#inProgress
-    this.#enter(slot.of, share.holder)
+    if (!raw.closed) this.#places.get(raw)?.begin()
   }
 
-  #enter(count: Count, holder: string): void {
-    if (count === this.#inProgress && count.total === 0) this.#comeback.began()
-    count.add(holder)
+  /** @throws CodedError KEY_BUSY, OVERLOADED */
+  enter(caller: Caller, isArriving: boolean): Place {
+    const share = this.#shareOf(caller)
+    const { holder, most } = share
+    if (this.#arriving.of(holder) + this.#inProgress.of(holder) >= most) throw busy(most)
+    if (isArriving) this.#requirePlace(share, this.#arriving)
+    // Refuses before the body is read if the request could not begin now.
+    this.#requirePlace(share, this.#inProgress)
+    let of = isArriving ? this.#arriving : this.#inProgress
+    this.#count(of, holder)
+    return {
+      begin: () => {
+        if (of === this.#inProgress) return
+        this.#requirePlace(share, this.#inProgress)
+        of.remove(holder)
+        of = this.#inProgress
+        this.#count(of, holder)
+      },
+      leave: () => {
+        of.remove(holder)
+        if (of === this.#inProgress) this.#comeback.answered()
+      },
+    }
+  }
+
+  #count(of: Count, holder: string): void {
+    if (of === this.#inProgress && of.total === 0) this.#comeback.began()
+    of.add(holder)
   }
 
   #requirePlace({ holder, places, leavesOthers, getsTurn }: Share, count: Count): void {

@@ -12,5 +12,6 @@ export function bareServer(onWrongAnswer: ((error: Error) => void) | null = null
     tls: null,
     onWrongAnswer,
     onBrokenBody: () => undefined,
+    onAnswered: () => undefined,
   })
 }

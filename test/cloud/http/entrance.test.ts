@@ -2,9 +2,9 @@
 import { EventEmitter, once } from 'node:events'
 import { type AddressInfo, type Socket, connect } from 'node:net'
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import Fastify from 'fastify'
 import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { Entrance } from '../../../src/cloud/http/entrance.ts'
+import { bareServer } from './bare-server.ts'
 import { type CallerKind, CLIENTS_AND_DEVICES, edgeOperation } from '../../../src/cloud/http/operation.ts'
 import { type ServeDeps, serveOperations } from '../../../src/cloud/http/serve.ts'
 import { Slots } from '../../../src/cloud/http/slots.ts'
@@ -126,8 +126,9 @@ async function serve(authenticate: (token: string | undefined) => Promise<never>
     ...{ authenticator: { authenticate }, entrance: new Entrance(), now: Date.now, routeOver: null },
     slots: new Slots({ requestsMax: 1_000, ofKeyMax: 1_000, now: () => 0 }),
   }
-  const http = Fastify()
-  serveOperations(http, '', deps as unknown as ServeDeps, [
+  const server = bareServer()
+  const { http } = server
+  serveOperations(server, '', deps as unknown as ServeDeps, [
     operation('/own', ['DEVICE']),
     operation('/sessions', CLIENTS_AND_DEVICES),
   ])

@@ -187,7 +187,7 @@ export function readJson(
 const EMPTY = Buffer.alloc(0)
 
 /** Checks that need only the headers: MEDIA_TYPE_NOT_SUPPORTED or BODY_TOO_LARGE. */
-export function headerRefusal(
+function headerRefusal(
   headers: Pick<IncomingHttpHeaders, 'content-type' | 'content-encoding' | 'content-length' | 'transfer-encoding'>,
   bytesMax: number,
 ): CodedError | null {

@@ -16,7 +16,8 @@ import {
 } from '../../access/callers/callers.ts'
 import type { RotationStatus } from '../../keys/rotation-requests.ts'
 import { idempotencyKeyOf, type JsonBody, type Route } from './parse-request.ts'
-import { type Reply, answered, plain, refused, traced } from './reply.ts'
+import type { Reply } from '../../../platform/fast-path.ts'
+import { answered, plain, refused, traced } from './reply.ts'
 import { type SessionService, type SessionTarget, answerSession, instanceHeaderOf } from './session-requests.ts'
 
 export interface RequestHandlerDeps {

@@ -13,12 +13,15 @@ import {
   brokenHead,
   brokenRequest,
 } from '../../../protocol/service/refusals.ts'
+import { FastPath, replyText } from '../../../platform/fast-path.ts'
+import { limitReading } from '../../../platform/limit-reading.ts'
+import { LOCAL_HEADERS } from '../../../protocol/local/headers.ts'
+import { idempotencyHeader } from '../../../protocol/wire.ts'
 import { Responses } from '../responses.ts'
 import { claimPath } from './claim-path.ts'
-import { FastPath } from './fast-path.ts'
-import { STOPPING, TOO_MANY, refused, replyText, send } from './reply.ts'
-import { type JsonBody, readJson, route } from './parse-request.ts'
-import { type Answer, RequestHandler, type RequestHandlerDeps } from './request-handler.ts'
+import { STOPPING, TOO_MANY, refused, send } from './reply.ts'
+import { type JsonBody, KnownBodies, readJson, route } from './parse-request.ts'
+import { type AccessHead, type Answer, RequestHandler, type RequestHandlerDeps } from './request-handler.ts'
 import { takesBody } from './session-requests.ts'
 
 export interface SocketOptions extends RequestHandlerDeps {
@@ -59,7 +62,7 @@ export class SocketServer {
   readonly #options: SocketOptions
   readonly #server: Server
   readonly #handler: RequestHandler
-  readonly #fastPath: FastPath
+  readonly #fastPath: FastPath<AccessHead['target']>
   readonly #responses = new Responses()
   /** Responses whose request bodies are still being read. */
   readonly #reading = new WeakSet<ServerResponse>()
@@ -96,11 +99,31 @@ export class SocketServer {
     this.#server.on('timeout', (socket: Socket) => {
       if (!this.#handler.isBound(socket)) socket.destroy()
     })
-    const { bodyBytesMax } = options
-    this.#fastPath = new FastPath(this.#server, this.#handler, {
-      bodyBytesMax,
+    this.#server.on('connection', (socket: Socket) =>
+      limitReading(socket, () => this.#answerLast(socket, TOO_MANY_AHEAD)),
+    )
+    this.#fastPath = this.#openFastPath()
+  }
+
+  #openFastPath(): FastPath<AccessHead['target']> {
+    const handler = this.#handler
+    const bodies = new KnownBodies()
+    return new FastPath(this.#server, {
+      event: 'connection',
+      targetOf: (method, url) => {
+        const target = route(method, url)
+        return target.to === 'access' ? target : undefined
+      },
+      uniqueHeaders: [LOCAL_HEADERS.request, idempotencyHeader],
+      bodyBytesMax: this.#options.bodyBytesMax,
+      newMs: KEEP_ALIVE_MS,
       keepAliveMs: KEEP_ALIVE_MS,
-      onMany: (socket) => this.#answerLast(socket, TOO_MANY_AHEAD),
+      accept: (socket) => handler.acceptConnection(socket),
+      isEnding: () => handler.phase !== 'SERVING',
+      serve: (head, body, socket, answer) => {
+        if (handler.phase === 'STOPPING') answer(STOPPING)
+        else handler.access(head, bodies.parse(body), socket, answer)
+      },
     })
   }
 

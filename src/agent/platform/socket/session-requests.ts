@@ -21,7 +21,8 @@ import type { NumberedRequest } from '../../access/idempotency-cache.ts'
 import type { KeptSession } from '../../sessions/kept-session.ts'
 import type { SessionAnswer, Sessions } from '../../sessions/sessions.ts'
 import { idempotencyKeyOf, type JsonBody, type Route } from './parse-request.ts'
-import { type Reply, answered, plain } from './reply.ts'
+import type { Reply } from '../../../platform/fast-path.ts'
+import { answered, plain } from './reply.ts'
 
 export type SessionService = Pick<
   Sessions,

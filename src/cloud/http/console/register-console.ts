@@ -283,7 +283,8 @@ class Console {
 
   /** Asks for a sign-in if that could help. */
   refuse(error: unknown, request: FastifyRequest, reply: FastifyReply): void {
-    const { status, message, code } = shownError(error, request, reply)
+    const { status, headers, message, code } = shownError(error, request)
+    void reply.headers(headers)
     const problem = `${message} ${ERRORS[code].remedy} (${code})`
     if (status === UNAUTHORIZED) {
       const { method, routeOptions } = request

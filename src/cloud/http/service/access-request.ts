@@ -23,6 +23,7 @@ export function accessRequestOperations({ batcher, newId, present }: RequestAcce
   return [
     serviceOperation({
       id: 'postaccessrequest',
+      decides: true,
       role: 'operator',
       tag: 'Access requests',
       summary: 'Request items once, without a session',

@@ -116,6 +116,7 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
     serviceOperation({
       ...place,
       id: 'putsessionaccessrequest',
+      decides: true,
       role: 'operator',
       summary: 'Request items in a session, replacing its current items',
       description: 'All items are granted, or none. An empty list releases the current items; the session stays open.',

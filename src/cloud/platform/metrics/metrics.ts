@@ -4,6 +4,7 @@ import { MICRO_PER_TOKEN, type Micro } from '../../../core/pricing/amount.ts'
 import type { SessionState } from '../../../core/sessions/session.ts'
 import { type ApiVersion, ITEM_STATUS, type ItemStatus } from '../../../protocol/service/status.ts'
 import { PAUSED_BY, type PausedBy } from '../../runtime/clock-guard.ts'
+import type { Answered } from '../../http/operation.ts'
 import type { EventWatcher } from '../../events/publish-events.ts'
 import type { InstanceFigures } from '../../devices/watch-fleet.ts'
 import type { SyncOutcome } from '../../sync/receive-segment.ts'
@@ -250,7 +251,7 @@ export class Metrics implements StoreWatcher, EventWatcher {
     this.#reloaded.set(successfully ? 1 : 0)
   }
 
-  request(method: string, route: string | undefined, status: number, ms: number): void {
+  request({ method, route, status, ms }: Answered): void {
     const labels = { method, route: route ?? NO_ROUTE }
     quietly(() => {
       this.#requests.inc({ ...labels, status: String(status) })

@@ -18,16 +18,6 @@ export const METRICS_PATH = '/metrics'
 
 const MEDIA_TYPE = 'text/plain'
 
-/** Counts the server's requests; call before registering its routes. */
-export function countRequests(http: FastifyInstance, metrics: Metrics): void {
-  http.addHook('onResponse', ({ method, routeOptions }, reply, done) => {
-    metrics.request(method, routeOptions.url, reply.statusCode, reply.elapsedTime)
-    done()
-  })
-}
-
-const DECIDING: ReadonlySet<string> = new Set(['postaccessrequest', 'putsessionaccessrequest'])
-
 export function countDecisions(operations: readonly Operation[], metrics: Metrics): readonly Operation[] {
   const counted = (operation: Operation): Operation => ({
     ...operation,
@@ -38,7 +28,7 @@ export function countDecisions(operations: readonly Operation[], metrics: Metric
       return answer
     },
   })
-  return operations.map((operation) => (DECIDING.has(operation.id) ? counted(operation) : operation))
+  return operations.map((operation) => (operation.decides === true ? counted(operation) : operation))
 }
 
 /** On the cloud's own server. @param token null: local clients only */

@@ -1,13 +1,10 @@
 // Both ways through the socket: a request that comes in one piece takes the fast path, the same bytes in two pieces take
 // Node's server. Both give the same responses.
 import { once } from 'node:events'
-import { createServer } from 'node:http'
 import { type Socket, connect } from 'node:net'
 import { join } from 'node:path'
 import fc from '../../../support/fast-check.ts'
 import { describe, expect, it, onTestFinished } from 'vitest'
-import { FastPath, fastPathHead } from '../../../../src/agent/platform/socket/fast-path.ts'
-import { plain } from '../../../../src/agent/platform/socket/reply.ts'
 import { type SocketServer, openSocket } from '../../../../src/agent/platform/socket/server.ts'
 import type { AccessAnswer, AccessCall } from '../../../../src/agent/access/access.ts'
 import { CodedError } from '../../../../src/protocol/errors.ts'
@@ -192,103 +189,6 @@ describe('a request in one piece', () => {
       await answers(socket, 1)
     }
     expect(echo.calls.map(({ idempotencyKey }) => idempotencyKey?.n)).toEqual([1, 2, 3])
-  })
-})
-
-describe('a connection', () => {
-  async function fastPathWith(keepAliveMs: number, access: FastPath['handler']['access']) {
-    const path = join(temporaryDirectory(), 'fast-path.sock')
-    const server = createServer()
-    const fastPath = new FastPath(
-      server,
-      { phase: 'SERVING', acceptConnection: () => true, access },
-      { bodyBytesMax: 1_000, keepAliveMs, onMany: (socket) => socket.destroy() },
-    )
-    server.listen(path)
-    await once(server, 'listening')
-    onTestFinished(() => {
-      fastPath.closeAll()
-      server.close()
-    })
-    return path
-  }
-
-  it('that is silent for too long is closed', async () => {
-    const socket = connect(await fastPathWith(20, () => undefined))
-    socket.resume()
-    await once(socket, 'close')
-  })
-
-  it('that waits for its answer is not silent', async () => {
-    const gate = Promise.withResolvers<undefined>()
-    const path = await fastPathWith(20, (_head, _body, _connection, done) => {
-      void gate.promise.then(() => done(plain('{"late":true}')))
-    })
-    const silent = connect(path)
-    const waiting = connect(path)
-    waiting.write(post('{}'))
-    silent.resume()
-    await once(silent, 'close')
-    gate.resolve(undefined)
-    expect(bodyOf((await answers(waiting, 1))[0] ?? '')).toEqual({ late: true })
-  })
-})
-
-describe('the head of a plain access request', () => {
-  const lines = [`POST ${PATH} HTTP/1.1`, 'Host: x', 'Content-Type: application/json', 'Content-Length: 12']
-  const headWith = (...more: string[]): string => [...lines, ...more].join('\r\n')
-
-  it('is understood', () => {
-    const understood = fastPathHead(headWith('Accept: */*', 'X-Tallygate-Session:app 1 ', 'connection: Keep-Alive'))
-    expect(understood).toMatchObject({
-      target: { to: 'access', apiVersion: 'v1.0', instanceId: INSTANCE },
-      bodyBytes: 12,
-    })
-    expect({ ...understood?.headers }).toEqual({
-      host: 'x',
-      'content-type': 'application/json',
-      'content-length': '12',
-      accept: '*/*',
-      'x-tallygate-session': 'app 1',
-      connection: 'Keep-Alive',
-    })
-  })
-
-  it('may have a header that is named like what every object has', () => {
-    expect(fastPathHead(headWith('__proto__: x', 'constructor: y'))?.headers).toMatchObject({ constructor: 'y' })
-  })
-
-  it.each([
-    ['another method', headWith().replace('POST', 'PUT')],
-    ['another version of HTTP', headWith().replace('HTTP/1.1', 'HTTP/1.0')],
-    ['another address', headWith().replace(PATH, '/livez')],
-    ['a whole URL', headWith().replace(PATH, `http://x${PATH}`)],
-    ['an instance id that is no UUID', headWith().replace(INSTANCE, 'x')],
-    ['two spaces', headWith().replace('POST ', 'POST  ')],
-    ['no host', headWith().replace('Host: x\r\n', '')],
-    ['an invalid host', headWith().replace('Host: x', 'Host: x/y')],
-    ['no length', headWith().replace('\r\nContent-Length: 12', '')],
-    ['a negative length', headWith().replace('12', '-1')],
-    ['a length with a plus', headWith().replace('12', '+1')],
-    ['a length beyond all limits', headWith().replace('12', '9'.repeat(10))],
-    ['two lengths', headWith('content-length: 12')],
-    ['a header that comes twice', headWith('Accept: a', 'accept: b')],
-    ['chunks', headWith('Transfer-Encoding: chunked')],
-    ['an expectation', headWith('Expect: 100-continue')],
-    ['an upgrade', headWith('Upgrade: h2c')],
-    ['an end of the connection', headWith('Connection: close')],
-    ['a connection with options', headWith('Connection: keep-alive, te')],
-    ['a folded header', headWith('X-A: b', ' c')],
-    ['a space before the colon', headWith('X-A : b')],
-    ['a header without a name', headWith(': b')],
-    ['a header without a colon', headWith('X-A')],
-    ['a control character', headWith('X-A: a\u0001b')],
-    ['a bare line feed', headWith('X-A: a\nTransfer-Encoding: chunked')],
-    ['a bare carriage return', headWith('X-A: a\rb')],
-    ['bytes beyond ASCII', headWith('X-A: \u00e9')],
-    ['an empty line before it', `\r\n${headWith()}`],
-  ])('with %s is left to the general parser', (_what, text) => {
-    expect(fastPathHead(text)).toBeUndefined()
   })
 })
 

@@ -1,0 +1,154 @@
+/**
+ * Serves access requests that arrive in one piece without Fastify and Node's HTTP server, which need more time for such a
+ * request than the decision and its record. Responses are the same. docs/explanation/benchmarks.md shows the effect.
+ */
+import type { Socket } from 'node:net'
+import { Server as TlsServer } from 'node:tls'
+import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
+import { FastPath, type Head, type Reply } from '../../platform/fast-path.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { idempotencyHeader } from '../../protocol/wire.ts'
+import { shownError } from './answer-error.ts'
+import { undeclared, wrongAnswer } from './check-answers.ts'
+import type { Answer, Answered, DeclaredAnswers, Method } from './operation.ts'
+
+/** A request that has arrived completely. */
+export interface PlainRequest {
+  readonly headers: Readonly<Record<string, string>>
+  readonly params: unknown
+  readonly query: unknown
+  readonly body: Buffer
+  readonly socket: Socket
+  readonly log: FastifyBaseLogger
+}
+
+export interface PlainOperation {
+  readonly method: Method
+  /** A segment with a leading colon is a parameter. */
+  readonly url: string
+  readonly answers: DeclaredAnswers
+  /** @throws CodedError */
+  readonly answer: (request: PlainRequest) => Promise<Answer>
+}
+
+export interface PlainRequestsDeps {
+  /** Bytes. */
+  readonly bodyMax: number
+  readonly logger: FastifyBaseLogger
+  readonly newId: () => string
+  readonly isStopping: () => boolean
+  readonly onAnswered: (answered: Answered) => void
+  /** Null: no checks. */
+  readonly onWrongAnswer: ((error: Error) => void) | null
+}
+
+interface Target {
+  readonly operation: PlainOperation
+  readonly params: Readonly<Record<string, string>>
+}
+
+const TYPE = 'application/json; charset=utf-8'
+
+export class PlainRequests {
+  readonly #http: FastifyInstance
+  readonly #deps: PlainRequestsDeps
+  readonly #fastPath: FastPath<Target>
+  readonly #operations: { readonly pattern: RegExp; readonly operation: PlainOperation }[] = []
+
+  /** Call when the server has its listeners for connections. */
+  constructor(http: FastifyInstance, deps: PlainRequestsDeps) {
+    this.#http = http
+    this.#deps = deps
+    this.#fastPath = new FastPath(http.server, {
+      event: http.server instanceof TlsServer ? 'secureConnection' : 'connection',
+      targetOf: this.#targetOf,
+      uniqueHeaders: [idempotencyHeader],
+      bodyBytesMax: deps.bodyMax,
+      newMs: http.server.headersTimeout,
+      keepAliveMs: http.server.keepAliveTimeout,
+      accept: () => true,
+      isEnding: deps.isStopping,
+      serve: this.#serve,
+    })
+  }
+
+  add(operation: PlainOperation): void {
+    this.#operations.push({ pattern: patternOf(operation.url), operation })
+  }
+
+  closeIdle(): void {
+    this.#fastPath.closeIdle()
+  }
+
+  readonly #targetOf = (method: string, url: string): Target | undefined => {
+    for (const { pattern, operation } of this.#operations) {
+      const found = operation.method === method ? pattern.exec(url) : null
+      if (found !== null) return { operation, params: { ...found.groups } }
+    }
+    return undefined
+  }
+
+  readonly #serve = (head: Head<Target>, body: Buffer, socket: Socket, answer: (reply: Reply) => void): void => {
+    const begun = performance.now()
+    const { method, url: route } = head.target.operation
+    // The next read uses the memory again.
+    void this.#replyTo(head, Buffer.from(body), socket).then((reply) => {
+      answer(reply)
+      this.#deps.onAnswered({ method, route, status: reply.status, ms: performance.now() - begun })
+    })
+  }
+
+  async #replyTo({ target, headers }: Head<Target>, bytes: Buffer, socket: Socket): Promise<Reply> {
+    const { logger: log, isStopping, onWrongAnswer } = this.#deps
+    const { method, url, answers, answer } = target.operation
+    try {
+      if (isStopping()) throw stopping()
+      const { status, body, text } = await answer({
+        headers,
+        params: target.params,
+        query: {},
+        body: bytes,
+        socket,
+        log,
+      })
+      const reply = replyOf(status, text ?? JSON.stringify(body))
+      const sent = { status, type: TYPE, payload: reply.body }
+      const wrong = onWrongAnswer === null ? undefined : wrongAnswer(`${method} ${url}`, answers, sent)
+      if (wrong === undefined) return reply
+      onWrongAnswer?.(wrong)
+      throw undeclared(wrong)
+    } catch (error) {
+      return this.#refusal(error)
+    }
+  }
+
+  #refusal(error: unknown): Reply {
+    const { logger, newId } = this.#deps
+    const id = newId()
+    const { status, headers, message, code } = shownError(error, {
+      id,
+      log: logger.child({ reqId: id }),
+      server: this.#http,
+      raw: { complete: true },
+    })
+    return replyOf(status, JSON.stringify({ message, code }), Object.entries(headers).flat())
+  }
+}
+
+export function stopping(): CodedError {
+  return new CodedError('STOPPING', 'The service is shutting down.')
+}
+
+function replyOf(status: number, body: string, headers: readonly string[] = []): Reply {
+  return { status, headers: [...headers, 'Date', new Date().toUTCString()], body, type: TYPE }
+}
+
+/** Others, such as with percent signs, are left to Fastify. */
+const PARAMETER = '[\\w.~-]{1,64}'
+
+function patternOf(url: string): RegExp {
+  const segments = url
+    .split('/')
+    .map((segment) => (segment.startsWith(':') ? `(?<${segment.slice(1)}>${PARAMETER})` : RegExp.escape(segment)))
+  return new RegExp(`^${segments.join('/')}$`)
+}

@@ -1,0 +1,193 @@
+import { once } from 'node:events'
+import { createServer } from 'node:http'
+import { type Socket, connect } from 'node:net'
+import { join } from 'node:path'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import { FastPath, type Service, plainHead } from '../../src/platform/fast-path.ts'
+import { temporaryDirectory } from '../agent/harness.ts'
+
+const SERVICE: Service<string> = {
+  event: 'connection',
+  targetOf: (method, url) => (method === 'POST' && url.startsWith('/access') ? url : undefined),
+  uniqueHeaders: ['idempotency-key'],
+  bodyBytesMax: 1_000,
+  newMs: 60_000,
+  keepAliveMs: 60_000,
+  accept: () => true,
+  isEnding: () => false,
+  serve: ({ target }, body, _socket, answer) =>
+    answer({ status: 200, headers: ['X-Target', target], body: String(body) }),
+}
+
+const LINES = ['POST /access HTTP/1.1', 'Host: x', 'Content-Type: application/json', 'Content-Length: 12']
+const headWith = (...more: string[]): string => [...LINES, ...more].join('\r\n')
+
+const BODY = '{"count": 1}'
+const REQUEST = `${headWith()}\r\n\r\n${BODY}`
+
+async function serve(change: Partial<Service<string>> = {}): Promise<string> {
+  const path = join(temporaryDirectory(), 'fast-path.sock')
+  const server = createServer((_request, response) => response.end('by Node'))
+  const fastPath = new FastPath(server, { ...SERVICE, ...change })
+  await once(server.listen(path), 'listening')
+  onTestFinished(() => {
+    fastPath.closeAll()
+    server.closeAllConnections()
+    server.close()
+  })
+  return path
+}
+
+function open(path: string): Socket {
+  const socket = connect(path)
+  socket.on('error', () => undefined)
+  onTestFinished(() => void socket.destroy())
+  return socket
+}
+
+const nextOf = async (socket: Socket): Promise<string> => String((await once(socket, 'data'))[0])
+
+describe('a connection', () => {
+  it('that is silent for too long before its first request is closed', async () => {
+    const socket = open(await serve({ newMs: 20 }))
+    socket.resume()
+    await once(socket, 'close')
+  })
+
+  it('that is silent for too long after a request is closed', async () => {
+    const socket = open(await serve({ keepAliveMs: 20 }))
+    socket.write(REQUEST)
+    expect(await nextOf(socket)).toContain(BODY)
+    socket.resume()
+    await once(socket, 'close')
+  })
+
+  it('that waits for its answer is not silent', async () => {
+    const gate = Promise.withResolvers<undefined>()
+    const path = await serve({
+      newMs: 20,
+      serve: (_head, _body, _socket, answer) => {
+        void gate.promise.then(() => answer({ status: 200, headers: [], body: '{"late":true}' }))
+      },
+    })
+    const silent = open(path)
+    const waiting = open(path)
+    waiting.write(REQUEST)
+    silent.resume()
+    await once(silent, 'close')
+    gate.resolve(undefined)
+    expect(await nextOf(waiting)).toContain('{"late":true}')
+  })
+
+  it('that is not accepted is closed', async () => {
+    const socket = open(await serve({ accept: () => false }))
+    socket.resume()
+    await once(socket, 'close')
+  })
+
+  it('ends with the response that says so', async () => {
+    const socket = open(await serve({ isEnding: () => true }))
+    socket.write(REQUEST)
+    expect(await nextOf(socket)).toContain('Connection: close\r\n')
+    await once(socket, 'close')
+  })
+
+  it('moves to the server with the first request that is not plain', async () => {
+    const socket = open(await serve())
+    for (const [line, answered] of [
+      ['Accept: */*', BODY],
+      ['Expect: 100-continue', 'by Node'],
+      ['Accept: */*', 'by Node'],
+    ] as const) {
+      socket.write(`${headWith(line)}\r\n\r\n${BODY}`)
+      let received = ''
+      while (!received.includes(answered)) received += await nextOf(socket)
+    }
+  })
+
+  it('whose client does not read its responses moves to the server, which reads no more of it', async () => {
+    let served = 0
+    const body = 'x'.repeat(64 * 1024)
+    const sockets: Socket[] = []
+    const path = await serve({
+      serve: (_head, _body, socket, answer) => {
+        served += 1
+        if (!sockets.includes(socket)) sockets.push(socket)
+        answer({ status: 200, headers: [], body })
+      },
+    })
+    const silent = open(path)
+    silent.pause()
+    // Each request arrives alone: the next one is sent when this one was served.
+    for (let sent = 1; served === sent - 1 && sent < 1_000; sent += 1) {
+      silent.write(REQUEST)
+      await expect.poll(() => served === sent || sockets[0]?.listenerCount('drain') !== 0, { interval: 1 }).toBe(true)
+      if (sockets[0]?.listenerCount('drain') !== 0) break
+    }
+    expect(served).toBeLessThan(100)
+  })
+})
+
+describe('the head of a plain request', () => {
+  it('is understood', () => {
+    const head = plainHead(headWith('Accept: */*', 'X-Name:app 1 ', 'connection: Keep-Alive'), SERVICE)
+    expect(head).toMatchObject({ target: '/access', bodyBytes: 12 })
+    expect({ ...head?.headers }).toEqual({
+      host: 'x',
+      'content-type': 'application/json',
+      'content-length': '12',
+      accept: '*/*',
+      'x-name': 'app 1',
+      connection: 'Keep-Alive',
+    })
+  })
+
+  it.each(['Application/JSON', 'application/json;charset=utf-8', 'application/json; charset=UTF-8'])(
+    'may name the type %s',
+    (type) => {
+      expect(plainHead(headWith().replace('application/json', type), SERVICE)?.target).toBe('/access')
+    },
+  )
+
+  it('may have a header that is named like what every object has', () => {
+    expect(plainHead(headWith('__proto__: x', 'constructor: y'), SERVICE)?.headers).toMatchObject({ constructor: 'y' })
+  })
+
+  it.each([
+    ['another method', headWith().replace('POST', 'PUT')],
+    ['another version of HTTP', headWith().replace('HTTP/1.1', 'HTTP/1.0')],
+    ['another address', headWith().replace('/access', '/livez')],
+    ['a whole URL', headWith().replace('/access', `http://x/access`)],
+    ['two spaces', headWith().replace('POST ', 'POST  ')],
+    ['no host', headWith().replace('Host: x\r\n', '')],
+    ['an invalid host', headWith().replace('Host: x', 'Host: x/y')],
+    ['no type', headWith().replace('Content-Type: application/json\r\n', '')],
+    ['another type', headWith().replace('application/json', 'text/plain')],
+    ['another charset', headWith().replace('application/json', 'application/json; charset=latin1')],
+    ['a compressed body', headWith('Content-Encoding: gzip')],
+    ['no length', headWith().replace('\r\nContent-Length: 12', '')],
+    ['no body', headWith().replace('12', '0')],
+    ['a negative length', headWith().replace('12', '-1')],
+    ['a length with a plus', headWith().replace('12', '+1')],
+    ['a length beyond the limit', headWith().replace('12', '1001')],
+    ['a length beyond all limits', headWith().replace('12', '9'.repeat(10))],
+    ['two lengths', headWith('content-length: 12')],
+    ['a header that comes twice', headWith('Accept: a', 'accept: b')],
+    ['chunks', headWith('Transfer-Encoding: chunked')],
+    ['an expectation', headWith('Expect: 100-continue')],
+    ['an upgrade', headWith('Upgrade: h2c')],
+    ['an end of the connection', headWith('Connection: close')],
+    ['a connection with options', headWith('Connection: keep-alive, te')],
+    ['a folded header', headWith('X-A: b', ' c')],
+    ['a space before the colon', headWith('X-A : b')],
+    ['a header without a name', headWith(': b')],
+    ['a header without a colon', headWith('X-A')],
+    ['a control character', headWith('X-A: a\u0001b')],
+    ['a bare line feed', headWith('X-A: a\nTransfer-Encoding: chunked')],
+    ['a bare carriage return', headWith('X-A: a\rb')],
+    ['bytes beyond ASCII', headWith('X-A: \u00e9')],
+    ['an empty line before it', `\r\n${headWith()}`],
+  ])('with %s is left to the general parser', (_what, text) => {
+    expect(plainHead(text, SERVICE)).toBeUndefined()
+  })
+})
