@@ -96,7 +96,7 @@ function openFastify(options: ServerOptions, connections: Connections): FastifyI
             key: options.tls.key,
           },
         }),
-  }) as unknown as FastifyInstance
+  })
 }
 
 export function createServer(options: ServerOptions): Server {
