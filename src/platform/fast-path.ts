@@ -3,8 +3,9 @@
  * connection and all its bytes move to Node's server for good, so no message is parsed twice.
  */
 import { type Server, STATUS_CODES } from 'node:http'
-import type { Server as TlsServer } from 'node:https'
+import type { Server as HttpsServer } from 'node:https'
 import type { Socket } from 'node:net'
+import { Server as TlsServer } from 'node:tls'
 import { isHost } from '../protocol/service/refusals.ts'
 import { readInPlace, writeNow } from './direct-socket.ts'
 
@@ -23,37 +24,41 @@ export interface Reply {
   readonly type?: string
 }
 
-export interface Service<Target> {
-  /** Of the server: it brings each connection that can be read. */
-  readonly event: 'connection' | 'secureConnection'
+/** Emitted for each connection that can be read. */
+export function connectionEvent(server: Server | HttpsServer): 'connection' | 'secureConnection' {
+  return server instanceof TlsServer ? 'secureConnection' : 'connection'
+}
+
+export interface FastPathOptions<Target> {
   /** Undefined: Node's server serves such requests. */
   readonly targetOf: (method: string, url: string) => Target | undefined
   /** In lower case. Their values are unique, so no head with one of them comes again. */
   readonly uniqueHeaders: readonly string[]
   readonly bodyBytesMax: number
   /** How long a connection can be silent before its first request, ms. */
-  readonly newMs: number
-  /** How long a connection can be silent between requests, ms. */
-  readonly keepAliveMs: number
+  readonly firstRequestMs: number
   readonly accept: (socket: Socket) => boolean
   /** Whether each response ends its connection. */
   readonly isEnding: () => boolean
   /** @param body in memory that the next read uses again */
-  readonly serve: (head: Head<Target>, body: Buffer, socket: Socket, answer: (reply: Reply) => void) => void
+  readonly serve: (head: PlainHead<Target>, body: Buffer, socket: Socket, answer: (reply: Reply) => void) => void
 }
 
 /** Takes the new connections of Node's server. Its listeners at that time get those that move. */
 export class FastPath<Target> {
-  readonly service: Service<Target>
-  readonly #heads = new Map<string, Head<Target>>()
+  readonly options: FastPathOptions<Target>
+  /** How long a connection can be silent between requests. */
+  readonly keepAliveMs: number
+  readonly #heads = new Map<string, PlainHead<Target>>()
   readonly #connections = new Set<Connection<Target>>()
   #isReading = false
   #replies: (() => void)[] = []
   readonly #toServer: (socket: Socket) => void
 
-  constructor(server: Server | TlsServer, service: Service<Target>) {
-    this.service = service
-    const { event } = service
+  constructor(server: Server | HttpsServer, options: FastPathOptions<Target>) {
+    this.options = options
+    this.keepAliveMs = server.keepAliveTimeout
+    const event = connectionEvent(server)
     const listeners = server.listeners(event)
     this.#toServer = (socket) => {
       for (const listener of listeners) listener.call(server, socket)
@@ -62,7 +67,7 @@ export class FastPath<Target> {
   }
 
   readonly #enter = (socket: Socket): void => {
-    if (this.service.accept(socket)) this.#connections.add(new Connection(socket, this))
+    if (this.options.accept(socket)) this.#connections.add(new Connection(socket, this))
     else socket.destroy()
   }
 
@@ -110,11 +115,11 @@ export class FastPath<Target> {
     for (const connection of this.#connections) connection.close()
   }
 
-  headOf(text: string): Head<Target> | undefined {
+  headOf(text: string): PlainHead<Target> | undefined {
     const known = this.#heads.get(text)
     if (known !== undefined) return known
-    const head = plainHead(text, this.service)
-    if (head === undefined || this.service.uniqueHeaders.some((name) => name in head.headers)) return head
+    const head = plainHead(text, this.options)
+    if (head === undefined || this.options.uniqueHeaders.some((name) => name in head.headers)) return head
     if (this.#heads.size >= HEADS_MAX) this.#heads.clear()
     this.#heads.set(text, head)
     return head
@@ -138,7 +143,7 @@ class Connection<Target> {
     this.#endReading = readInPlace(socket, this.#onBytes)
     socket.on('end', this.#onEnd).on('error', this.#onError).on('close', this.#onClose)
     socket.on('timeout', this.#onSilence)
-    socket.setTimeout(path.service.newMs)
+    socket.setTimeout(path.options.firstRequestMs)
   }
 
   close(): void {
@@ -170,7 +175,7 @@ class Connection<Target> {
     }
     this.#isBusy = true
     this.#path.beginReading()
-    this.#path.service.serve(head, bytes.subarray(bodyStart), this.#socket, this.#answer)
+    this.#path.options.serve(head, bytes.subarray(bodyStart), this.#socket, this.#answer)
   }
 
   readonly #answer = (reply: Reply): void => this.#path.reply(() => this.#send(reply))
@@ -178,8 +183,8 @@ class Connection<Target> {
   #send(reply: Reply): void {
     const socket = this.#socket
     this.#isBusy = false
-    const { isEnding, keepAliveMs } = this.#path.service
-    const isLast = this.#hasEnded || isEnding()
+    const { keepAliveMs, options } = this.#path
+    const isLast = this.#hasEnded || options.isEnding()
     const { text, encoding } = replyText(reply, isLast ? null : keepAliveMs)
     writeNow(socket, text, encoding)
     if (isLast) {
@@ -215,7 +220,7 @@ class Connection<Target> {
   readonly #onClose = (): void => this.#path.leave(this)
 }
 
-export interface Head<Target> {
+export interface PlainHead<Target> {
   readonly target: Target
   /** Names in lower case. A repeated header makes the head unusual. */
   readonly headers: Readonly<Record<string, string>>
@@ -243,8 +248,8 @@ const UNUSUAL = [
 /** Undefined for anything but a plain request for a target, with a JSON body of a known length, on a keep-alive connection. */
 export function plainHead<Target>(
   text: string,
-  { targetOf, bodyBytesMax }: Pick<Service<Target>, 'targetOf' | 'bodyBytesMax'>,
-): Head<Target> | undefined {
+  { targetOf, bodyBytesMax }: Pick<FastPathOptions<Target>, 'targetOf' | 'bodyBytesMax'>,
+): PlainHead<Target> | undefined {
   const [requestLine = '', ...lines] = text.split('\r\n')
   const [, method = '', url = ''] = REQUEST_LINE.exec(requestLine) ?? []
   const target = targetOf(method, url)

@@ -3,16 +3,14 @@ import { createServer } from 'node:http'
 import { type Socket, connect } from 'node:net'
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished } from 'vitest'
-import { FastPath, type Service, plainHead } from '../../src/platform/fast-path.ts'
+import { FastPath, type FastPathOptions, plainHead } from '../../src/platform/fast-path.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 
-const SERVICE: Service<string> = {
-  event: 'connection',
+const OPTIONS: FastPathOptions<string> = {
   targetOf: (method, url) => (method === 'POST' && url.startsWith('/access') ? url : undefined),
   uniqueHeaders: ['idempotency-key'],
   bodyBytesMax: 1_000,
-  newMs: 60_000,
-  keepAliveMs: 60_000,
+  firstRequestMs: 60_000,
   accept: () => true,
   isEnding: () => false,
   serve: ({ target }, body, _socket, answer) =>
@@ -25,10 +23,10 @@ const headWith = (...more: string[]): string => [...LINES, ...more].join('\r\n')
 const BODY = '{"count": 1}'
 const REQUEST = `${headWith()}\r\n\r\n${BODY}`
 
-async function serve(change: Partial<Service<string>> = {}): Promise<string> {
+async function serve(change: Partial<FastPathOptions<string>> = {}, keepAliveMs = 60_000): Promise<string> {
   const path = join(temporaryDirectory(), 'fast-path.sock')
-  const server = createServer((_request, response) => response.end('by Node'))
-  const fastPath = new FastPath(server, { ...SERVICE, ...change })
+  const server = createServer({ keepAliveTimeout: keepAliveMs }, (_request, response) => response.end('by Node'))
+  const fastPath = new FastPath(server, { ...OPTIONS, ...change })
   await once(server.listen(path), 'listening')
   onTestFinished(() => {
     fastPath.closeAll()
@@ -49,13 +47,13 @@ const nextOf = async (socket: Socket): Promise<string> => String((await once(soc
 
 describe('a connection', () => {
   it('that is silent for too long before its first request is closed', async () => {
-    const socket = open(await serve({ newMs: 20 }))
+    const socket = open(await serve({ firstRequestMs: 20 }))
     socket.resume()
     await once(socket, 'close')
   })
 
   it('that is silent for too long after a request is closed', async () => {
-    const socket = open(await serve({ keepAliveMs: 20 }))
+    const socket = open(await serve({}, 20))
     socket.write(REQUEST)
     expect(await nextOf(socket)).toContain(BODY)
     socket.resume()
@@ -65,7 +63,7 @@ describe('a connection', () => {
   it('that waits for its answer is not silent', async () => {
     const gate = Promise.withResolvers<undefined>()
     const path = await serve({
-      newMs: 20,
+      firstRequestMs: 20,
       serve: (_head, _body, _socket, answer) => {
         void gate.promise.then(() => answer({ status: 200, headers: [], body: '{"late":true}' }))
       },
@@ -130,7 +128,7 @@ describe('a connection', () => {
 
 describe('the head of a plain request', () => {
   it('is understood', () => {
-    const head = plainHead(headWith('Accept: */*', 'X-Name:app 1 ', 'connection: Keep-Alive'), SERVICE)
+    const head = plainHead(headWith('Accept: */*', 'X-Name:app 1 ', 'connection: Keep-Alive'), OPTIONS)
     expect(head).toMatchObject({ target: '/access', bodyBytes: 12 })
     expect({ ...head?.headers }).toEqual({
       host: 'x',
@@ -145,12 +143,12 @@ describe('the head of a plain request', () => {
   it.each(['Application/JSON', 'application/json;charset=utf-8', 'application/json; charset=UTF-8'])(
     'may name the type %s',
     (type) => {
-      expect(plainHead(headWith().replace('application/json', type), SERVICE)?.target).toBe('/access')
+      expect(plainHead(headWith().replace('application/json', type), OPTIONS)?.target).toBe('/access')
     },
   )
 
   it('may have a header that is named like what every object has', () => {
-    expect(plainHead(headWith('__proto__: x', 'constructor: y'), SERVICE)?.headers).toMatchObject({ constructor: 'y' })
+    expect(plainHead(headWith('__proto__: x', 'constructor: y'), OPTIONS)?.headers).toMatchObject({ constructor: 'y' })
   })
 
   it.each([
@@ -188,6 +186,6 @@ describe('the head of a plain request', () => {
     ['bytes beyond ASCII', headWith('X-A: \u00e9')],
     ['an empty line before it', `\r\n${headWith()}`],
   ])('with %s is left to the general parser', (_what, text) => {
-    expect(plainHead(text, SERVICE)).toBeUndefined()
+    expect(plainHead(text, OPTIONS)).toBeUndefined()
   })
 })

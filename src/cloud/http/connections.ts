@@ -5,11 +5,11 @@
  */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
-import { Server as TlsServer } from 'node:tls'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import type { CodedError } from '../../protocol/errors.ts'
 import { NO_TUNNEL, TOO_MANY_AHEAD, bodyIncomplete } from '../../protocol/service/refusals.ts'
 import { Rarely } from '../runtime/rarely.ts'
+import { connectionEvent } from '../../platform/fast-path.ts'
 import { limitReading } from '../../platform/limit-reading.ts'
 import { rawRefusal } from './answer-error.ts'
 import { isLingering, linger } from './linger.ts'
@@ -41,7 +41,7 @@ export class Connections {
     // Half-closed clients still receive a response, which may be a charge.
     Object.assign(server, { httpAllowHalfOpen: true })
     server.prependListener('request', (request, response) => this.#last.set(request.socket, response))
-    server.on(server instanceof TlsServer ? 'secureConnection' : 'connection', (socket: Socket) =>
+    server.on(connectionEvent(server), (socket: Socket) =>
       limitReading(socket, () =>
         this.refuse(Object.assign(new Error(TOO_MANY_AHEAD), { code: TOO_MANY_AHEAD }), socket),
       ),

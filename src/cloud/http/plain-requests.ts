@@ -3,9 +3,8 @@
  * request than the decision and its record. Responses are the same. docs/explanation/benchmarks.md shows the effect.
  */
 import type { Socket } from 'node:net'
-import { Server as TlsServer } from 'node:tls'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
-import { FastPath, type Head, type Reply } from '../../platform/fast-path.ts'
+import { FastPath, type PlainHead, type Reply } from '../../platform/fast-path.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { idempotencyHeader } from '../../protocol/wire.ts'
 import { shownError } from './answer-error.ts'
@@ -60,12 +59,10 @@ export class PlainRequests {
     this.#http = http
     this.#deps = deps
     this.#fastPath = new FastPath(http.server, {
-      event: http.server instanceof TlsServer ? 'secureConnection' : 'connection',
       targetOf: this.#targetOf,
       uniqueHeaders: [idempotencyHeader],
       bodyBytesMax: deps.bodyMax,
-      newMs: http.server.headersTimeout,
-      keepAliveMs: http.server.keepAliveTimeout,
+      firstRequestMs: http.server.headersTimeout,
       accept: () => true,
       isEnding: deps.isStopping,
       serve: this.#serve,
@@ -88,7 +85,7 @@ export class PlainRequests {
     return undefined
   }
 
-  readonly #serve = (head: Head<Target>, body: Buffer, socket: Socket, answer: (reply: Reply) => void): void => {
+  readonly #serve = (head: PlainHead<Target>, body: Buffer, socket: Socket, answer: (reply: Reply) => void): void => {
     const begun = performance.now()
     const { method, url: route } = head.target.operation
     // The next read uses the memory again.
@@ -98,7 +95,7 @@ export class PlainRequests {
     })
   }
 
-  async #replyTo({ target, headers }: Head<Target>, bytes: Buffer, socket: Socket): Promise<Reply> {
+  async #replyTo({ target, headers }: PlainHead<Target>, bytes: Buffer, socket: Socket): Promise<Reply> {
     const { logger: log, isStopping, onWrongAnswer } = this.#deps
     const { method, url, answers, answer } = target.operation
     try {

@@ -109,15 +109,13 @@ export class SocketServer {
     const handler = this.#handler
     const bodies = new KnownBodies()
     return new FastPath(this.#server, {
-      event: 'connection',
       targetOf: (method, url) => {
         const target = route(method, url)
         return target.to === 'access' ? target : undefined
       },
       uniqueHeaders: [LOCAL_HEADERS.request, idempotencyHeader],
       bodyBytesMax: this.#options.bodyBytesMax,
-      newMs: KEEP_ALIVE_MS,
-      keepAliveMs: KEEP_ALIVE_MS,
+      firstRequestMs: KEEP_ALIVE_MS,
       accept: (socket) => handler.acceptConnection(socket),
       isEnding: () => handler.phase !== 'SERVING',
       serve: (head, body, socket, answer) => {
