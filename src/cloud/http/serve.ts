@@ -160,7 +160,7 @@ function optionsOf(
       const caller = head.principal
       encodingOf(request, gzip)
       const arrives = hasBody(request)
-      deps.slots.take(caller, reply, arrives)
+      deps.slots.takeUntilClose(caller, reply, arrives)
       enter(head, reply.raw)
       // A short body has arrived with the head.
       if (arrives && !request.raw.complete) {
@@ -200,11 +200,11 @@ function optionsOf(
 
 async function answerAtOnce({ admit, answer }: Route, slots: Slots, request: PlainRequest): Promise<Answer> {
   const head = await slots.authenticate(request, () => admit(request))
-  const place = slots.enter(head.principal, false)
+  const slot = slots.take(head.principal, false)
   try {
     return await answer(head, { ...request, body: readJsonBody(request.body).value })
   } finally {
-    place.leave()
+    slot.release()
   }
 }
 

@@ -36,10 +36,10 @@ export interface SlotLimits {
 }
 
 /** Of one request. */
-interface Place {
+interface Slot {
   /** Its body has arrived. @throws CodedError KEY_BUSY, OVERLOADED */
   readonly begin: () => void
-  readonly leave: () => void
+  readonly release: () => void
 }
 
 interface Share {
@@ -59,7 +59,7 @@ export class Slots {
   readonly #comeback: Comeback
   readonly #arriving = new Count()
   readonly #inProgress = new Count()
-  readonly #places = new WeakMap<FastifyReply['raw'], Place>()
+  readonly #slots = new WeakMap<FastifyReply['raw'], Slot>()
   #authenticating = 0
   /** Of these, requests of each connection. */
   readonly #unknown = new WeakMap<object, number>()
@@ -90,21 +90,21 @@ export class Slots {
    * Until the response is sent or the connection closes.
    * @throws CodedError KEY_BUSY, OVERLOADED
    */
-  take(caller: Caller, { raw }: Pick<FastifyReply, 'raw'>, isArriving: boolean): void {
+  takeUntilClose(caller: Caller, { raw }: Pick<FastifyReply, 'raw'>, isArriving: boolean): void {
     // A closed connection would never release its slot.
     if (raw.closed || raw.destroyed) return
-    const place = this.enter(caller, isArriving)
-    this.#places.set(raw, place)
-    raw.once('close', place.leave)
+    const slot = this.take(caller, isArriving)
+    this.#slots.set(raw, slot)
+    raw.once('close', slot.release)
   }
 
   /** The body has arrived. @throws CodedError KEY_BUSY, OVERLOADED */
   begin({ raw }: Pick<FastifyReply, 'raw'>): void {
-    if (!raw.closed) this.#places.get(raw)?.begin()
+    if (!raw.closed) this.#slots.get(raw)?.begin()
   }
 
-  /** @throws CodedError KEY_BUSY, OVERLOADED */
-  enter(caller: Caller, isArriving: boolean): Place {
+  /** Until its release. @throws CodedError KEY_BUSY, OVERLOADED */
+  take(caller: Caller, isArriving: boolean): Slot {
     const share = this.#shareOf(caller)
     const { holder, most } = share
     if (this.#arriving.of(holder) + this.#inProgress.of(holder) >= most) throw busy(most)
@@ -121,7 +121,7 @@ export class Slots {
         of = this.#inProgress
         this.#count(of, holder)
       },
-      leave: () => {
+      release: () => {
         of.remove(holder)
         if (of === this.#inProgress) this.#comeback.answered()
       },

@@ -46,19 +46,19 @@ const onConnection = () => ({ socket: new Socket() })
 it('a place is free again when the caller has gone', async () => {
   const slots = new Slots({ requestsMax: 10, ofKeyMax: 1, now: () => 0 })
   const [first, second] = [await request(), await request()]
-  slots.take(KEY, first.reply, false)
-  expect(() => slots.take(KEY, second.reply, false)).toThrow(BUSY)
+  slots.takeUntilClose(KEY, first.reply, false)
+  expect(() => slots.takeUntilClose(KEY, second.reply, false)).toThrow(BUSY)
   await first.leave()
-  slots.take(KEY, second.reply, false)
+  slots.takeUntilClose(KEY, second.reply, false)
 })
 
 it('who has gone before it was known whose the request is takes no place', async () => {
   const slots = new Slots({ requestsMax: 10, ofKeyMax: 1, now: () => 0 })
   const gone = await request()
   await gone.leave()
-  slots.take(KEY, gone.reply, false)
+  slots.takeUntilClose(KEY, gone.reply, false)
   const { reply } = await request()
-  expect(() => slots.take(KEY, reply, false)).not.toThrow()
+  expect(() => slots.takeUntilClose(KEY, reply, false)).not.toThrow()
 })
 
 /** Requests that never end. */
@@ -89,7 +89,7 @@ const device = (deviceId: string) =>
 function takeAll(slots: Slots, caller: Caller, hasBody = false): number {
   for (let taken = 0; ; taken += 1) {
     try {
-      slots.take(caller, reply(), hasBody)
+      slots.takeUntilClose(caller, reply(), hasBody)
     } catch {
       return taken
     }
@@ -112,7 +112,7 @@ describe.each([
     for (let index = 0; index < 20; index += 1) takeAll(slots, client(`key-${index}`), hasBody)
     const ofDevices = Array.from({ length: 20 }, (_, index) => takeAll(slots, device(`device-${index}`), hasBody))
     expect(ofDevices.reduce((sum, count) => sum + count, 0)).toBeGreaterThanOrEqual(15)
-    expect(() => slots.take(device('another'), reply(), hasBody)).toThrow(OVERLOADED)
+    expect(() => slots.takeUntilClose(device('another'), reply(), hasBody)).toThrow(OVERLOADED)
     expect(takeAll(slots, KEY, hasBody)).toBeGreaterThanOrEqual(10)
   })
 })
@@ -120,10 +120,10 @@ describe.each([
 it('a body that has not arrived takes no place of a request in progress', () => {
   const slots = new Slots({ requestsMax: 2, ofKeyMax: 500, now: () => 0 })
   const arriving = [reply(), reply()] as const
-  for (const each of arriving) slots.take(KEY, each, true)
-  expect(() => slots.take(KEY, reply(), true)).toThrow(OVERLOADED)
+  for (const each of arriving) slots.takeUntilClose(KEY, each, true)
+  expect(() => slots.takeUntilClose(KEY, reply(), true)).toThrow(OVERLOADED)
   const other = reply()
-  slots.take(KEY, other, false)
+  slots.takeUntilClose(KEY, other, false)
   slots.begin(arriving[0])
   expect(() => slots.begin(arriving[1])).toThrow(OVERLOADED)
   other.raw.emit('close')
@@ -146,7 +146,7 @@ it('tells administrators to come back before the turns of many devices', () => {
   const slots = new Slots({ requestsMax: 10, ofKeyMax: 500, now: () => 0 })
   const waitOf = (caller: Caller): unknown => {
     try {
-      slots.take(caller, reply(), false)
+      slots.takeUntilClose(caller, reply(), false)
     } catch (error) {
       return error instanceof CodedError ? error.details['retryAfterMs'] : error
     }
@@ -165,10 +165,10 @@ it('measures the pace while requests are in progress only', () => {
   for (let n = 0; n < 1_000; n += 1) {
     now += 10_000
     const [first, second] = [reply(), reply()]
-    slots.take(KEY, first, n % 2 === 0)
+    slots.takeUntilClose(KEY, first, n % 2 === 0)
     now += n % 2 === 0 ? 10_000 : 0
     slots.begin(first)
-    slots.take(KEY, second, false)
+    slots.takeUntilClose(KEY, second, false)
     now += 4
     first.raw.emit('close')
     now += 4
@@ -177,7 +177,7 @@ it('measures the pace while requests are in progress only', () => {
   takeAll(slots, KEY)
   const retryOf = (id: string) => expect.objectContaining({ details: { retryAfterMs: Number(id) } }) as Error
   for (const id of ['1000', '1002', '1004']) {
-    expect(() => slots.take(device(id), reply(), false)).toThrow(retryOf(id))
+    expect(() => slots.takeUntilClose(device(id), reply(), false)).toThrow(retryOf(id))
   }
 })
 

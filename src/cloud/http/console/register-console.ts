@@ -307,7 +307,7 @@ class Console {
     const token = cookieOf(request)
     if (token === null) throw new CodedError('TOKEN_MISSING', 'No administrator is signed in.')
     const administrator = await this.#deps.slots.authenticate(request.raw, () => this.#authenticate(token))
-    this.#deps.slots.take(administrator, reply, false)
+    this.#deps.slots.takeUntilClose(administrator, reply, false)
     return { token, administrator }
   }
 
