@@ -7,7 +7,7 @@ import type { HttpAnswer, HttpRequest } from '../../src/agent/platform/http/exch
 import { ownDeviceOperations } from '../../src/cloud/http/edge/device.ts'
 import { enrollmentOperations } from '../../src/cloud/http/edge/enrollment.ts'
 import { type Answer, type Operation, addressesOf } from '../../src/cloud/http/operation.ts'
-import { type Route, routeTo } from '../../src/cloud/http/serve.ts'
+import { type Route, routeTo } from '../../src/cloud/http/route.ts'
 import { sessionOperations } from '../../src/cloud/http/service/sessions.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import type { TwinDefects } from '../defects/twin-defects.ts'

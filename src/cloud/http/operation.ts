@@ -1,7 +1,7 @@
 /**
  * One operation of an HTTP API as data: who can call it, its input, its responses and the function that does the work.
- * `serve.ts` serves the operations, `check-answers.ts` checks their responses, and `openapi` describes them. Response
- * schemas describe the wire side.
+ * `route.ts` checks requests, `serve.ts` serves the operations, `check-answers.ts` checks their responses, and `openapi`
+ * describes them. Response schemas describe the wire side.
  */
 import type { Role } from '../../protocol/service/keys.ts'
 import type { IncomingHttpHeaders, ServerResponse } from 'node:http'

@@ -19,7 +19,7 @@ import {
   type RequestHead,
   type Route,
   routeTo,
-} from './serve.ts'
+} from './route.ts'
 
 export interface ServedCell extends DirectoryCell, CheckDeps {
   readonly store: Store & { readonly isUp: boolean }
