@@ -2,8 +2,8 @@
  * Error responses: `{ message, code }` with the status of the code. Details of unexpected errors are logged, not sent;
  * the caller gets the log line's id.
  */
-import { STATUS_CODES } from 'node:http'
 import type { FastifyBaseLogger, FastifyReply, FastifyRequest } from 'fastify'
+import { replyText } from '../../platform/fast-path.ts'
 import { CodedError, ERRORS, type ErrorCode } from '../../protocol/errors.ts'
 import { REFUSALS, bodyIncomplete, brokenRequest } from '../../protocol/service/refusals.ts'
 import type { Rarely } from '../runtime/rarely.ts'
@@ -16,6 +16,9 @@ declare module 'fastify' {
 }
 
 const RETRY_AFTER_S = 1
+
+/** Media type of each JSON response. */
+export const JSON_TYPE = 'application/json; charset=utf-8'
 
 /** Framework errors with their own code. */
 const FRAMEWORK: Readonly<Record<string, [ErrorCode, string]>> = {
@@ -95,21 +98,13 @@ export function shownError(error: unknown, request: Failed): ShownError {
 export function sendJson(reply: FastifyReply, status: number, body?: unknown): void {
   void reply.code(status)
   if (body === undefined) void reply.send()
-  else void reply.type('application/json; charset=utf-8').send(JSON.stringify(body))
+  else void reply.type(JSON_TYPE).send(JSON.stringify(body))
 }
 
 /** Complete response for a connection without a valid HTTP request. @param cause code of Node's error */
 export function rawRefusal(cause: string | undefined): string {
-  const { code, message, httpStatus: http } = brokenRequest(cause)
-  const body = JSON.stringify({ message, code })
-  return [
-    `HTTP/1.1 ${http} ${STATUS_CODES[http] ?? ''}`,
-    'content-type: application/json; charset=utf-8',
-    `content-length: ${Buffer.byteLength(body)}`,
-    'connection: close',
-    '',
-    body,
-  ].join('\r\n')
+  const { code, message, httpStatus: status } = brokenRequest(cause)
+  return replyText({ status, headers: [], body: JSON.stringify({ message, code }), type: JSON_TYPE }, null).text
 }
 
 /** Whether the error means that the client stopped sending the body. */

@@ -7,7 +7,7 @@ import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { FastPath, type PlainHead, type Reply } from '../../platform/fast-path.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { idempotencyHeader } from '../../protocol/wire.ts'
-import { shownError } from './answer-error.ts'
+import { JSON_TYPE, shownError } from './answer-error.ts'
 import { undeclared, wrongAnswer } from './check-answers.ts'
 import type { Answer, Answered, DeclaredAnswers, Method } from './operation.ts'
 
@@ -45,8 +45,6 @@ interface Target {
   readonly operation: PlainOperation
   readonly params: Readonly<Record<string, string>>
 }
-
-const TYPE = 'application/json; charset=utf-8'
 
 export class PlainRequests {
   readonly #http: FastifyInstance
@@ -109,7 +107,7 @@ export class PlainRequests {
         log,
       })
       const reply = replyOf(status, text ?? JSON.stringify(body))
-      const sent = { status, type: TYPE, payload: reply.body }
+      const sent = { status, type: JSON_TYPE, payload: reply.body }
       const wrong = onWrongAnswer === null ? undefined : wrongAnswer(`${method} ${url}`, answers, sent)
       if (wrong === undefined) return reply
       onWrongAnswer?.(wrong)
@@ -137,7 +135,7 @@ export function stopping(): CodedError {
 }
 
 function replyOf(status: number, body: string, headers: readonly string[] = []): Reply {
-  return { status, headers: [...headers, 'Date', new Date().toUTCString()], body, type: TYPE }
+  return { status, headers: [...headers, 'Date', new Date().toUTCString()], body, type: JSON_TYPE }
 }
 
 /** Others, such as with percent signs, are left to Fastify. */
