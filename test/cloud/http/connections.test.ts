@@ -230,7 +230,7 @@ describe('the header Expect', () => {
     socket.write(await head(twin, `${WHOLE}Expect: foo\r\n`))
     const said = await readAll(socket)
     expect(responses(said)).toEqual(['417', 'EXPECTATION_UNKNOWN'])
-    expect(said).toContain('Content-Type: application/json')
+    expect(said).toContain('content-type: application/json')
   })
 
   it('gets 100 Continue for a permitted caller, who can use the connection again', async () => {
