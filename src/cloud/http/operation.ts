@@ -116,7 +116,10 @@ interface Declared<Params, Query, Body, Kind extends CallerKind, Version extends
   readonly principals: readonly Kind[]
   /** Role that an administrator needs. Default of GET: any. */
   readonly role?: Role
-  /** Decides on access: the results are counted, and plain requests take the fast path. */
+  /**
+   * Decides on access: the results are counted, and plain requests take the fast path. This path calls no `enter`, has the
+   * server's own limit of bodies, and sends JSON only.
+   */
   readonly decides?: true
   /** Concerns only the caller itself, so limits to instances do not apply. */
   readonly concernsCaller?: true

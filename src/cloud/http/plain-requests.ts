@@ -26,7 +26,7 @@ export interface PlainOperation {
   /** A segment with a leading colon is a parameter. */
   readonly url: string
   readonly answers: DeclaredAnswers
-  /** @throws CodedError */
+  /** Always with JSON. @throws CodedError */
   readonly answer: (request: PlainRequest) => Promise<Answer>
 }
 
@@ -98,7 +98,12 @@ export class PlainRequests {
     const { method, url, answers, answer } = target.operation
     try {
       if (isStopping()) throw stopping()
-      const { status, body, text } = await answer({
+      const {
+        status,
+        headers: own,
+        body,
+        text,
+      } = await answer({
         headers,
         params: target.params,
         query: {},
@@ -106,7 +111,7 @@ export class PlainRequests {
         socket,
         log,
       })
-      const reply = replyOf(status, text ?? JSON.stringify(body))
+      const reply = replyOf(status, text ?? JSON.stringify(body), own)
       const sent = { status, type: JSON_TYPE, payload: reply.body }
       const wrong = onWrongAnswer === null ? undefined : wrongAnswer(`${method} ${url}`, answers, sent)
       if (wrong === undefined) return reply
@@ -126,7 +131,7 @@ export class PlainRequests {
       server: this.#http,
       raw: { complete: true },
     })
-    return replyOf(status, JSON.stringify({ message, code }), Object.entries(headers).flat())
+    return replyOf(status, JSON.stringify({ message, code }), headers)
   }
 }
 
@@ -134,8 +139,9 @@ export function stopping(): CodedError {
   return new CodedError('STOPPING', 'The service is shutting down.')
 }
 
-function replyOf(status: number, body: string, headers: readonly string[] = []): Reply {
-  return { status, headers: [...headers, 'Date', new Date().toUTCString()], body, type: JSON_TYPE }
+function replyOf(status: number, body: string, own: Answer['headers'] = {}): Reply {
+  const headers = [...Object.entries(own).flat(), 'Date', new Date().toUTCString()]
+  return { status, headers, body, type: JSON_TYPE }
 }
 
 /** Others, such as with percent signs, are left to Fastify. */

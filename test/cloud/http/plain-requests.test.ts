@@ -9,6 +9,7 @@ import { connect as connectTls } from 'node:tls'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { Authority } from '../../support/certificates.ts'
 import { DAY, type SettingsChange, type Twin, openTwin, pick } from '../harness.ts'
+import { bareServer } from './bare-server.ts'
 
 const BODY = JSON.stringify({
   requester: { type: 'user', value: 'LisaBarry' },
@@ -210,6 +211,18 @@ it('responses are counted as those of other requests', async () => {
     ['200', '2'],
     ['400', '1'],
   ])
+})
+
+it('the headers of an answer are sent', async () => {
+  const { http, plain } = bareServer()
+  onTestFinished(() => http.close())
+  const answer = async () => ({ status: 201, headers: { location: '/made' }, body: {} })
+  plain.add({ method: 'POST', url: '/made', answers: new Map(), answer })
+  await http.listen({ host: '127.0.0.1', port: 0 })
+  const socket = connect(Number(new URL(http.listeningOrigin).port), '127.0.0.1')
+  onTestFinished(() => void socket.destroy())
+  socket.write('POST /made HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}')
+  expect(await receive(socket)).toMatchObject({ isFast: true, headers: { location: '/made' } })
 })
 
 it('idle connections end when the cloud stops', async () => {
