@@ -98,21 +98,9 @@ export class PlainRequests {
     const { method, url, answers, answer } = target.operation
     try {
       if (isStopping()) throw stopping()
-      const {
-        status,
-        headers: own,
-        body,
-        text,
-      } = await answer({
-        headers,
-        params: target.params,
-        query: {},
-        body: bytes,
-        socket,
-        log,
-      })
-      const reply = replyOf(status, text ?? JSON.stringify(body), own)
-      const sent = { status, type: JSON_TYPE, payload: reply.body }
+      const own = await answer({ headers, params: target.params, query: {}, body: bytes, socket, log })
+      const reply = replyOf(own.status, own.text ?? JSON.stringify(own.body), own.headers)
+      const sent = { status: reply.status, type: JSON_TYPE, payload: reply.body }
       const wrong = onWrongAnswer === null ? undefined : wrongAnswer(`${method} ${url}`, answers, sent)
       if (wrong === undefined) return reply
       onWrongAnswer?.(wrong)
