@@ -52,6 +52,7 @@ export function readInPlace(socket: Socket, onBytes: (bytes: Buffer) => void): (
 
 /** What the kernel does not take at once waits in the stream. */
 export function writeNow(socket: Socket, text: string, encoding: 'latin1' | 'utf8'): void {
+  // A TLS connection has the descriptor of its plain one: its stream encrypts.
   const isDirect = socket.writableLength === 0 && !('encrypted' in socket)
   const descriptor = isDirect ? descriptorOf(socket) : undefined
   const written = descriptor === undefined ? 0 : writtenTo(descriptor, text, encoding)
