@@ -322,7 +322,7 @@ function openJournalFile({ settings, volatileLog, time, late, log, onFatal }: Jo
   const left = volatileLog.left()
   return openJournal({
     path: ledgerOf(state),
-    later: [ownKeyFile(settings)],
+    later: [ownKeyFile(state.directory)],
     left: left === undefined ? null : { log: left, bootId: time.bootId },
     limits: {
       pagesMax: Math.floor(state.ledgerMax / PAGE_BYTES),

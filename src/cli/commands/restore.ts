@@ -39,7 +39,7 @@ export function command(io: Io): Command {
 
 /** Backups do not contain the key, and an agent without the key of its ledger does not start. */
 function missingKey(path: string, io: Io): readonly string[] {
-  const file = agentPaths(io).device.keyFile ?? ownKeyFile({ state: { directory: dirname(path) } })
+  const file = agentPaths(io).device.keyFile ?? ownKeyFile(dirname(path))
   return existsSync(file) ? [] : [`The key of this device is missing: copy it to ${file} before you start the agent.`]
 }
 

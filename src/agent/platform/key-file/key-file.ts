@@ -189,12 +189,12 @@ function ignoreMissing(error: unknown): void {
   if (errnoOf(error) !== 'ENOENT') throw error
 }
 
-export function ownKeyFile({ state }: { readonly state: Pick<AgentSettings['state'], 'directory'> }): string {
-  return join(state.directory, 'device.key')
+export function ownKeyFile(stateDirectory: string): string {
+  return join(stateDirectory, 'device.key')
 }
 
 export function keyFilesOf({ state, device }: Pick<AgentSettings, 'state' | 'device'>): KeyFilesOptions {
   if (device.keyFile !== null) return { path: device.keyFile, nextPath: device.nextKeyFile, create: false }
-  const path = ownKeyFile({ state })
+  const path = ownKeyFile(state.directory)
   return { path, nextPath: `${path}.next`, create: true }
 }
