@@ -99,6 +99,7 @@ export class PlainRequests {
     try {
       if (isStopping()) throw stopping()
       const own = await answer({ headers, params: target.params, query: {}, body: bytes, socket, log })
+      if (own.text === undefined && own.body === undefined) throw new Error(`invariant: ${url} has a result`)
       const reply = replyOf(own.status, own.text ?? JSON.stringify(own.body), own.headers)
       const sent = { status: reply.status, type: JSON_TYPE, payload: reply.body }
       const wrong = onWrongAnswer === null ? undefined : wrongAnswer(`${method} ${url}`, answers, sent)
