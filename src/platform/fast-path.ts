@@ -201,8 +201,9 @@ class Connection<Target> {
     this.#endReading()
     socket.off('end', this.#onEnd).off('error', this.#onError).off('close', this.#onClose)
     socket.setTimeout(0).off('timeout', this.#onSilence)
-    this.#path.moveToServer(socket)
     if (bytes !== undefined) socket.unshift(Buffer.from(bytes))
+    this.#path.moveToServer(socket)
+    // Before the server reads: when it has paused the socket, it fails if more arrives.
     socket.resume()
   }
 

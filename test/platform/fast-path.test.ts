@@ -4,6 +4,7 @@ import { type Socket, connect } from 'node:net'
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { FastPath, type FastPathOptions, plainHead } from '../../src/platform/fast-path.ts'
+import { limitReading } from '../../src/platform/limit-reading.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 
 const OPTIONS: FastPathOptions<string> = {
@@ -26,6 +27,7 @@ const REQUEST = `${headWith()}\r\n\r\n${BODY}`
 async function serve(change: Partial<FastPathOptions<string>> = {}, keepAliveMs = 60_000): Promise<string> {
   const path = join(temporaryDirectory(), 'fast-path.sock')
   const server = createServer({ keepAliveTimeout: keepAliveMs }, (_request, response) => response.end('by Node'))
+  server.on('connection', (socket: Socket) => limitReading(socket, () => undefined))
   const fastPath = new FastPath(server, { ...OPTIONS, ...change })
   await once(server.listen(path), 'listening')
   onTestFinished(() => {
@@ -42,6 +44,9 @@ function open(path: string): Socket {
   onTestFinished(() => void socket.destroy())
   return socket
 }
+
+/** Whether Node's server has it. */
+const isAtServer = (socket: Socket | undefined): boolean => (socket?.listenerCount('drain') ?? 0) > 0
 
 const nextOf = async (socket: Socket): Promise<string> => String((await once(socket, 'data'))[0])
 
@@ -123,6 +128,26 @@ describe('a connection', () => {
       if (sockets[0]?.listenerCount('drain') !== 0) break
     }
     expect(served).toBeLessThan(100)
+  })
+
+  it('whose client reads late gets every response', async () => {
+    const sockets = new Set<Socket>()
+    const path = await serve({
+      serve: (_head, _body, socket, answer) => {
+        sockets.add(socket)
+        // More than the kernel takes.
+        answer({ status: 200, headers: [], body: 'x'.repeat(1024 * 1024) })
+      },
+    })
+    const late = open(path)
+    late.write(REQUEST)
+    await expect.poll(() => sockets.size).toBe(1)
+    const [socket] = sockets
+    late.write(REQUEST)
+    await expect.poll(() => isAtServer(socket)).toBe(true)
+    late.write(REQUEST)
+    let received = ''
+    while (received.split('by Node').length < 3) received += await nextOf(late)
   })
 })
 
