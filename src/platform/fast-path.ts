@@ -159,6 +159,8 @@ class Connection<Target> {
     this.isNew = false
     if (this.#isBusy) {
       this.#isPipelined = true
+      // More may follow at once, such as a record of TLS: it goes behind these bytes.
+      this.#endReading()
       // Back in the stream, where it also delays the end of a client that sends no more.
       this.#socket.pause()
       this.#socket.unshift(Buffer.from(bytes))

@@ -1,11 +1,14 @@
 import { once } from 'node:events'
 import { createServer } from 'node:http'
-import { type Socket, connect } from 'node:net'
+import { createServer as createTlsServer } from 'node:https'
+import { type AddressInfo, type Socket, connect } from 'node:net'
 import { join } from 'node:path'
+import { connect as connectTls } from 'node:tls'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { FastPath, type FastPathOptions, plainHead } from '../../src/platform/fast-path.ts'
 import { limitReading } from '../../src/platform/limit-reading.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
+import { Authority } from '../support/certificates.ts'
 
 const OPTIONS: FastPathOptions<string> = {
   targetOf: (method, url) => (method === 'POST' && url.startsWith('/access') ? url : undefined),
@@ -148,6 +151,45 @@ describe('a connection', () => {
     late.write(REQUEST)
     let received = ''
     while (received.split('by Node').length < 3) received += await nextOf(late)
+  })
+
+  it('over TLS keeps the order of what its client sends ahead', async () => {
+    await using authority = await Authority.make()
+    const { certificate: cert, key } = await authority.certify(Date.now() + 86_400_000)
+    const server = createTlsServer({ cert, key }, (_request, response) => response.end('by Node'))
+    const gate = Promise.withResolvers<undefined>()
+    const sockets = new Set<Socket>()
+    const fastPath = new FastPath(server, {
+      ...SERVICE,
+      event: 'secureConnection',
+      serve: (_head, _body, socket, answer) => {
+        sockets.add(socket)
+        void gate.promise.then(() => answer({ status: 200, headers: [], body: BODY }))
+      },
+    })
+    await once(server.listen(0, '127.0.0.1'), 'listening')
+    onTestFinished(() => {
+      fastPath.closeAll()
+      server.closeAllConnections()
+      server.close()
+    })
+    const client = connectTls({
+      port: (server.address() as AddressInfo).port,
+      host: '127.0.0.1',
+      ca: authority.certificate,
+    })
+    onTestFinished(() => void client.destroy())
+    client.write(REQUEST)
+    await expect.poll(() => sockets.size).toBe(1)
+    // Two records, because one has at most 16 KiB.
+    const long = 'x'.repeat(30_000)
+    client.write(`${headWith('Accept: */*').replace('12', String(long.length))}\r\n\r\n${long}`)
+    const [socket] = sockets
+    await expect.poll(() => socket?.isPaused()).toBe(true)
+    gate.resolve(undefined)
+    let received = ''
+    while (!received.includes('by Node')) received += await nextOf(client)
+    expect(received).toMatch(/^HTTP\/1\.1 200 OK\r\n[^]*HTTP\/1\.1 200 OK\r\n/)
   })
 })
 
