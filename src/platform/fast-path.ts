@@ -185,6 +185,8 @@ class Connection<Target> {
   #send(reply: Reply): void {
     const socket = this.#socket
     this.#isBusy = false
+    // Node's server never forgets a connection that was closed before.
+    if (socket.destroyed) return
     const { keepAliveMs, options } = this.#path
     const isLast = this.#hasEnded || options.isEnding()
     const { text, encoding } = replyText(reply, isLast ? null : keepAliveMs)

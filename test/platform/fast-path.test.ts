@@ -153,6 +153,27 @@ describe('a connection', () => {
     while (received.split('by Node').length < 3) received += await nextOf(late)
   })
 
+  it('that is destroyed while its next request waits does not move to the server', async () => {
+    const gate = Promise.withResolvers<undefined>()
+    const sockets = new Set<Socket>()
+    const path = await serve({
+      serve: (_head, _body, socket, answer) => {
+        sockets.add(socket)
+        void gate.promise.then(() => answer({ status: 200, headers: [], body: '{}' }))
+      },
+    })
+    const client = open(path)
+    client.write(REQUEST)
+    await expect.poll(() => sockets.size).toBe(1)
+    const [socket] = sockets
+    client.write(REQUEST)
+    await expect.poll(() => socket?.isPaused()).toBe(true)
+    socket?.destroy()
+    gate.resolve(undefined)
+    await gate.promise
+    expect(isAtServer(socket)).toBe(false)
+  })
+
   it('over TLS keeps the order of what its client sends ahead', async () => {
     await using authority = await Authority.make()
     const { certificate: cert, key } = await authority.certify(Date.now() + 86_400_000)
