@@ -233,7 +233,7 @@ export interface PlainHead<Target> {
 }
 
 const REQUEST_LINE = /^([A-Z]+) (\/[\x21-\x7e]*) HTTP\/1\.1$/
-const HEADER = /^([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\x20-\x7e]*)$/
+const HEADER = /^([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*((?:[\x21-\x7e][\x20-\x7e]*)?)$/
 const LENGTH = /^[1-9]\d{0,8}$/
 const JSON_TYPE = /^application\/json(?:; ?charset=utf-8)?$/i
 

@@ -235,6 +235,10 @@ describe('the head of a plain request', () => {
     },
   )
 
+  it('is read in a time proportional to its length', () => {
+    expect(plainHead(headWith(`X-A:${' '.repeat(100_000)}\u0001`), SERVICE)).toBeUndefined()
+  }, 5_000)
+
   it('may have a header that is named like what every object has', () => {
     expect(plainHead(headWith('__proto__: x', 'constructor: y'), OPTIONS)?.headers).toMatchObject({ constructor: 'y' })
   })
