@@ -18,7 +18,13 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import Database from 'better-sqlite3'
 import { describe, expect, it } from 'vitest'
-import { openDatabase, refusalOf, PAGE_BYTES } from '../../../../src/agent/platform/sqlite/open-database.ts'
+import {
+  PAGE_BYTES,
+  hasSchema,
+  migrationNames,
+  openDatabase,
+  refusalOf,
+} from '../../../../src/agent/platform/sqlite/open-database.ts'
 import type { Journal } from '../../../../src/agent/ledger/journal.ts'
 import { CHAIN_START, entryHash } from '../../../../src/protocol/signing.ts'
 import type { Segment } from '../../../../src/protocol/edge/sync.ts'
@@ -142,6 +148,12 @@ describe('the database file', () => {
     const before = readFileSync(path)
     expect(() => openDatabase(path)).toThrow(expect.objectContaining({ code: 'DATABASE_NEWER' }))
     expect(readFileSync(path).equals(before)).toBe(true)
+  })
+
+  it('has another schema after its last migration: otherwise the version before would take it for damaged', () => {
+    const database = openDatabase(join(temporaryDirectory(), 'journal.db'))
+    expect(hasSchema(database, migrationNames().length - 1)).toBe(false)
+    database.close()
   })
 
   it('of another program, or that is no database at all, is refused and left as it is', async () => {
