@@ -4,6 +4,7 @@ import Database from 'better-sqlite3'
 import { NoSpace, hasSpace } from '../../../platform/disk-space.ts'
 import { orNull } from '../../../platform/or-null.ts'
 import { sessionSnapshot } from '../../../protocol/edge/sessions.ts'
+import { CodedError } from '../../../protocol/errors.ts'
 import { entryHash } from '../../../protocol/signing.ts'
 import type { Identity, IdempotencyRecord, StoredSession } from '../../ledger/journal.ts'
 import { keptSession } from '../../sessions/kept-session.ts'
@@ -11,7 +12,7 @@ import type { BootLog } from '../../ledger/volatile-log.ts'
 import { type LoggedChain, loggedChain } from './logged-chain.ts'
 import { entriesBetween } from './entry-blocks.ts'
 import { type AnswerRow, type PolicyRow, type SessionRow, type StateRow, answerOf } from './journal-statements.ts'
-import { openDatabase, refusalOf } from './open-database.ts'
+import { openDatabase, refusalOf, requireKnownSchema } from './open-database.ts'
 import { foldDamaged } from './pending-batches.ts'
 import { restoreHeader } from './restore-header.ts'
 import { isPassing, unlessDamaged } from './unless-damaged.ts'
@@ -67,7 +68,8 @@ const NOTHING: Salvage = {
 /**
  * Works on a copy, because SQLite writes during recovery. The copy exists until `use` returns.
  *
- * @throws NoSpace before the first write; what `use` throws; an error of the system: what it concerns must not count as lost
+ * @throws NoSpace before the first write; CodedError DATABASE_NEWER; what `use` throws; an error of the system: what it
+ *   concerns must not count as lost
  */
 export function salvaged<T>(path: string, left: BootLog | null, use: (salvage: Salvage) => T): T {
   const copy = `${path}.copy`
@@ -75,6 +77,7 @@ export function salvaged<T>(path: string, left: BootLog | null, use: (salvage: S
   let database: Database.Database | null = null
   try {
     database = openCopy(path, copy)
+    if (database !== null) refuseNewer(database, path)
     return use(salvageOfCopy(database, logged))
   } catch (error) {
     // Before the copy is removed, which gives back space.
@@ -106,8 +109,23 @@ function openCopy(path: string, copy: string): Database.Database | null {
   return unlessDamaged(null, () => {
     const database = new Database(copy)
     database.defaultSafeIntegers(true)
+    database.pragma('locking_mode = EXCLUSIVE')
     return database
   })
+}
+
+/** This version would not find all that a newer one recorded. @throws CodedError DATABASE_NEWER */
+function refuseNewer(copy: Database.Database, path: string): void {
+  const newer = unlessDamaged(null, () => {
+    try {
+      requireKnownSchema(copy, path)
+      return null
+    } catch (error) {
+      if (error instanceof CodedError && error.code === 'DATABASE_NEWER') return error
+      throw error
+    }
+  })
+  if (newer !== null) throw newer
 }
 
 /** Of an empty ledger and its log, and of what the copy grows by. */
@@ -128,7 +146,6 @@ function salvageOfCopy(database: Database.Database | null, logged: LoggedChain |
   const nothing = logged === null ? NOTHING : fromLog(NOTHING, logged, [])
   if (database === null) return nothing
   return unlessDamaged(nothing, () => {
-    database.pragma('locking_mode = EXCLUSIVE')
     // How many pending entries cannot be read is unknown.
     const isWhole = foldDamaged(database)
     const found = salvageOf(database, logged)

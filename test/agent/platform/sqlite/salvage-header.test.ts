@@ -1,5 +1,5 @@
 // One wrong bit in the first bytes of the ledger file: SQLite reads nothing, but every entry is still there.
-import { copyFileSync } from 'node:fs'
+import { copyFileSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import { expect, it } from 'vitest'
@@ -50,6 +50,22 @@ it.each([
   flipBit(join(place, 'journal.db'), 18, 3)
   const salvaged = await journalIn(place)
   expect((await salvaged.read()).salvages).toMatchObject([{ salvagedEntries, lostEntries: 0 }])
+})
+
+it.each([
+  ['for writes', 18, 3],
+  ['for reads', 19, 4],
+])('refuses a ledger of a newer version with a wrong bit in the version %s', async (_what, at, bit) => {
+  const { directory, journal, path } = await deviceWithBacklog()
+  await journal.close()
+  const newer = new Database(path)
+  newer.exec('ALTER TABLE policy ADD COLUMN newer TEXT')
+  newer.pragma('user_version = 99')
+  newer.close()
+  flipBit(path, at, bit)
+  const before = readFileSync(path)
+  await expect(journalIn(directory)).rejects.toMatchObject({ code: 'DATABASE_NEWER' })
+  expect(readFileSync(path).equals(before)).toBe(true)
 })
 
 it('reports a used-up quota during a salvage, which its copy may have used', async ({ skip }) => {
