@@ -11,7 +11,7 @@ import type { JournalLimits } from '../../src/agent/platform/sqlite/journal-file
 import { type JournalCall, JournalHandler } from '../../src/agent/platform/sqlite/journal-handler.ts'
 import { JournalStore } from '../../src/agent/platform/sqlite/journal-store.ts'
 import { openDatabase } from '../../src/agent/platform/sqlite/open-database.ts'
-import type { SealedSegment } from '../../src/agent/ledger/journal.ts'
+import type { NewSegment } from '../../src/agent/ledger/journal.ts'
 import type { LeftLog } from '../../src/agent/ledger/volatile-log.ts'
 import { openOrSalvage } from '../../src/agent/platform/sqlite/salvage-journal.ts'
 import { withEntryTable } from './entry-table.ts'
@@ -148,7 +148,7 @@ class StoreOnDisk extends JournalStore {
     super.saveClock(...args)
   }
 
-  override storeSeal(document: string): SealedSegment {
+  override storeSeal(document: string): NewSegment {
     this.#needRoom(true)
     const sealed = super.storeSeal(document)
     this.#disk.effect = { name: 'storeSeal' }

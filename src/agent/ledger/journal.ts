@@ -176,6 +176,11 @@ export interface SealedSegment {
   readonly answer: string | null
 }
 
+export interface NewSegment extends SealedSegment {
+  /** It leaves entries, sessions or returned tokens for the next segment. */
+  readonly isMoreToFollow: boolean
+}
+
 export interface SegmentPlace {
   readonly epoch: number
   readonly seq: number
@@ -299,7 +304,7 @@ export interface Journal extends Remote<JournalOperations> {
    * Seals the next segment durably. Throws if one is unacknowledged. A segment that leaves entries behind is not final,
    * even if `final` was requested, and its result says so.
    */
-  seal(request: SealRequest): Promise<SealedSegment>
+  seal(request: SealRequest): Promise<NewSegment>
   /** The newest entry with this correlation id; null: none kept. Entries may be recorded during the search. */
   find(correlationId: string): Promise<RecordedEntry | null>
   /**

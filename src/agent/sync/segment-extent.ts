@@ -6,7 +6,6 @@ import type { SealedSegment } from '../ledger/journal.ts'
 const payload = z.object({
   entries: z.object({ first: z.int(), bodies: z.array(z.string()) }),
   undeliveredRange: z.object({ entries: z.object({ bodies: z.array(z.string()) }) }).nullable(),
-  backlog: z.int(),
   needs: z.array(z.unknown()),
 })
 
@@ -15,19 +14,17 @@ export interface SegmentExtent {
   /** `firstEntry - 1` when it contains no entries. */
   readonly lastEntry: number
   readonly undeliveredRange: number
-  readonly backlog: number
   readonly needs: number
 }
 
 /** Throws for a document that is not a segment: only the journal makes them. */
 export function extentOf({ document }: Pick<SealedSegment, 'document'>): SegmentExtent {
   const text = unverifiedText(document) ?? ''
-  const { entries, undeliveredRange, backlog, needs } = payload.parse(JSON.parse(text))
+  const { entries, undeliveredRange, needs } = payload.parse(JSON.parse(text))
   return {
     firstEntry: entries.first,
     lastEntry: entries.first + entries.bodies.length - 1,
     undeliveredRange: undeliveredRange?.entries.bodies.length ?? 0,
-    backlog,
     needs: needs.length,
   }
 }

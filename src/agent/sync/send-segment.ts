@@ -38,7 +38,7 @@ export async function sealAndSend(
     ? NO_TOP_UPS
     : topUpsOf(ledger.demand, waiting.carry(), new Set([...returned, ...memory.keeps.keys()]), step.release)
   if (!step.final) memory.topUpsCarried = true
-  const sealed = await journal
+  const { isMoreToFollow, ...sealed } = await journal
     .seal({
       salt: randomness.token(),
       bootId: clock.bootId,
@@ -53,14 +53,14 @@ export async function sealAndSend(
       ledger.takeBackUnused(returns)
       throw error
     })
-  const { lastEntry, backlog, needs } = extentOf(sealed)
+  const { lastEntry, needs } = extentOf(sealed)
   // Not all fit, and the answer does not cover those left out.
   if (needs < topUps.needs.length) waiting.resolveAll()
   memory.keeps = new Map()
   memory.unacknowledged = sealed
   memory.lastSeq = sealed.seq
   memory.lastSealedEntry = lastEntry
-  memory.moreToSend = backlog > 0
+  memory.moreToSend = isMoreToFollow
   return sendSegment(context)
 }
 

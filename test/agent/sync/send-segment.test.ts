@@ -5,6 +5,10 @@ import { payloadOf } from '../harness.ts'
 import { contentOf, DEVICE, INSTANCE, json, makeCloudKey, OTHER_INSTANCE } from './fake-cloud.ts'
 import { policyWith } from './policies.ts'
 import { ACCOUNT, STARTING_GRANT, TestDevice, makeDeviceKey } from './test-device.ts'
+import { storedSession } from '../../../src/agent/sessions/kept-session.ts'
+import { newSession } from '../../../src/core/sessions/session.ts'
+import { SEGMENT_SESSIONS_MAX } from '../../../src/protocol/edge/sessions.ts'
+import type { SegmentWire } from '../../../src/protocol/edge/sync.ts'
 import { signDocument } from '../../../src/protocol/signing.ts'
 
 const syncs = (device: TestDevice): readonly string[] => device.cloud.received.map(({ document }) => document)
@@ -75,6 +79,27 @@ test('a device with an enrollment token enrolls, attaches, gets its rules and a 
     policies: [{ applied: 1, newest: 1 }],
     sessions: [{ state: 'OPEN' }],
   })
+})
+
+test('a device with more sessions than a segment takes reports all of them in one round', async () => {
+  const device = await TestDevice.running()
+  const ids = Array.from({ length: SEGMENT_SESSIONS_MAX + 200 }, (_, index) => {
+    return `5c8ec4fd-f17f-4657-bf09-${String(index).padStart(12, '0')}`
+  })
+  for (const id of ids) {
+    const session = newSession({ id, instanceId: INSTANCE, deviceId: null }, device.time.truth())
+    const stored = storedSession({ session, owner: null, bound: false, epoch: 0, policyRevision: 1 })
+    device.disk.change(
+      'INSERT INTO session (id, ended, since, document, snapshot, unsealed) VALUES (?, 0, ?, ?, ?, 1)',
+      id,
+      stored.since,
+      stored.document,
+      stored.snapshot,
+    )
+  }
+  await device.sync()
+  const reported = syncs(device).flatMap((document) => (payloadOf(document) as SegmentWire).sessions ?? [])
+  expect(reported.map(({ id }) => id)).toEqual(ids)
 })
 
 test('after a lost answer the same bytes go up again, and are billed once', async () => {

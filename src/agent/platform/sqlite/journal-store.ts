@@ -18,6 +18,7 @@ import {
   type Identity,
   type JournalOperations,
   type LeftEpoch,
+  type NewSegment,
   NOTHING_KNOWN,
   type RecordedEntry,
   type SealRequest,
@@ -215,10 +216,10 @@ export class JournalStore implements JournalOperations {
   }
 
   /** Stores the signed segment and the returns that it reports. */
-  storeSeal(document: string): SealedSegment {
+  storeSeal(document: string): NewSegment {
     const plan = this.#plan
     if (plan === null) throw new Error('invariant: a segment is prepared before it is stored')
-    const { epoch, seq, hash, final, lastEntry, head } = plan
+    const { epoch, seq, hash, final, isMoreToFollow, lastEntry, head } = plan
     this.commits.runWithDiskReserve(() => {
       const state = this.#state()
       for (const { account, amount } of plan.returns) {
@@ -252,7 +253,7 @@ export class JournalStore implements JournalOperations {
       }
     })
     this.#plan = null
-    return { epoch, seq, hash, document, final, answer: null }
+    return { epoch, seq, hash, document, final, answer: null, isMoreToFollow }
   }
 
   acknowledge(

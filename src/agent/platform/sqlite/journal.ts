@@ -9,9 +9,9 @@ import { CodedError } from '../../../protocol/errors.ts'
 import {
   type Journal,
   JournalLost,
+  type NewSegment,
   type RecordedEntry,
   type SealRequest,
-  type SealedSegment,
 } from '../../ledger/journal.ts'
 import type { HealthCondition } from '../../runtime/health.ts'
 import type { AgentLog } from '../../sync/ports.ts'
@@ -115,7 +115,7 @@ class JournalClient {
   }
 
   /** Later calls wait until the segment is signed and stored. */
-  async seal(request: SealRequest): Promise<SealedSegment> {
+  async seal(request: SealRequest): Promise<NewSegment> {
     if (this.#afterSeal !== null) throw new Error('invariant: one segment is sealed at a time')
     const prepared = this.call('prepareSeal', (store) => store.prepareSeal(request))
     const queue: JournalCall[] = []

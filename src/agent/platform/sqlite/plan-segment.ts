@@ -32,6 +32,7 @@ export interface SealPlan {
   readonly seq: number
   readonly hash: string
   readonly final: boolean
+  readonly isMoreToFollow: boolean
   readonly lastEntry: number
   readonly head: string
   readonly counters: ReadonlyMap<AccountId, SealedCounters>
@@ -118,6 +119,7 @@ export function planSegment(
     seq,
     hash,
     final,
+    isMoreToFollow: !isAll,
     lastEntry,
     head,
     counters: entries.counters,

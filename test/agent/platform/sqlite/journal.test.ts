@@ -107,7 +107,7 @@ it('gives back the unacknowledged segment byte for byte after a restart', async 
   let journal = await journals.open()
   await attach(journal, { [A]: 100n })
   await journal.append([entry(1, [{ account: A, amount: 10n }])], STAMP)
-  const sealed = await journal.seal(SEAL)
+  const { isMoreToFollow: _, ...sealed } = await journal.seal(SEAL)
   journal = await journals.reopen(journal)
   expect((await journal.read()).unacknowledged).toMatchObject(sealed)
   await journal.acknowledge(sealed.seq, null, null)
@@ -310,11 +310,11 @@ it('keeps the receipt of a segment, and the segment for as long as the receipt s
   const journals = newJournals()
   let journal = await journals.open()
   await attach(journal, { [A]: 100n })
-  const sealed = await journal.seal(SEAL)
+  const { isMoreToFollow: _, ...sealed } = await journal.seal(SEAL)
   await journal.acknowledge(sealed.seq, null, null, { document: 'the answer', retainUntil: BEGIN })
   journal = await journals.reopen(journal)
   expect(await journal.sealed(sealed.seq)).toEqual({ ...sealed, answer: 'the answer' })
-  const next = await journal.seal(SEAL)
+  const { isMoreToFollow: _more, ...next } = await journal.seal(SEAL)
   expect(await journal.sealed(next.seq)).toEqual({ ...next, answer: null })
 })
 
@@ -325,7 +325,7 @@ it('keeps what earlier epochs had acknowledged, in order, and nothing else of th
   const acknowledged = []
   for (const epoch of [2, 4, 5]) {
     for (let n = 0; n < 2; n += 1) {
-      const sealed = await journal.seal(SEAL)
+      const { isMoreToFollow: _, ...sealed } = await journal.seal(SEAL)
       await journal.acknowledge(sealed.seq, null, null, { document: `answer ${sealed.seq}`, retainUntil: BEGIN })
       acknowledged.push({ ...sealed, answer: `answer ${sealed.seq}` })
     }

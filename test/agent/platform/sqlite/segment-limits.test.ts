@@ -15,6 +15,7 @@ import {
   type SegmentWire,
   segment,
 } from '../../../../src/protocol/edge/sync.ts'
+import { SEGMENT_SESSIONS_MAX } from '../../../../src/protocol/edge/sessions.ts'
 import { attach, entry, journalIn, payloadOf, SEAL, STAMP, temporaryDirectory } from '../../harness.ts'
 import { INSTANCE } from '../../sync/fake-cloud.ts'
 
@@ -172,6 +173,27 @@ it('sessions that are longer than a segment takes go up with the next one, but o
     await journal.acknowledge(seq, null, null)
   }
   expect(parts).toEqual([['s0'], ['s1', 's2'], []])
+})
+
+it('reports live sessions before ended ones, and says that more follow', async () => {
+  const journal = await journalIn(temporaryDirectory())
+  await attach(journal, {})
+  const entries = Array.from({ length: SEGMENT_SESSIONS_MAX + 2 }, (_, index) => {
+    const id = `s${String(index).padStart(4, '0')}`
+    const ended = index < SEGMENT_SESSIONS_MAX
+    const session = { id, ended, since: 1, document: '{}', snapshot: JSON.stringify({ id }) }
+    return entry(index + 1, [], { session })
+  })
+  await journal.append(entries, STAMP)
+  const first = await journal.seal(SEAL)
+  const reported = ((payloadOf(first.document) as SegmentWire).sessions ?? []).map(({ id }) => id)
+  expect(reported).toHaveLength(SEGMENT_SESSIONS_MAX)
+  expect(reported.slice(0, 3)).toEqual(['s1000', 's1001', 's0000'])
+  expect(first.isMoreToFollow).toBe(true)
+  await journal.acknowledge(first.seq, null, null)
+  const second = await journal.seal(SEAL)
+  expect((payloadOf(second.document) as SegmentWire).sessions).toEqual([{ id: 's0998' }, { id: 's0999' }])
+  expect(second.isMoreToFollow).toBe(false)
 })
 
 it('seals no final segment before every session is reported', async () => {
