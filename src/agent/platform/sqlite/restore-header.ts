@@ -10,7 +10,8 @@ const SCHEMA_FORMAT = 4
 const UTF_8 = 1
 
 /**
- * Writes the values that the header of each ledger has. SQLite reads no table of a database if one of them is damaged.
+ * Writes values that every ledger may have in its header. SQLite reads no table of a database if one of them is damaged,
+ * or adds no entries to it.
  * @param copy of a damaged ledger, or of another file
  */
 export function restoreHeader(copy: string): void {
@@ -24,6 +25,8 @@ export function restoreHeader(copy: string): void {
     start.set([WITH_LOG, WITH_LOG, 0, ...FRACTIONS], 18)
     writeSync(file, start, 0, start.length, 0)
     writeNumber(file, pages, 28)
+    // No free pages: with a wrong number, SQLite adds no pages, or overwrites pages that are in use.
+    writeNumber(file, 0, 36)
     writeNumber(file, SCHEMA_FORMAT, 44)
     writeNumber(file, UTF_8, 56)
     writeNumber(file, APPLICATION_ID, 68)

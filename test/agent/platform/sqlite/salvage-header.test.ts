@@ -1,4 +1,5 @@
 // One wrong bit in the first bytes of the ledger file: SQLite reads nothing, but every entry is still there.
+import { randomBytes } from 'node:crypto'
 import { copyFileSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
@@ -31,25 +32,41 @@ it.each([
   expect(salvages).toMatchObject([{ salvagedEntries: 40, lostEntries: 0 }])
 })
 
-it.each([
-  ['and commits in slots', true, 41],
-  ['and no commits in slots', false, 40],
-])('salvages a ledger whose header forbids writes %s', async (_name, hasPending, salvagedEntries) => {
+/** A copy of the ledger without a log, which would have a whole header. */
+function withoutLog(path: string): { readonly directory: string; readonly path: string } {
+  const directory = temporaryDirectory()
+  const copy = join(directory, 'journal.db')
+  for (const suffix of ['', '-wal']) copyFileSync(`${path}${suffix}`, `${copy}${suffix}`)
+  const database = new Database(copy)
+  database.pragma('wal_checkpoint(TRUNCATE)')
+  database.close()
+  return { directory, path: copy }
+}
+
+it('salvages a ledger whose header forbids writes', async () => {
   const { directory, journal, path } = await deviceWithBacklog()
-  let place = directory
-  if (hasPending) {
-    await journal.append([entry(61, [])], STAMP)
-    place = temporaryDirectory()
-    for (const suffix of ['', '-wal']) copyFileSync(`${path}${suffix}`, join(place, `journal.db${suffix}`))
-    // A log would have a whole header.
-    const database = new Database(join(place, 'journal.db'))
-    database.pragma('wal_checkpoint(TRUNCATE)')
-    database.close()
-  }
   await journal.close()
-  flipBit(join(place, 'journal.db'), 18, 3)
-  const salvaged = await journalIn(place)
-  expect((await salvaged.read()).salvages).toMatchObject([{ salvagedEntries, lostEntries: 0 }])
+  flipBit(path, 18, 3)
+  const salvaged = await journalIn(directory)
+  expect((await salvaged.read()).salvages).toMatchObject([{ salvagedEntries: 40, lostEntries: 0 }])
+})
+
+it.each([
+  ['forbids writes', 18, 3],
+  ['has the wrong number of free pages', 39, 0],
+])('salvages the commits in slots of a ledger whose header %s', async (_what, at, bit) => {
+  const { journal, path } = await deviceWithBacklog()
+  // Its block needs pages that are new or free.
+  const text = randomBytes(2_000).toString('base64')
+  await journal.append(
+    [{ ...entry(61, []), body: JSON.stringify({ n: 61, kind: 'access', postings: [], text }) }],
+    STAMP,
+  )
+  const copy = withoutLog(path)
+  await journal.close()
+  flipBit(copy.path, at, bit)
+  const salvaged = await journalIn(copy.directory)
+  expect((await salvaged.read()).salvages).toMatchObject([{ salvagedEntries: 41, lostEntries: 0 }])
 })
 
 it.each([
