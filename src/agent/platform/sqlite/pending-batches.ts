@@ -171,7 +171,7 @@ export interface PendingToFold {
   readonly more?: EntryTexts
 }
 
-/** Last: it frees the slots. */
+/** Frees the slots. */
 function foldEntries(database: Database.Database, { batches, entries, more }: PendingToFold): void {
   const last = batches.at(-1)
   if (last === undefined) return
@@ -279,18 +279,16 @@ export function foldDamaged(database: Database.Database): boolean {
   return unlessDamaged(false, () => {
     const { batches, entries, damage } = readPending(database)
     if (batches.length === 0) return damage === null
-    const parts = [
-      () => foldAccounts(database, batches),
-      () => foldAnswers(database, batches, readAnswerSlots(database, Infinity)),
-      () => foldSessions(database, batches),
-      () => foldEntries(database, { batches, entries }),
-    ]
-    const isFolded = parts.map((part) =>
+    const isFolded = (part: () => void): boolean =>
       unlessDamaged(false, () => {
         database.transaction(part)()
         return true
-      }),
-    )
-    return damage === null && isFolded.at(-1) === true
+      })
+    isFolded(() => foldAccounts(database, batches))
+    isFolded(() => foldSessions(database, batches))
+    const isWhole = isFolded(() => foldEntries(database, { batches, entries }))
+    // A response to a lost entry would have no charge.
+    if (isWhole) isFolded(() => foldAnswers(database, batches, readAnswerSlots(database, Infinity)))
+    return damage === null && isWhole
   })
 }

@@ -7,7 +7,7 @@ import { expect, it } from 'vitest'
 import { salvaged } from '../../../../src/agent/platform/sqlite/read-damaged.ts'
 import { fillDisk, smallDisk } from '../../../support/mounts.ts'
 import { STAMP, entry, journalIn, temporaryDirectory } from '../../harness.ts'
-import { damage, deviceWithBacklog, flipBit, largeBacklog } from './damaged.ts'
+import { A, damage, deviceWithBacklog, flipBit, largeBacklog } from './damaged.ts'
 
 it.each([
   ['the name of the format', 0, 3],
@@ -83,6 +83,19 @@ it.each([
   const before = readFileSync(path)
   await expect(journalIn(directory)).rejects.toMatchObject({ code: 'DATABASE_NEWER' })
   expect(readFileSync(path).equals(before)).toBe(true)
+})
+
+it('salvages no response to an entry in slots that it cannot salvage', async () => {
+  const { journal, path } = await deviceWithBacklog()
+  const idempotencyRecord = { session: 'till', n: 1, requestHash: 'h', answer: '{}', policyRevision: 1 }
+  await journal.append([entry(61, [{ account: A, amount: 3n }], { idempotencyRecord })], STAMP)
+  const copy = withoutLog(path)
+  await journal.close()
+  damage(copy.path, 'block')
+  const salvaged = await journalIn(copy.directory)
+  const { idempotencyCache, salvages } = await salvaged.read()
+  expect(salvages).toMatchObject([{ salvagedEntries: 0, lostEntries: null }])
+  expect(idempotencyCache).toEqual([])
 })
 
 it('reports a used-up quota during a salvage, which its copy may have used', async ({ skip }) => {
