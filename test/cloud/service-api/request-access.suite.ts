@@ -280,6 +280,48 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect(await requireExactBooks(id)).toBe(2_800_000n)
     })
 
+    it('that join a batch are charged once, although it starts over and another node has answered one of them', async () => {
+      const id = await newInstance([10, 3])
+      const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
+      const once = { claim: { scope: 's', requestHash: 'h', created: NOW }, answerOf: () => 'here' }
+      const joined: Promise<unknown>[] = []
+      let starts = 0
+      const startingOver: Pick<Store, 'transaction'> = {
+        transaction: async (work) => {
+          starts += 1
+          if (starts > 1) return store.transaction(work)
+          const rolledBack = new Error('the transaction starts over')
+          const undone = store.transaction(async (tx) => {
+            await work(tx)
+            throw rolledBack
+          })
+          await expect(undone).rejects.toBe(rolledBack)
+          const elsewhere = { ...once, answerOf: () => 'elsewhere' }
+          await handlerOver().requestOnce({ ...commandOf(id, { who: 2, count: '1' }), once: elsewhere }, NOW)
+          return store.transaction(work)
+        },
+      }
+      const lockSomeShared: typeof policies.lockSomeShared = async (...inputs) => {
+        const rules = await policies.lockSomeShared(...inputs)
+        if (joined.length === 0) {
+          joined.push(batcher.request(commandOf(id, { who: 1, count: '1' }), NOW))
+          joined.push(batcher.requestOnce({ ...commandOf(id, { who: 2, count: '1' }), once }, NOW))
+        }
+        return rules
+      }
+      const batcher = new AccessBatcher({
+        ...{ store: startingOver, policies: { lockSomeShared, lastOf: (each: string) => policies.lastOf(each) } },
+        ...{ shortages: cloudShortages(), defer: setImmediate },
+      })
+      const first = await batcher.request(commandOf(id, { who: 0, count: '1' }), NOW)
+      const [second, third] = await Promise.all(joined)
+      expect([first, second as Decision].map(gist)).toEqual([[['A 700000']], [['A 700000']]])
+      expect(third).toEqual({ answer: 'elsewhere' })
+      expect(starts).toBe(1)
+      expect(await usageOf(id)).toHaveLength(3)
+      expect(await requireExactBooks(id)).toBe(2_100_000n)
+    })
+
     it('that come while a batch waits for its locks do not join it when the calendars are due for them', async () => {
       const id = await newInstance([10], { resetFrequency: 'DAILY' })
       const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
