@@ -49,6 +49,8 @@ export class FastPath<Target> {
   readonly options: FastPathOptions<Target>
   /** How long a connection can be silent between requests. */
   readonly keepAliveMs: number
+  /** Longer, for a request that is sent in the last moment. */
+  readonly silenceMs: number
   readonly #heads = new Map<string, PlainHead<Target>>()
   readonly #connections = new Set<Connection<Target>>()
   #isReading = false
@@ -58,6 +60,7 @@ export class FastPath<Target> {
   constructor(server: Server | HttpsServer, options: FastPathOptions<Target>) {
     this.options = options
     this.keepAliveMs = server.keepAliveTimeout
+    this.silenceMs = server.keepAliveTimeout + server.keepAliveTimeoutBuffer
     const event = connectionEvent(server)
     const listeners = server.listeners(event)
     this.#toServer = (socket) => {
@@ -187,15 +190,16 @@ class Connection<Target> {
     this.#isBusy = false
     // Node's server never forgets a connection that was closed before.
     if (socket.destroyed) return
-    const { keepAliveMs, options } = this.#path
-    const isLast = this.#hasEnded || options.isEnding()
+    const { keepAliveMs, silenceMs, options } = this.#path
+    // Requests behind this one are answered by Node's server, also at a stop.
+    const isLast = !this.#isPipelined && (this.#hasEnded || options.isEnding())
     const { text, encoding } = replyText(reply, isLast ? null : keepAliveMs)
     writeNow(socket, text, encoding)
     if (isLast) {
       this.#endReading()
       socket.resume().end()
     } else if (this.#isPipelined) this.#moveToServer()
-    else socket.setTimeout(keepAliveMs)
+    else socket.setTimeout(silenceMs)
   }
 
   /** @param bytes received, and not back in the stream */

@@ -29,7 +29,9 @@ const REQUEST = `${headWith()}\r\n\r\n${BODY}`
 
 async function serve(change: Partial<FastPathOptions<string>> = {}, keepAliveMs = 60_000): Promise<string> {
   const path = join(temporaryDirectory(), 'fast-path.sock')
-  const server = createServer({ keepAliveTimeout: keepAliveMs }, (_request, response) => response.end('by Node'))
+  const server = createServer({ keepAliveTimeout: keepAliveMs, keepAliveTimeoutBuffer: 0 }, (_request, response) =>
+    response.end('by Node'),
+  )
   server.on('connection', (socket: Socket) => limitReading(socket, () => undefined))
   const fastPath = new FastPath(server, { ...OPTIONS, ...change })
   await once(server.listen(path), 'listening')
@@ -181,8 +183,7 @@ describe('a connection', () => {
     const gate = Promise.withResolvers<undefined>()
     const sockets = new Set<Socket>()
     const fastPath = new FastPath(server, {
-      ...SERVICE,
-      event: 'secureConnection',
+      ...OPTIONS,
       serve: (_head, _body, socket, answer) => {
         sockets.add(socket)
         void gate.promise.then(() => answer({ status: 200, headers: [], body: BODY }))
@@ -236,7 +237,7 @@ describe('the head of a plain request', () => {
   )
 
   it('is read in a time proportional to its length', () => {
-    expect(plainHead(headWith(`X-A:${' '.repeat(100_000)}\u0001`), SERVICE)).toBeUndefined()
+    expect(plainHead(headWith(`X-A:${' '.repeat(100_000)}\u0001`), OPTIONS)).toBeUndefined()
   }, 5_000)
 
   it('may have a header that is named like what every object has', () => {

@@ -131,10 +131,6 @@ export function createServer(options: ServerOptions): Server {
     http.server.closeIdleConnections()
     plain.closeIdle()
   }
-  http.addHook('preClose', (done) => {
-    closeIdle()
-    done()
-  })
   return {
     http,
     plain,

@@ -95,6 +95,26 @@ describe('a request behind a refusal that closes the connection is not served:',
   })
 })
 
+it('at a stop, a client receives the responses to all access requests that it has sent', async () => {
+  const { http, plain, stopAccepting } = bareServer()
+  const gate = Promise.withResolvers<{ readonly status: number; readonly body: unknown }>()
+  plain.add({ method: 'POST', url: '/access', answers: new Map(), answer: () => gate.promise })
+  http.post('/access', async () => 'late')
+  const accepted = once(http.server, 'connection')
+  onTestFinished(() => http.close())
+  const { port } = new URL(await http.listen({ host: '127.0.0.1', port: 0 }))
+  const socket = connect(Number(port), '127.0.0.1')
+  const request = 'POST /access HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}'
+  const [connection] = (await accepted) as [Socket]
+  for (const count of [1, 2]) {
+    socket.write(request)
+    await expect.poll(() => connection.bytesRead).toBe(count * request.length)
+  }
+  stopAccepting()
+  gate.resolve({ status: 200, body: {} })
+  expect(responses(await readAll(socket))).toEqual(['200', '503', 'STOPPING'])
+})
+
 it('at a stop, a client receives the responses to all requests that it has sent', async () => {
   const { http, stopAccepting } = bareServer()
   const gate = Promise.withResolvers<string>()
