@@ -55,7 +55,7 @@ export class FastPath<Target> {
   readonly #connections = new Set<Connection<Target>>()
   #isReading = false
   #replies: (() => void)[] = []
-  readonly #toServer: (socket: Socket) => void
+  readonly moveToServer: (socket: Socket) => void
 
   constructor(server: Server | HttpsServer, options: FastPathOptions<Target>) {
     this.options = options
@@ -63,7 +63,7 @@ export class FastPath<Target> {
     this.silenceMs = server.keepAliveTimeout + server.keepAliveTimeoutBuffer
     const event = connectionEvent(server)
     const listeners = server.listeners(event)
-    this.#toServer = (socket) => {
+    this.moveToServer = (socket) => {
       for (const listener of listeners) listener.call(server, socket)
     }
     server.removeAllListeners(event).on(event, this.#enter)
@@ -99,10 +99,6 @@ export class FastPath<Target> {
 
   leave(connection: Connection<Target>): void {
     this.#connections.delete(connection)
-  }
-
-  moveToServer(socket: Socket): void {
-    this.#toServer(socket)
   }
 
   /** Whether a connection exists that has not sent a request yet. */

@@ -101,10 +101,11 @@ export class PlainRequests {
       const own = await answer({ headers, params: target.params, query: {}, body: bytes, socket, log })
       if (own.text === undefined && own.body === undefined) throw new Error(`invariant: ${url} has a result`)
       const reply = replyOf(own.status, own.text ?? JSON.stringify(own.body), own.headers)
+      if (onWrongAnswer === null) return reply
       const sent = { status: reply.status, type: JSON_TYPE, payload: reply.body }
-      const wrong = onWrongAnswer === null ? undefined : wrongAnswer(`${method} ${url}`, answers, sent)
+      const wrong = wrongAnswer(`${method} ${url}`, answers, sent)
       if (wrong === undefined) return reply
-      onWrongAnswer?.(wrong)
+      onWrongAnswer(wrong)
       throw undeclared(wrong)
     } catch (error) {
       return this.#refusal(error)
