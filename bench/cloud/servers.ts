@@ -7,6 +7,7 @@ import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import Database from 'better-sqlite3'
 import { makeAccessToken } from '../../src/client/access-token.ts'
+import { type UsageRow, recordsOf } from '../../src/cloud/storage/sql/packed-usage.ts'
 import { countRows } from '../contenders/ledger-file.ts'
 import { FLOOR_MARK } from '../floor/options.ts'
 import type { Target } from '../load/dialect.ts'
@@ -159,23 +160,18 @@ async function provision(address: string, authorization: string, instances: numb
 }
 
 const POOL = `SELECT sum(charged) AS charged, sum(cap_in_force) AS cap FROM accounts WHERE id LIKE 'line/%'`
-const RECORDED = `SELECT count(*) AS recorded, count(DISTINCT correlation_id) AS requests FROM usage WHERE status = 'GRANTED'`
+const USAGE = 'SELECT epoch, body FROM usage'
 
 interface Row {
   readonly charged: bigint | string
   readonly cap: bigint | string
 }
 
-interface Count {
-  readonly recorded: bigint | string
-  readonly requests: bigint | string
-}
-
 function auditSqlite(path: string): Books {
   const database = new Database(path)
   try {
     database.defaultSafeIntegers(true)
-    return booksOf(database.prepare(POOL).get() as Row, database.prepare(RECORDED).get() as Count)
+    return booksOf(database.prepare(POOL).get() as Row, database.prepare(USAGE).all() as UsageRow[])
   } finally {
     database.close()
   }
@@ -183,14 +179,15 @@ function auditSqlite(path: string): Books {
 
 async function auditPostgres(url: string): Promise<Books> {
   const [pool] = await ask<{ charged: string; cap: string }>(url, POOL)
-  const [count] = await ask<{ recorded: string; requests: string }>(url, RECORDED)
-  if (pool === undefined || count === undefined) throw new Error('the store has no books')
-  return booksOf(pool, count)
+  if (pool === undefined) throw new Error('the store has no books')
+  return booksOf(pool, await ask<UsageRow>(url, USAGE))
 }
 
-function booksOf({ charged, cap }: Row, { recorded, requests }: Count): Books {
-  if (BigInt(recorded) !== BigInt(requests)) throw new Error('a request has more than one usage row')
-  return { recorded: Number(recorded), pool: { charged: BigInt(charged), cap: BigInt(cap) } }
+function booksOf({ charged, cap }: Row, usage: readonly UsageRow[]): Books {
+  const granted = usage.flatMap(recordsOf).filter(({ status }) => status === 'GRANTED')
+  const requests = new Set(granted.map(({ correlationId }) => correlationId))
+  if (granted.length !== requests.size) throw new Error('a request has more than one usage record')
+  return { recorded: granted.length, pool: { charged: BigInt(charged), cap: BigInt(cap) } }
 }
 
 /** @param db address of a schema for its table; null: SQLite */

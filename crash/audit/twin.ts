@@ -3,8 +3,8 @@
  * billed once, no false evidence. The cloud may be running.
  */
 import Database from 'better-sqlite3'
-import { entriesOf, usageOf } from '../../src/cloud/storage/sql/packed-delivery.ts'
-import type { Row } from '../../src/cloud/storage/sql/tables.ts'
+import { entriesOf } from '../../src/cloud/storage/sql/packed-delivery.ts'
+import { type UsageRow, isDelivery, recordsOf } from '../../src/cloud/storage/sql/packed-usage.ts'
 import type { Micro } from '../../src/core/pricing/amount.ts'
 import { hold, type Ledger, Sums } from './ledger.ts'
 
@@ -28,14 +28,6 @@ interface AccountRow {
   readonly cap_in_force: bigint | null
   readonly held: bigint
   readonly billed: bigint
-}
-
-interface UsageRow {
-  readonly seq: bigint
-  readonly id: string
-  readonly lineItem: string | null
-  readonly tokens: bigint
-  readonly source: string
 }
 
 export interface TwinReading {
@@ -87,27 +79,23 @@ export class TwinAudit {
   }
 
   #compareRecords(database: Database.Database, entries: number): void {
-    const deliveries = database
-      .prepare('SELECT * FROM deliveries WHERE last_entry > ? ORDER BY seq')
-      .all(this.#compared) as Row<'deliveries'>[]
+    const rows = database.prepare('SELECT * FROM usage WHERE seq > ? ORDER BY seq').all(this.#lastUsage) as UsageRow[]
+    this.#lastUsage = rows.at(-1)?.seq ?? this.#lastUsage
+    const deliveries = rows.filter(isDelivery)
     const stored = deliveries.flatMap((delivery) => {
       hold(delivery.branch === 0n, `the twin holds entries ${delivery.first_entry} and later of another writer`)
       return entriesOf(delivery)
     })
     hold(stored.length === entries - this.#compared, `${stored.length} new entries, not ${entries - this.#compared}`)
     for (const { n, hash } of stored) hold(hash === this.#ledger.at(n).hash, `the twin holds another entry ${n}`)
-    const own = database
-      .prepare(
-        'SELECT seq, correlation_id AS id, activation_id AS lineItem, tokens, source FROM usage WHERE seq > ? ORDER BY seq',
-      )
-      .all(this.#lastUsage) as UsageRow[]
-    for (const { seq, id, lineItem, tokens, source } of own) {
-      this.#lastUsage = seq
-      hold(source === 'one-off', `usage ${seq} is of no delivery`)
-      this.#charged.set(lineItem ?? '', (this.#charged.get(lineItem ?? '') ?? 0n) + tokens)
+    for (const { correlationId: id, activationId, tokens, source } of rows
+      .filter((row) => !isDelivery(row))
+      .flatMap(recordsOf)) {
+      hold(source.kind === 'one-off', `the usage ${id} is of no delivery`)
+      this.#charged.set(activationId ?? '', (this.#charged.get(activationId ?? '') ?? 0n) + tokens)
       this.direct.add(id)
     }
-    for (const { correlationId: id, tokens, source } of deliveries.flatMap(usageOf)) {
+    for (const { correlationId: id, tokens, source } of deliveries.flatMap(recordsOf)) {
       hold(source.kind === 'device', `the usage ${id} is of no device`)
       hold(this.#ledger.find(id)?.n === source.entry, `the usage ${id} is of no entry`)
       hold(source.entry > this.#compared, `entry ${source.entry} is billed again`)

@@ -22,6 +22,7 @@ export class SettledAudit {
   readonly #heardAt = new Map<string, number>()
   readonly #lastSeq = new Map<string, number>()
   #settled: ReadonlySet<string> = new Set()
+  #believedMs = 0
 
   constructor(shared: SharedState, settleAfterMs: number) {
     this.#shared = shared
@@ -36,6 +37,14 @@ export class SettledAudit {
     this.#heardAt.set(name, this.#shared.now())
   }
 
+  /**
+   * The clock of the cloud is ahead. After a restart, it believes a clock that is ahead by at most half of the inactivity: the machine may
+   * have been off for as long.
+   */
+  clockAhead(ms: number): void {
+    if (ms <= this.#settleAfterMs / 2) this.#believedMs = Math.max(this.#believedMs, ms)
+  }
+
   /** No device is settled before the configured inactivity. What a restored backup had settled was judged when that happened. */
   check(database: Sqlite.Database): void {
     const sql = "SELECT device_id || ' ' || number FROM epochs WHERE settled_at IS NOT NULL"
@@ -45,7 +54,7 @@ export class SettledAudit {
       if (known.has(name)) continue
       this.#shared.look('I6')
       const silentMs = this.#shared.now() - (this.#heardAt.get(name) ?? -Infinity)
-      if (silentMs >= this.#settleAfterMs - TOLERANCE_MS) continue
+      if (silentMs >= this.#settleAfterMs - TOLERANCE_MS - this.#believedMs) continue
       throw new Violation('I6', `${name} is settled as silent, which was heard of ${silentMs} ms ago`)
     }
   }

@@ -4,8 +4,9 @@
  */
 import { zstdDecompressSync } from 'node:zlib'
 import type Sqlite from 'better-sqlite3'
+import { formatDecimal } from '../../src/core/pricing/amount.ts'
 import { USAGE_ROW_POSITIONS } from '../../src/cloud/storage/records.ts'
-import { usageOf } from '../../src/cloud/storage/sql/packed-delivery.ts'
+import { type UsageRow as StoredRow, recordsOf } from '../../src/cloud/storage/sql/packed-usage.ts'
 import type { Row } from '../../src/cloud/storage/sql/tables.ts'
 import { readArchiveLine } from '../../src/cloud/usage/usage-text.ts'
 import { query } from './query.ts'
@@ -15,8 +16,8 @@ import { Violation } from './violation.ts'
 
 /** Of the cloud itself. @param seq of the last row read */
 export function cloudUsageAfter(database: Sqlite.Database, seq: bigint): readonly CloudUsageRow[] {
-  const sql = "SELECT * FROM usage WHERE seq > ? AND source <> 'device' ORDER BY seq"
-  return query(database, sql).all(seq) as CloudUsageRow[]
+  const rows = query(database, 'SELECT * FROM usage WHERE seq > ? AND device_id IS NULL ORDER BY seq').all(seq)
+  return (rows as StoredRow[]).flatMap(usageOf)
 }
 
 /** @param seq of the last row read */
@@ -32,9 +33,8 @@ export function usageAfter(
   // Archived rows are deleted a little later.
   const end = (archives.at(-1)?.up_to ?? 0n) / USAGE_ROW_POSITIONS
   const after = end > seq ? end : seq
-  const rows = query(database, 'SELECT * FROM usage WHERE seq > ? ORDER BY seq').all(after) as UsageRow[]
-  const deliveries = query(database, 'SELECT * FROM deliveries WHERE seq > ? ORDER BY seq').all(after)
-  return [...archived, ...rows, ...(deliveries as Row<'deliveries'>[]).flatMap(recordsOf)]
+  const rows = query(database, 'SELECT * FROM usage WHERE seq > ? ORDER BY seq').all(after) as StoredRow[]
+  return [...archived, ...rows.flatMap(usageOf)]
 }
 
 function archivedRows(
@@ -81,19 +81,25 @@ function archivedRow(line: string): UsageRow {
   }
 }
 
-function recordsOf(delivery: Row<'deliveries'>): readonly UsageRow[] {
-  return usageOf(delivery).map(
-    ({ correlationId, activationId, item, tokens, source, operation, status }): UsageRow => ({
-      seq: delivery.seq,
-      correlation_id: correlationId,
-      activation_id: activationId,
-      item,
-      tokens,
-      source: source.kind,
-      operation,
-      status,
-      device_id: delivery.device_id,
-      epoch: delivery.epoch,
-    }),
-  )
+function usageOf(row: StoredRow): readonly CloudUsageRow[] {
+  return recordsOf(row).map((record) => ({
+    seq: row.seq,
+    correlation_id: record.correlationId,
+    activation_id: record.activationId,
+    item: record.item,
+    tokens: record.tokens,
+    source: record.source.kind,
+    operation: record.operation,
+    status: record.status,
+    device_id: record.source.kind === 'device' ? record.source.deviceId : null,
+    epoch: record.source.kind === 'device' ? BigInt(record.source.epoch) : null,
+    usage_time: BigInt(record.usageTime),
+    requester_type: record.requesterType,
+    requester_value: record.requesterValue,
+    version: record.version,
+    count: formatDecimal(record.count),
+    rate: record.rate === undefined ? null : formatDecimal(record.rate),
+    session_id: record.source.kind === 'one-off' ? null : (record.source.sessionId ?? null),
+    meta_data: record.metaData,
+  }))
 }

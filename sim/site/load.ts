@@ -220,7 +220,13 @@ export class Load {
 
   /** Resolves with the status code of the first item. */
   async #cloudRequest(twin: TwinProcess, what: PlannedRequest, key: string | null = null): Promise<string> {
-    const { text } = await requestAccess(twin, this.#rules.instanceId(what.instance), bodyOf(what, key), key)
+    const instanceId = this.#rules.instanceId(what.instance)
+    const { text } = await requestAccess(twin, instanceId, bodyOf(what, key), key).catch((error: unknown) => {
+      if (error instanceof CodedError && error.code === 'BAD_REQUEST') {
+        this.#stage.violate(new Violation('REFUSAL', `the twin takes a valid request for a bad one: ${error.message}`))
+      }
+      throw error
+    })
     const { correlationId, requestedItems } = JSON.parse(text) as AccessResponse
     const tokens = requestedItems.reduce((sum, { totalTokensCharged }) => sum + microOf(totalTokensCharged), 0n)
     this.#stage.outcome(`${tokens > 0n ? 'granted' : 'refused'} by the twin${key === null ? '' : ', with a key'}`)

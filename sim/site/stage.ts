@@ -123,6 +123,7 @@ export class Stage {
     this.fault(
       `clock of ${node === undefined ? 'the twin' : 'a node'} jumps ${ms < 0 ? 'backwards' : 'forwards'}${days}`,
     )
+    this.auditor.settled.clockAhead(ms)
     twin.stepClock(ms, node)
     time.at(time.now + forMs, () => twin.setClockRight(node))
   }

@@ -1,7 +1,6 @@
 /** A client of the cloud requests access once, as the product's operation serves it. */
 import { accessRequestOperations } from '../../src/cloud/http/service/access-request.ts'
 import type { Principal } from '../../src/cloud/service-api/principal.ts'
-import { accessRequestBody } from '../../src/protocol/service/access-request.ts'
 import type { Body } from '../request-body.ts'
 import type { TwinProcess } from './twin-process.ts'
 
@@ -28,7 +27,7 @@ export async function requestAccess(
     version: 'v1.1',
     params: { instanceId },
     query: {},
-    body: accessRequestBody['v1.1'].parse(body),
+    body,
     principal: CLIENT,
     instanceHeader: null,
     idempotencyKey: key,

@@ -9,7 +9,7 @@ import type { Applications } from '../../crash/site/applications.ts'
 import type { Site } from '../../crash/site/site.ts'
 import { failingCalls } from '../../crash/trace/strace.ts'
 import { entriesOf } from '../../src/cloud/storage/sql/packed-delivery.ts'
-import type { Row } from '../../src/cloud/storage/sql/tables.ts'
+import { type UsageRow, isDelivery } from '../../src/cloud/storage/sql/packed-usage.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 import { needsStrace } from '../support/strace.ts'
 import { copyOf, expectUseBilled, openApplications, useSiteWithDevices } from './provisioned-site.ts'
@@ -50,8 +50,8 @@ async function expectNothingLost(apps: Applications): Promise<void> {
   const deviceId = await expectUseBilled(site)
   const database = new Database(copyOf(join(site.twinState, 'twin.db')), { readonly: true })
   onTestFinished(() => void database.close())
-  const deliveries = database.prepare('SELECT * FROM deliveries WHERE device_id = ?').safeIntegers().all(deviceId)
-  const entries = (deliveries as Row<'deliveries'>[]).flatMap(entriesOf)
+  const rows = database.prepare('SELECT * FROM usage WHERE device_id = ?').safeIntegers().all(deviceId) as UsageRow[]
+  const entries = rows.filter(isDelivery).flatMap(entriesOf)
   const recorded = entries.map(({ text }) => (JSON.parse(text) as { correlationId: string }).correlationId)
   expect(recorded).toHaveLength(new Set(recorded).size)
   expect(apps.told.filter(({ correlationId }) => !recorded.includes(correlationId))).toEqual([])

@@ -1,6 +1,8 @@
 // A place of its own in a PostgreSQL server that others may use too: an empty schema, and the address that leads into it.
 import { randomUUID } from 'node:crypto'
 import pg from 'pg'
+import type { UsageRecord } from '../../src/cloud/storage/records.ts'
+import { type UsageRow, recordsOf } from '../../src/cloud/storage/sql/packed-usage.ts'
 
 // A table is made after those that it refers to, so the newest is emptied first.
 export const EMPTY_TABLES = `DO $$ DECLARE its record; BEGIN
@@ -51,4 +53,13 @@ export async function runSql<R extends pg.QueryResultRow>(url: string, text: str
   } finally {
     await client.end()
   }
+}
+
+/** All usage records of the database. */
+export async function usageIn(url: string): Promise<readonly UsageRecord[]> {
+  return (await usageRowsIn(url)).flatMap(recordsOf)
+}
+
+export async function usageRowsIn(url: string): Promise<readonly UsageRow[]> {
+  return runSql<pg.QueryResultRow & UsageRow>(url, 'SELECT * FROM usage ORDER BY seq')
 }

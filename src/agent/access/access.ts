@@ -20,14 +20,8 @@
  */
 import type { Warning } from '../../core/rules/decision.ts'
 import type { Session } from '../../core/sessions/session.ts'
-import { parseInput } from '../../protocol/errors.ts'
 import { flat } from '../../protocol/json-text.ts'
-import {
-  type ReadAccessRequest,
-  accessRequestBody,
-  plainAccessRequest,
-  requestOf,
-} from '../../protocol/service/access-request.ts'
+import { type ReadAccessRequest, readAccessRequest } from '../../protocol/service/access-request.ts'
 import { accessResponseText } from '../../protocol/service/access-response-text.ts'
 import { DENIED_STATUS } from '../../protocol/service/sessions.ts'
 import type { ApiVersion } from '../../protocol/service/status.ts'
@@ -312,13 +306,8 @@ export class RequestBodies {
     const isObject = isKept && typeof given === 'object' && given !== null
     const known = isObject ? this.#read[version].get(given) : undefined
     if (known !== undefined) return known
-    const read = plainAccessRequest(given) ?? parsedRequest(version, given)
+    const read = readAccessRequest(version, given)
     if (isObject) this.#read[version].set(given, read)
     return read
   }
-}
-
-function parsedRequest(version: ApiVersion, given: unknown): ReadAccessRequest {
-  const parsed = parseInput(accessRequestBody[version], given)
-  return { request: requestOf(parsed), metaData: parsed.requestedItems.map(({ metaData }) => metaData) }
 }

@@ -1,6 +1,6 @@
 import { counted, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { formatDecimal, formatMicro } from '../../core/pricing/amount.ts'
-import { REFUSAL_REASONS, isRefusal } from '../../core/rules/refusal-reasons.ts'
+import { isRefusal } from '../../core/rules/refusal-reasons.ts'
 import { type Html, type Piece, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -97,7 +97,7 @@ async function searchOf(view: View): Promise<UsageSearch> {
   const deviceId = await deviceIdOf(view, typed(view, 'device'))
   return {
     ...(deviceId === undefined ? {} : { deviceId }),
-    ...(outcome === 'refused' ? { statuses: Object.keys(REFUSAL_REASONS) } : {}),
+    ...(outcome === 'refused' ? { isRefused: true as const } : {}),
     fits: (record) =>
       (outcome === '' || outcomeOf(record) === outcome) &&
       (item === '' || record.item.trim() === item) &&

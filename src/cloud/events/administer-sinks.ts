@@ -1,7 +1,7 @@
 import type { DeadLetterListWire, EventSinkStateWire } from '../../protocol/edge/events.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { recordChange } from '../storage/audit.ts'
-import { type EventFilter, USAGE_ROW_POSITIONS } from '../storage/records.ts'
+import { type EventFilter, USAGE_ROW_POSITIONS, rowOfPosition } from '../storage/records.ts'
 import type { Reader, Store, Transaction } from '../storage/store.ts'
 import { usageArchivedError } from '../usage/export-usage.ts'
 import { type OutgoingEvent, changeEvent, usageEvent } from './outgoing-event.ts'
@@ -54,7 +54,7 @@ const ANY = { instanceId: null, from: null, to: null }
 /** Rows of the usage record that can have it. */
 async function rowsOf(reader: Reader, id: string): Promise<readonly bigint[]> {
   const { position } = /^usage\/[^/]+\/(?<position>\d{1,18})$/.exec(id)?.groups ?? {}
-  if (position !== undefined) return [BigInt(position) / USAGE_ROW_POSITIONS]
+  if (position !== undefined) return [rowOfPosition(BigInt(position))]
   const { device, epoch, entry } =
     /^(?<device>[^/]+)\/(?<epoch>\d{1,15})\/(?<entry>\d{1,15})\/[0-9a-f]+\/\d+$/.exec(id)?.groups ?? {}
   if (device === undefined) return []

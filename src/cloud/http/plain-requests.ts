@@ -130,8 +130,18 @@ export function stopping(): CodedError {
 }
 
 function replyOf(status: number, body: string, own: Answer['headers'] = {}): Reply {
-  const headers = [...Object.entries(own).flat(), 'Date', new Date().toUTCString()]
+  const headers = [...Object.entries(own).flat(), 'Date', dateNow()]
   return { status, headers, body, type: JSON_TYPE }
+}
+
+let lastDate = { second: 0, text: '' }
+
+/** Made once for each second, as Node does. */
+function dateNow(): string {
+  const now = Date.now()
+  const second = Math.floor(now / 1_000)
+  if (second !== lastDate.second) lastDate = { second, text: new Date(now).toUTCString() }
+  return lastDate.text
 }
 
 /** Others, such as with percent signs, are left to Fastify. */

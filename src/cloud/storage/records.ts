@@ -234,10 +234,15 @@ export interface ClockRecord {
 }
 
 /**
- * Positions of one row of the store, which is a record or all those of a device's segment: more than a segment can hold,
- * where each needs at least 68 bytes.
+ * Positions of one row of the store, which has the records of a transaction, or of a device's segment: more than a segment can
+ * hold, where each needs at least 68 bytes.
  */
 export const USAGE_ROW_POSITIONS = 1n << 17n
+
+/** Number of the row that has this position. */
+export function rowOfPosition(position: bigint): bigint {
+  return (position + USAGE_ROW_POSITIONS - 1n) / USAGE_ROW_POSITIONS
+}
 
 export interface UsageRange {
   /** Position of a record, ascending in write sequence. Exclusive. */
@@ -266,13 +271,11 @@ export interface NewestUsage extends Pick<UsageRange, 'instanceId' | 'from' | 't
   readonly search?: UsageSearch
 }
 
-/**
- * Which records of a range are wanted. The database compares the device, and the statuses of records that have rows; those in
- * deliveries of devices are unpacked.
- */
+/** Which records of a range are wanted. What `fits` compares requires that rows are unpacked. */
 export interface UsageSearch {
   readonly deviceId?: string
-  readonly statuses?: readonly string[]
+  /** Only rows with refusals are unpacked. */
+  readonly isRefused?: true
   readonly fits: (record: UsageRecord) => boolean
 }
 

@@ -5,6 +5,7 @@ import type { Variables } from '../../core/pricing/formula-rate.ts'
 import { REQUESTER_ENCODED_MAX, fitsEncoded } from '../../core/accounts/account.ts'
 import { type Decimal, parseDecimal } from '../../core/pricing/amount.ts'
 import { variableName } from '../../core/pricing/formula.ts'
+import { parseInput } from '../errors.ts'
 import { type JsonObject, isJsonObject } from '../parse-json.ts'
 import { decimalNumber, exactNumber, plainText, tokensNumber, uuid } from '../wire.ts'
 import { type ApiVersion, ITEM_STATUS } from './status.ts'
@@ -189,6 +190,14 @@ export function requestOf(body: Pick<AccessRequestBody, 'requester' | 'requested
 export interface ReadAccessRequest {
   readonly request: AccessRequest
   readonly metaData: readonly (Readonly<Record<string, unknown>> | undefined)[]
+}
+
+/** Of a one-off request. @throws CodedError BAD_REQUEST */
+export function readAccessRequest(version: ApiVersion, given: unknown): ReadAccessRequest {
+  const plain = plainAccessRequest(given)
+  if (plain !== undefined) return plain
+  const parsed = parseInput(accessRequestBody[version], given)
+  return { request: requestOf(parsed), metaData: parsed.requestedItems.map(({ metaData }) => metaData) }
 }
 
 /** Like `accessRequestBody` and {@link requestOf} for plain bodies, several times as fast; undefined for others. */

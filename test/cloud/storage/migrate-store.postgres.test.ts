@@ -39,8 +39,7 @@ async function soldTwin(): Promise<{ twin: Twin; instance: string; file: string 
     INSERT INTO device_accounts SELECT '${DEVICE}', 1, id, 30000000, 10, 4, 5, 0, 0, 0, 0, 0, 0, 0 FROM accounts LIMIT 1;
     UPDATE accounts SET granted_out = 29999995, sold = sold + 30000000;
     INSERT INTO last_segments VALUES ('${DEVICE}', 1, 9, zeroblob(3), 'a');
-    INSERT INTO deliveries VALUES (1000, '${DEVICE}', 1, 1, 0, 1, 9, NULL, 9, 1, 2, 2, x'00ff0a5c');
-    UPDATE sqlite_sequence SET seq = 1000 WHERE name = 'usage';
+    INSERT INTO usage VALUES (1000, NULL, 9, 0, 1, 2, 2, '${DEVICE}', 1, 1, 0, 1, 9, x'00ff0a5c');
   `)
   const insert = database.prepare(`INSERT INTO segments VALUES ('${DEVICE}', 1, ?, 'h')`)
   for (let seq = 0; seq < 1_200; seq++) insert.run(seq)
@@ -68,15 +67,13 @@ describe('tallygate cloud migrate', () => {
     const usage = await twin.call('GET', `/reporting/api/v1.1/instances/${instance}/usage`)
     expect(usage.status).toBeLessThan(500)
     const positions = await runSql<{ seq: string }>(schema.url, 'SELECT seq FROM usage ORDER BY seq')
-    expect(positions.map(({ seq }) => Number(seq))).toEqual([1, 2, 3, 1001])
+    expect(positions.map(({ seq }) => Number(seq))).toEqual([1, 2, 3, 1000, 1001])
     const partitions = await runSql(
       schema.url,
-      `SELECT tableoid::regclass::text AS name, count(*)::int AS rows FROM usage GROUP BY 1
-       UNION ALL SELECT tableoid::regclass::text, count(*)::int FROM deliveries GROUP BY 1 ORDER BY 1`,
+      `SELECT tableoid::regclass::text AS name, count(*)::int AS rows FROM usage GROUP BY 1 ORDER BY 1`,
     )
     expect(partitions).toEqual([
-      { name: 'deliveries_from_1', rows: 1 },
-      { name: 'usage_from_1', rows: 3 },
+      { name: 'usage_from_1', rows: 4 },
       { name: 'usage_from_1001', rows: 1 },
     ])
     const { body } = await twin.call('GET', '/edge/api/v1/devices')
@@ -184,7 +181,7 @@ describe('tallygate cloud migrate', () => {
     await using network = await ServerProxy.open(schema.url)
     network.failAt('INSERT INTO "usage"', 'LOSE_ANSWER')
     await migrate(file, network.url)
-    await runSql(schema.url, `UPDATE usage SET tokens = tokens - 1 WHERE seq = 2`)
+    await runSql(schema.url, `UPDATE usage SET records = records - 1 WHERE seq = 2`)
     expect(await migrate(file, schema.url)).toMatchObject({
       code: 65,
       err: expect.stringContaining('MIGRATION_DIFFERS: The table usage') as string,

@@ -12,6 +12,7 @@ import { type ArchiveUsageDeps, archiveUsage } from '../../../src/cloud/usage/ar
 import { PostgresSchema, runSql } from '../../support/postgres-schema.ts'
 import { postgres } from '../../support/servers.ts'
 import { openTwin } from '../harness.ts'
+import { rowsOfRecords } from '../../../src/cloud/storage/sql/packed-usage.ts'
 import { DEVICE, delivery } from './deliveries.suite.ts'
 import { device, usage } from './suite.ts'
 import { usageIn } from '../usage/list-usage.ts'
@@ -19,6 +20,9 @@ import { usageIn } from '../usage/list-usage.ts'
 const server = postgres()
 /** Numbers of the smallest partition. */
 const SIZE = 262_144
+
+/** The body of a row with one record. */
+const RECORD = String.raw`\x${rowsOfRecords([usage(1)])[0]!.body.toString('hex')}`
 
 describe('partitions of the usage', () => {
   let schema: PostgresSchema
@@ -50,29 +54,31 @@ describe('partitions of the usage', () => {
   }
   /** The next row gets the number after it. */
   const lastNumber = (number: number) => runSql(schema.url, `SELECT setval('usage_seq_seq', ${number})`)
+  /** So many rows. */
   const append = (count: number) =>
-    store.transaction((tx) => tx.usage.append(Array.from({ length: count }, (_, n) => usage(n))))
+    store.transaction((tx) =>
+      tx.usage.append(Array.from({ length: count }, (_, n) => usage(n, { instanceId: `${n}` }))),
+    )
   const deliver = (first: number) => store.transaction((tx) => tx.usage.deliver(delivery(first, [{}, {}])))
-  const partitions = async (table = 'usage') => {
+  const partitions = async () => {
     const rows = await runSql<{ name: string }>(
       schema.url,
-      `SELECT inhrelid::regclass::text AS name FROM pg_inherits WHERE inhparent = '${table}'::regclass ORDER BY inhrelid`,
+      `SELECT inhrelid::regclass::text AS name FROM pg_inherits WHERE inhparent = 'usage'::regclass ORDER BY inhrelid`,
     )
-    return rows.map(({ name }) => name).filter((name) => name !== `${table}_rest`)
+    return rows.map(({ name }) => name).filter((name) => name !== 'usage_rest')
   }
   /** Numbers of the rows of each partition. */
-  const rows = async (table = 'usage') => {
+  const rows = async () => {
     const found = await runSql<{ name: string; numbers: string[] }>(
       schema.url,
-      `SELECT tableoid::regclass::text AS name, array_agg(seq ORDER BY seq)::text[] AS numbers FROM ${table} GROUP BY tableoid`,
+      `SELECT tableoid::regclass::text AS name, array_agg(seq ORDER BY seq)::text[] AS numbers FROM usage GROUP BY tableoid`,
     )
     return Object.fromEntries(found.map(({ name, numbers }) => [name, numbers.map(Number)]))
   }
   const bytes = async (): Promise<number> => {
     const [row] = await runSql<{ bytes: string }>(
       schema.url,
-      `SELECT sum(pg_total_relation_size(relid)) AS bytes FROM
-         (SELECT relid FROM pg_partition_tree('usage') UNION SELECT relid FROM pg_partition_tree('deliveries')) tables`,
+      `SELECT sum(pg_total_relation_size(relid)) AS bytes FROM pg_partition_tree('usage')`,
     )
     return Number(row?.bytes)
   }
@@ -91,19 +97,20 @@ describe('partitions of the usage', () => {
   }
 
   it('are there before the first row, and before the rows of the next one', async () => {
-    expect([await partitions(), await partitions('deliveries')]).toEqual([['usage_from_1'], ['deliveries_from_1']])
+    expect(await partitions()).toEqual(['usage_from_1'])
     await append(1)
     await store.keepPartitions()
     const next = `_from_${SIZE + 1}`
     expect(await partitions()).toEqual(['usage_from_1', `usage${next}`])
-    expect(await partitions('deliveries')).toEqual(['deliveries_from_1', `deliveries${next}`])
     await lastNumber(SIZE - 2)
-    await append(4)
-    await lastNumber(SIZE - 1)
+    await append(1)
     await deliver(1)
     await deliver(3)
-    expect(await rows()).toEqual({ usage_from_1: [1, SIZE - 1, SIZE], [`usage${next}`]: [SIZE + 1, SIZE + 2] })
-    expect(await rows('deliveries')).toEqual({ deliveries_from_1: [SIZE], [`deliveries${next}`]: [SIZE + 1] })
+    await append(3)
+    expect(await rows()).toEqual({
+      usage_from_1: [1, SIZE - 1, SIZE],
+      [`usage${next}`]: [1, 2, 3, 4].map((n) => SIZE + n),
+    })
     expect(await exported()).toBe(9)
   })
 
@@ -111,8 +118,7 @@ describe('partitions of the usage', () => {
     await lastNumber(10 * SIZE)
     await append(2)
     await deliver(1)
-    expect(await rows()).toEqual({ usage_rest: [10 * SIZE + 1, 10 * SIZE + 2] })
-    expect(await rows('deliveries')).toEqual({ deliveries_rest: [10 * SIZE + 3] })
+    expect(await rows()).toEqual({ usage_rest: [1, 2, 3].map((n) => 10 * SIZE + n) })
     await store.keepPartitions()
     const begin = 10 * SIZE + 3 + 16_384
     expect((await partitions()).at(-1)).toBe(`usage_from_${begin}`)
@@ -129,8 +135,7 @@ describe('partitions of the usage', () => {
     await lastNumber(SIZE)
     await runSql(
       schema.url,
-      `INSERT INTO usage OVERRIDING SYSTEM VALUE
-         SELECT ${SIZE + 16_385}, 'c', 1, 1, 't', 'v', 'a', 'i', NULL, 1, 1, 'i', '', '1', NULL, 'REQUEST', 's', 1, 'one-off'`,
+      `INSERT INTO usage OVERRIDING SYSTEM VALUE SELECT ${SIZE + 16_385}, 'i', 1, 0, 1, 1, 1${',NULL'.repeat(6)}, '${RECORD}'`,
     )
     await lastNumber(SIZE + 1)
     await store.keepPartitions()
@@ -166,7 +171,6 @@ describe('partitions of the usage', () => {
     expect(await archive()).toMatchObject({ records: 10_003 })
     await store.keepPartitions()
     expect(await partitions()).not.toContain('usage_from_1')
-    expect(await partitions('deliveries')).not.toContain('deliveries_from_1')
     expect(await bytes()).toBeLessThan(2 * empty)
     const known = await store.read((reader) => reader.edge.entries.hashes(DEVICE, 1, 1, 2))
     expect(first.entries.map(({ hash }) => known.has(hash))).toEqual([true, true])
@@ -289,8 +293,7 @@ describe('partitions of the usage', () => {
     expect(await partitions()).not.toContain('usage_from_1')
     await runSql(
       schema.url,
-      `INSERT INTO usage OVERRIDING SYSTEM VALUE
-         SELECT 7, 'c', 1, 1, 't', 'v', 'a', 'i', NULL, 1, 1, 'i', '', '1', NULL, 'REQUEST', 's', 1, 'one-off'`,
+      `INSERT INTO usage OVERRIDING SYSTEM VALUE SELECT 7, 'i', 1, 0, 1, 1, 1${',NULL'.repeat(6)}, '${RECORD}'`,
     )
     expect(await rows()).toEqual({ usage_rest: [7] })
     expect(await exported()).toBe(1)
@@ -298,8 +301,8 @@ describe('partitions of the usage', () => {
 
   it('refuse a second delivery of the same entries of a chain', async () => {
     await deliver(1)
-    const again = `INSERT INTO deliveries SELECT seq + 1, device_id, epoch, segment, branch, first_entry, last_entry, instance_id,
-      records, from_time, to_time, write_time, body FROM deliveries`
+    const again = `INSERT INTO usage OVERRIDING SYSTEM VALUE SELECT seq + 1, instance_id, records, refused, from_time, to_time, write_time,
+      device_id, epoch, segment, branch, first_entry, last_entry, body FROM usage`
     await expect(runSql(schema.url, again)).rejects.toThrow('by_entry')
   })
 })

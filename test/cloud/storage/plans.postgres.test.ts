@@ -105,8 +105,8 @@ describe('with old statistics of PostgreSQL', () => {
   it('looks up entries without the earlier and the later deliveries', async () => {
     await runSql(
       schema.url,
-      `INSERT INTO deliveries (seq, device_id, epoch, segment, branch, first_entry, last_entry, records, from_time, to_time,
-         write_time, body) SELECT n, 'd1', 1, n, 0, 10 * n, 10 * n + 4, 1, 0, 0, 0, '' FROM generate_series(1, 3000) AS n`,
+      `INSERT INTO usage OVERRIDING SYSTEM VALUE
+         SELECT n, NULL, 1, 0, 0, 0, 0, 'd1', 1, n, 0, 10 * n, 10 * n + 4, '' FROM generate_series(1, 3000) AS n`,
     )
     for (const n of [5, 15_007, 30_010]) {
       const inChain = await reading((sql) => entryReader(sql).hashInChain('d1', 1, n))
@@ -138,6 +138,6 @@ describe('with old statistics of PostgreSQL', () => {
 async function rowsRead(db: Sql['db']): Promise<number> {
   const { rows } = await expression<{ read: string }>`
     SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) AS read FROM pg_stat_xact_user_tables
-    WHERE relname IN ('devices', 'shortages') OR relname LIKE 'deliveries%'`.execute(db)
+    WHERE relname IN ('devices', 'shortages') OR relname LIKE 'usage%'`.execute(db)
   return Number(rows[0]?.read)
 }

@@ -107,13 +107,13 @@ describe('on PostgreSQL', () => {
     return (await store.read((reader) => usageIn(reader, range))).map(({ record }) => record)
   }
 
-  const written: readonly [string, (tx: Transaction) => Promise<void>][] = [
-    ['usage', (tx) => tx.usage.append([usage(1)])],
-    ['deliveries', (tx) => tx.usage.deliver(delivery(1, [{}]))],
-    ['events', (tx) => tx.events.append(revoked)],
+  const written: readonly [string, string, (tx: Transaction) => Promise<void>][] = [
+    ['records of a request', 'usage', (tx) => tx.usage.append([usage(1)])],
+    ['a delivery', 'usage', (tx) => tx.usage.deliver(delivery(1, [{}]))],
+    ['an event', 'events', (tx) => tx.events.append(revoked)],
   ]
 
-  it.each(written)('an export waits for a row of %s that another node is about to commit', async (table, write) => {
+  it.each(written)('an export waits for %s that another node is about to commit', async (_, table, write) => {
     // Its trigger goes with it.
     const { url } = await newSchema()
     const [writer, other, exporter] = [await node({}, url), await node({}, url), await node({}, named(url))]
@@ -162,7 +162,7 @@ describe('on PostgreSQL', () => {
     const vacuum = new pg.Client({ connectionString: schema.url })
     await vacuum.connect()
     // The lock that it holds for as long as it takes.
-    await vacuum.query('BEGIN; LOCK TABLE deliveries, usage, events IN SHARE UPDATE EXCLUSIVE MODE')
+    await vacuum.query('BEGIN; LOCK TABLE usage, events IN SHARE UPDATE EXCLUSIVE MODE')
     await store.transaction((tx) => tx.usage.append([usage(1)]))
     const upTo = await store.transaction((tx) => tx.usage.settled())
     await vacuum.end()

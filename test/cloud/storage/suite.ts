@@ -472,7 +472,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         ]
         const records = sources.map((source, n) => usage(n, { source }))
         const refused = usage(3, { activationId: null, quantity: null, used: null, tokens: -1n, metaData: null })
-        await store.transaction((tx) => tx.usage.append([...records, refused]))
+        for (const each of [...records, refused]) await store.transaction((tx) => tx.usage.append([each]))
         const { records: newest } = await store.read((reader) => listUsage(reader, { limit: 9 }))
         expect(newest).toEqual([refused, records[2], records[1], records[0]])
       })
@@ -485,7 +485,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
       it('is read by position, instance and time', async () => {
         expect(await store.transaction((tx) => tx.usage.settled())).toBe(0n)
         const records = [usage(1), usage(2, { instanceId: 'other' }), usage(3), usage(4)]
-        await store.transaction((tx) => tx.usage.append(records.slice(0, 3)))
+        for (const each of records.slice(0, 3)) await store.transaction((tx) => tx.usage.append([each]))
         const upTo = await store.transaction((tx) => tx.usage.settled())
         await store.transaction((tx) => tx.usage.append(records.slice(3)))
         const everything = { after: 0n, upTo, instanceId: null, from: null, to: null, limit: 9 }
@@ -500,6 +500,47 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         const [first] = await store.read((reader) => usageIn(reader, everything))
         expect(await range({ after: first!.position })).toEqual(records.slice(1, 3))
         expect(await range({ after: upTo, upTo: upTo + USAGE_ROW_POSITIONS })).toEqual([records[3]])
+      })
+
+      it('of one transaction stays in its sequence for each instance, whatever is read of it', async () => {
+        const statuses = ['GRANTED', 'INSUFFICIENT_TOKENS']
+        const some = fc.array(fc.tuple(fc.nat(2), fc.nat(9), fc.constantFrom(...statuses)), { maxLength: 20 })
+        await fc.assert(
+          fc.asyncProperty(fc.array(some, { maxLength: 4 }), fc.nat(9), async (transactions, from) => {
+            const before = await store.transaction((tx) => tx.usage.settled())
+            const written = transactions.map((each, number) =>
+              each.map(([instance, usageTime, status], n) =>
+                usage(n, { correlationId: `${number} ${n}`, instanceId: `${instance}`, usageTime, status }),
+              ),
+            )
+            for (const records of written) await store.transaction((tx) => tx.usage.append(records))
+            const all = { after: before, upTo: 1n << 62n, instanceId: null, from: null, to: null, limit: 3 }
+            const ids = (range: Partial<UsageRange>) =>
+              store.read(async (reader) =>
+                (await usageIn(reader, { ...all, ...range })).map(({ record }) => record.correlationId),
+              )
+            const expected = (fits: (record: UsageRecord) => boolean) =>
+              written.flatMap((records) => records.filter(fits).map(({ correlationId }) => correlationId))
+            for (const instanceId of ['0', '1', '2']) {
+              expect(await ids({ instanceId })).toEqual(expected((record) => record.instanceId === instanceId))
+              const late = expected((record) => record.instanceId === instanceId && record.usageTime >= from)
+              expect(await ids({ instanceId, from })).toEqual(late)
+              const { records } = await store.read((reader) => reader.usage.count({ ...all, instanceId, from }))
+              expect(records).toBe(late.length)
+            }
+            expect((await ids({})).toSorted()).toEqual(expected(() => true).toSorted())
+            const search = { isRefused: true, fits: ({ status }: UsageRecord) => status !== 'GRANTED' } as const
+            const newest = { instanceId: null, upTo: null, from: null, to: null, limit: 1_000, search }
+            const { records: refused } = await store.read((reader) => reader.usage.newest(newest))
+            const added = refused.filter(({ position }) => position > before)
+            expect(added.map(({ record }) => record.correlationId).toSorted()).toEqual(
+              expected(({ status }) => status !== 'GRANTED').toSorted(),
+            )
+            const positions = await store.read((reader) => usageIn(reader, all))
+            expect(new Set(positions.map(({ position }) => position)).size).toBe(positions.length)
+          }),
+          { numRuns: 20 },
+        )
       })
 
       it('up to the position before a record is without it', async () => {

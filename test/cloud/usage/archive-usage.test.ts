@@ -22,7 +22,9 @@ it('makes the file of the store smaller', async () => {
   const path = newPath()
   const store = open(path)
   for (let round = 0; round < 20; round += 1) {
-    await store.transaction((tx) => tx.usage.append(Array.from({ length: 500 }, (_, n) => usage(n))))
+    await store.transaction((tx) =>
+      tx.usage.append(Array.from({ length: 500 }, (_, n) => usage(n, { instanceId: `${n}` }))),
+    )
   }
   // Closes the journal into the file.
   const sizeOf = () => {

@@ -4,7 +4,7 @@ import { randomUUID } from 'node:crypto'
 import { setTimeout as pause } from 'node:timers/promises'
 import { FleetDevice, PRICE } from '../../../bench/fleet/device.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
-import { runSql } from '../../support/postgres-schema.ts'
+import { runSql, usageIn } from '../../support/postgres-schema.ts'
 import { pick, text } from '../../cloud/harness.ts'
 
 const ENTRIES = 3
@@ -253,23 +253,21 @@ export class FailoverLoad {
   }
 
   async #auditGrants(url: string): Promise<readonly string[]> {
-    const rows = await runSql<{ id: string; client: string; tokens: string }>(
-      url,
-      `SELECT correlation_id AS id, requester_value AS client, tokens::text FROM usage
-       WHERE status = 'GRANTED' AND source IN ('one-off', 'session') AND operation = 'REQUEST'`,
+    const rows = (await usageIn(url)).filter(
+      ({ status, source, operation }) => status === 'GRANTED' && source.kind !== 'device' && operation === 'REQUEST',
     )
     const problems: string[] = []
-    const booked = Map.groupBy(rows, ({ id }) => id)
+    const booked = Map.groupBy(rows, (record) => record.correlationId)
     for (const { client, correlationId, micro } of this.#granted) {
       const found = booked.get(correlationId) ?? []
       if (found.length === 0) problems.push(`lost: ${client} ${correlationId}`)
       if (found.length > 1) problems.push(`doubled: ${client} ${correlationId}`)
-      if (found.some(({ tokens }) => BigInt(tokens) !== micro)) problems.push(`differs: ${client} ${correlationId}`)
+      if (found.some(({ tokens }) => tokens !== micro)) problems.push(`differs: ${client} ${correlationId}`)
     }
     const acknowledged = new Set(this.#granted.map(({ correlationId }) => correlationId))
     const others = Map.groupBy(
-      rows.filter(({ id }) => !acknowledged.has(id)),
-      ({ client }) => client,
+      rows.filter((record) => !acknowledged.has(record.correlationId)),
+      ({ requesterValue }) => requesterValue,
     )
     for (const [client, charges] of others) {
       const unknown = this.#unknown.get(client) ?? 0
@@ -280,17 +278,20 @@ export class FailoverLoad {
 
   /** Each account has what its records add up to, and never more than was sold. */
   async #auditAccounts(url: string): Promise<readonly string[]> {
-    const rows = await runSql<{ id: string; charged: string; out: string; cap: string; recorded: string }>(
+    const usage = (await usageIn(url)).filter(({ source }) => source.kind !== 'device')
+    const rows = await runSql<{ id: string; instance: string; charged: string; out: string; cap: string }>(
       url,
-      `SELECT id, charged::text, granted_out::text AS out, cap_in_force::text AS cap,
-         (SELECT coalesce(sum(CASE status WHEN 'GRANTED' THEN tokens WHEN 'REFUNDED' THEN -abs(tokens) ELSE 0 END), 0)::text
-          FROM usage WHERE usage.instance_id = accounts.instance_id AND source <> 'device') AS recorded
-       FROM accounts`,
+      `SELECT id, instance_id AS instance, charged::text, granted_out::text AS out, cap_in_force::text AS cap FROM accounts`,
     )
-    return rows.flatMap(({ id, charged, out, cap, recorded }) => [
-      ...(charged === recorded ? [] : [`account ${id}: charged ${charged}, recorded ${recorded}`]),
-      ...(BigInt(charged) + BigInt(out) <= BigInt(cap) ? [] : [`oversold: ${id}`]),
-    ])
+    return rows.flatMap(({ id, instance, charged, out, cap }) => {
+      const recorded = usage
+        .filter(({ instanceId, status }) => instanceId === instance && ['GRANTED', 'REFUNDED'].includes(status))
+        .reduce((sum, { tokens }) => sum + tokens, 0n)
+      return [
+        ...(BigInt(charged) === recorded ? [] : [`account ${id}: charged ${charged}, recorded ${recorded}`]),
+        ...(BigInt(charged) + BigInt(out) <= BigInt(cap) ? [] : [`oversold: ${id}`]),
+      ]
+    })
   }
 
   async #auditDevices(url: string): Promise<readonly string[]> {
@@ -305,7 +306,7 @@ export class FailoverLoad {
         url,
         `SELECT granted::text, used::text, first::text, last::text, count::text FROM device_accounts d,
            (SELECT min(first_entry) AS first, max(last_entry) AS last, sum(last_entry - first_entry + 1) AS count
-            FROM deliveries WHERE device_id = '${id}') AS entries
+            FROM usage WHERE device_id = '${id}') AS entries
          WHERE d.device_id = '${id}' AND account = '${account}'`,
       )
       if (row?.granted !== `${mine.granted}` || row.used !== `${mine.used}`) {

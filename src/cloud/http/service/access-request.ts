@@ -3,9 +3,10 @@ import {
   accessRequestBody,
   accessResponse,
   accessResponses,
-  requestOf,
-  type AccessRequestBody,
+  readAccessRequest,
+  type ReadAccessRequest,
 } from '../../../protocol/service/access-request.ts'
+import { z } from 'zod'
 import type { Decision } from '../../../core/rules/decision.ts'
 import { claimOf } from '../../service-api/idempotency-key.ts'
 import type { AccessBatcher } from '../../service-api/request-access.ts'
@@ -44,14 +45,15 @@ export function accessRequestOperations({ batcher, newId, present }: RequestAcce
       areas: ['elastic/api'],
       principals: CLIENTS,
       params: inInstance,
-      body: (version) => accessRequestBody[version],
+      body: z.unknown(),
+      bodyForm: (version) => accessRequestBody[version],
       handle: async ({ params: { instanceId }, body, version, principal, idempotencyKey, now }) => {
-        const request = requestOf(body)
+        const { request, metaData } = readAccessRequest(version, body)
         const correlationId = newId()
-        const command = { instanceId, correlationId, request, metaData: metaDataOf(body) }
+        const command = { instanceId, correlationId, request, metaData: metaDataTexts(metaData) }
         const responseTo = (decision: Decision) => accessResponse(version, correlationId, request, decision)
         if (idempotencyKey === null) return { status: 200, body: responseTo(await batcher.request(command, now)) }
-        const compared = [version, request, body.requestedItems.map(({ metaData }) => metaData)]
+        const compared = [version, request, metaData]
         const keyed = { concerned: instanceId, key: idempotencyKey, request: compared, created: present() }
         const answerOf = (decision: Decision): string => JSON.stringify(responseTo(decision))
         const result = await batcher.requestOnce(
@@ -66,6 +68,6 @@ export function accessRequestOperations({ batcher, newId, present }: RequestAcce
   ]
 }
 
-export function metaDataOf({ requestedItems }: Pick<AccessRequestBody, 'requestedItems'>): readonly (string | null)[] {
-  return requestedItems.map(({ metaData }) => (metaData === undefined ? null : JSON.stringify(metaData)))
+export function metaDataTexts(metaData: ReadAccessRequest['metaData']): readonly (string | null)[] {
+  return metaData.map((each) => (each === undefined ? null : JSON.stringify(each)))
 }

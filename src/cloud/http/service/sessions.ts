@@ -36,7 +36,7 @@ import { inTurns } from '../merge-cells.ts'
 import { type Call, type Operation, serviceOperation, CLIENTS, CLIENTS_AND_DEVICES } from '../operation.ts'
 import { requireInstanceOf } from '../scope.ts'
 import { REQUEST_EXAMPLE, responseExample } from './examples.ts'
-import { metaDataOf } from './access-request.ts'
+import { metaDataTexts } from './access-request.ts'
 
 const place = { areas: ['api', 'floating/api'], principals: CLIENTS, tag: 'Sessions' } as const
 const ofDevices = { ...place, principals: CLIENTS_AND_DEVICES } as const
@@ -146,7 +146,7 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
           sessionId: params.sessionId,
           correlationId,
           request,
-          metaData: metaDataOf(body),
+          metaData: metaDataTexts(body.requestedItems.map(({ metaData }) => metaData)),
           rollbackOnDeny: body.rollbackOnDeny,
         }
         const answer = await requestInSession(deps, command, belongsTo(call), now)

@@ -279,10 +279,18 @@ export class Metrics implements StoreWatcher, EventWatcher {
   usage(records: readonly UsageRecord[]): void {
     const refunded = new Set<string>()
     const renewed = new Set<string>()
-    for (const { operation, status, source, tokens, correlationId } of records) {
+    // Requests that share a transaction are mostly alike, and each count takes most of a microsecond.
+    const alike = Map.groupBy(records, ({ operation, status, source }) => `${operation} ${status} ${source.kind}`)
+    for (const some of alike.values()) {
+      const [{ operation, status, source }] = some as [UsageRecord]
       const from = { source: source.kind }
-      this.#usage.inc({ operation: operation.toLowerCase(), status: status.toLowerCase(), ...from })
-      if (tokens > 0n && status === 'GRANTED') this.#tokensCharged.inc(from, inTokens(tokens))
+      this.#usage.inc({ operation: operation.toLowerCase(), status: status.toLowerCase(), ...from }, some.length)
+      if (status !== 'GRANTED') continue
+      const tokens = some.reduce((sum, each) => (each.tokens > 0n ? sum + each.tokens : sum), 0n)
+      if (tokens > 0n) this.#tokensCharged.inc(from, inTokens(tokens))
+    }
+    for (const { operation, source, tokens, correlationId } of records) {
+      const from = { source: source.kind }
       if (tokens < 0n) this.#tokensRefunded.inc(from, inTokens(-tokens))
       if (operation === 'REFUND' && !refunded.has(correlationId)) {
         refunded.add(correlationId)

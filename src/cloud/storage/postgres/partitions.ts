@@ -6,10 +6,6 @@ import pg from 'pg'
 import { USAGE_ROW_POSITIONS } from '../records.ts'
 import { ADVISORY_CLASS } from './rule-locks.ts'
 
-const TABLES = ['usage', 'deliveries'] as const
-
-type PartitionedTable = (typeof TABLES)[number]
-
 /** Numbers of a partition: at least so many, or this part of the rows that are there. */
 const PARTITION_ROWS_MIN = 1n << 18n
 const PARTITIONS = 8n
@@ -27,27 +23,23 @@ const PARTITIONS_CLASS = ADVISORY_CLASS + 3
  * @param schema number of the schema that contains the tables
  */
 export async function makePartitions(client: pg.ClientBase, schema: number): Promise<void> {
-  await alone(client, schema, (table) => addNext(client, table))
+  await alone(client, schema, () => addNext(client))
 }
 
 /** Also drops the partitions whose rows are all archived. */
 export async function keepPartitions(client: pg.ClientBase, schema: number): Promise<void> {
-  await alone(client, schema, async (table) => {
-    await addNext(client, table)
-    await dropArchived(client, table)
+  await alone(client, schema, async () => {
+    await addNext(client)
+    await dropArchived(client)
   })
 }
 
 /** Does nothing if another node is at it. After a failure, the connection must be closed: it keeps the lock. */
-async function alone(
-  client: pg.ClientBase,
-  schema: number,
-  work: (table: PartitionedTable) => Promise<void>,
-): Promise<void> {
+async function alone(client: pg.ClientBase, schema: number, work: () => Promise<void>): Promise<void> {
   const lock = [PARTITIONS_CLASS, schema]
   const { rows } = await client.query<{ locked: boolean }>('SELECT pg_try_advisory_lock($1, $2) AS locked', lock)
   if (rows[0]?.locked !== true) return
-  for (const table of TABLES) await work(table)
+  await work()
   await client.query('SELECT pg_advisory_unlock($1, $2)', lock)
 }
 
@@ -58,55 +50,46 @@ export function partitionRows(rows: bigint): bigint {
 
 /** Between these row numbers, as far as there are none yet. */
 export async function createPartitions(client: pg.ClientBase, bounds: readonly bigint[]): Promise<void> {
-  for (const table of TABLES) {
-    const end = endOf(await partitionsOf(client, table))
-    for (const [index, bound] of bounds.slice(0, -1).entries()) {
-      const from = bound > end ? bound : end
-      const to = bounds[index + 1] ?? from
-      if (from < to) await createPartition(client, table, from, to)
-    }
+  const end = endOf(await partitionsOf(client))
+  for (const [index, bound] of bounds.slice(0, -1).entries()) {
+    const from = bound > end ? bound : end
+    const to = bounds[index + 1] ?? from
+    if (from < to) await createPartition(client, from, to)
   }
 }
 
 /** For the row numbers from the one on, below the other. Writers do not wait for it. */
-async function createPartition(
-  client: pg.ClientBase,
-  table: PartitionedTable,
-  from: bigint,
-  to: bigint,
-): Promise<void> {
-  const name = `${table}_from_${from}`
+async function createPartition(client: pg.ClientBase, from: bigint, to: bigint): Promise<void> {
+  const name = `usage_from_${from}`
   const like = 'INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING STORAGE'
-  await client.query(`CREATE TABLE ${name} (LIKE ${table} ${like})`)
-  if (table === 'deliveries') {
-    await client.query(
-      `CREATE UNIQUE INDEX ${name}_by_entry ON ${name} (device_id, epoch, first_entry, (branch * seq))`,
-    )
-  }
-  await client.query(`ALTER TABLE ${table} ATTACH PARTITION ${name} FOR VALUES FROM (${from}) TO (${to})`)
+  await client.query(`CREATE TABLE ${name} (LIKE usage ${like})`)
+  await client.query(
+    `CREATE UNIQUE INDEX ${name}_by_entry ON ${name} (device_id, epoch, first_entry, (branch * seq)) WHERE epoch IS NOT NULL`,
+  )
+  await client.query(`ALTER TABLE usage ATTACH PARTITION ${name} FOR VALUES FROM (${from}) TO (${to})`)
 }
 
-async function addNext(client: pg.ClientBase, table: PartitionedTable): Promise<void> {
+async function addNext(client: pg.ClientBase): Promise<void> {
   const { rows } = await client.query<{ last: bigint | null; rows: bigint }>(
     `SELECT pg_sequence_last_value(pg_get_serial_sequence('usage', 'seq')::regclass) AS last,
        (SELECT sum(greatest(reltuples, 0))::bigint FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
-         WHERE inhparent IN ('usage'::regclass, 'deliveries'::regclass)) AS rows`,
+         WHERE inhparent = 'usage'::regclass) AS rows`,
   )
   const last = rows[0]?.last ?? 0n
   const size = partitionRows(rows[0]?.rows ?? 0n)
-  const end = endOf(await partitionsOf(client, table))
+  const end = endOf(await partitionsOf(client))
   if (end > last + size) return
   const from = end > last ? end : last + MARGIN
-  await briefly(client, () => createPartition(client, table, from, from + size))
+  await briefly(client, () => createPartition(client, from, from + size))
 }
 
-async function dropArchived(client: pg.ClientBase, table: PartitionedTable): Promise<void> {
+async function dropArchived(client: pg.ClientBase): Promise<void> {
   const { rows } = await client.query<{ archived: bigint | null }>('SELECT max(up_to) AS archived FROM usage_archives')
   const archived = (rows[0]?.archived ?? 0n) / USAGE_ROW_POSITIONS
-  for (const { name, end, bytes } of await partitionsOf(client, table)) {
+  for (const { name, end, bytes } of await partitionsOf(client)) {
     if (end > archived + 1n || (bytes > 0n && !(await isVacuumed(client, name)))) continue
     const isDone = await briefly(client, async () => {
-      await client.query(`LOCK TABLE ONLY ${table} IN ACCESS EXCLUSIVE MODE`)
+      await client.query('LOCK TABLE ONLY usage IN ACCESS EXCLUSIVE MODE')
       if ((await sizeOf(client, name)) === 0n) await client.query(`DROP TABLE ${name}`)
     })
     // Each attempt keeps others waiting.
@@ -145,13 +128,12 @@ function endOf(partitions: readonly Partition[]): bigint {
   return partitions.reduce((most, { end }) => (end > most ? end : most), 1n)
 }
 
-async function partitionsOf(client: pg.ClientBase, table: PartitionedTable): Promise<readonly Partition[]> {
+async function partitionsOf(client: pg.ClientBase): Promise<readonly Partition[]> {
   const { rows } = await client.query<Partition>(
     String.raw`SELECT relname AS name, pg_relation_size(pg_class.oid) AS bytes,
       (regexp_match(pg_get_expr(relpartbound, pg_class.oid), 'TO \(''(\d+)''\)'))[1]::bigint AS end
     FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
-    WHERE inhparent = $1::regclass AND relname <> $1 || '_rest'`,
-    [table],
+    WHERE inhparent = 'usage'::regclass AND relname <> 'usage_rest'`,
   )
   return rows
 }

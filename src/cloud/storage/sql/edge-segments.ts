@@ -1,7 +1,7 @@
 import { sql as expression } from 'kysely'
 import { SEGMENT_ENTRIES_MAX } from '../../../protocol/edge/sync.ts'
 import type { Evidence, LastSegment, LedgerEntry, MergedSegment } from '../device-records.ts'
-import { entriesOf } from './packed-delivery.ts'
+import { type DeliveryColumns, entriesOf } from './packed-delivery.ts'
 import { packDocument, unpackDocument } from './packed-document.ts'
 import { type Sql, parts, prepared, repeated } from './sql.ts'
 import type { Row } from './tables.ts'
@@ -146,7 +146,7 @@ export function deliveriesWith(
   last: bigint,
 ) {
   return db
-    .selectFrom('deliveries')
+    .selectFrom('usage')
     .where('device_id', '=', deviceId)
     .where('epoch', '=', epoch)
     .where('first_entry', '>', first - BigInt(SEGMENT_ENTRIES_MAX))
@@ -157,7 +157,12 @@ export function deliveriesWith(
 /** Entries are stored with the usage records that they make: see usage.ts. */
 export function entryReader({ db }: Sql) {
   const deliveries = (deviceId: string, epoch: number) =>
-    db.selectFrom('deliveries').select(DELIVERY).where('device_id', '=', deviceId).where('epoch', '=', BigInt(epoch))
+    db
+      .selectFrom('usage')
+      .select(DELIVERY)
+      .where('device_id', '=', deviceId)
+      .where('epoch', '=', BigInt(epoch))
+      .$narrowType<DeliveryColumns>()
   const archived = (deviceId: string, epoch: number, first: number, last: number) =>
     db
       .selectFrom('archived_entries')
@@ -171,7 +176,7 @@ export function entryReader({ db }: Sql) {
     async hashes(deviceId: string, epoch: number, first: number, last: number): Promise<KnownHashes> {
       // Deliveries first: what is archived in between is found twice, not missed.
       const found = deliveriesWith(db, [deviceId, BigInt(epoch)], BigInt(first), BigInt(last))
-      const rows = await found.select(DELIVERY).execute()
+      const rows = await found.select(DELIVERY).$narrowType<DeliveryColumns>().execute()
       const whole = new Set(rows.flatMap((row) => entriesOf(row).map(({ hash }) => hash)))
       const kept = await archived(deviceId, epoch, first, last).execute()
       const short = new Set(kept.flatMap(({ hashes }) => shortHashesOf(hashes)))

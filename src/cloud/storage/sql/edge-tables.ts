@@ -129,21 +129,6 @@ export interface EdgeTables {
     document: string
     received_at: bigint
   }
-  deliveries: {
-    seq: bigint
-    device_id: string
-    epoch: bigint
-    segment: bigint
-    branch: bigint
-    first_entry: bigint
-    last_entry: bigint
-    instance_id: string | null
-    records: bigint
-    from_time: bigint
-    to_time: bigint
-    write_time: bigint
-    body: Buffer
-  }
   archived_entries: {
     seq: bigint
     device_id: string

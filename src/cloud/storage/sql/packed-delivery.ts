@@ -26,7 +26,19 @@ interface Header {
   readonly used: readonly (readonly [account: string, tokens: string])[]
 }
 
-type PackedDelivery = Pick<Row<'deliveries'>, 'device_id' | 'epoch' | 'first_entry' | 'body'>
+/** Columns that only a delivery has. */
+export interface DeliveryColumns {
+  readonly device_id: string
+  readonly epoch: bigint
+  readonly segment: bigint
+  readonly branch: bigint
+  readonly first_entry: bigint
+  readonly last_entry: bigint
+}
+
+export type DeliveryRow = Row<'usage'> & DeliveryColumns
+
+type PackedDelivery = Pick<DeliveryRow, 'device_id' | 'epoch' | 'first_entry' | 'body'>
 
 export function packDelivery({ branch, previousHash, entries, billedBefore, inputs }: Delivery): Buffer {
   const header: Header = {
@@ -58,7 +70,7 @@ export function entriesOf(delivery: PackedDelivery): readonly LedgerEntry[] {
 }
 
 /** In the order of their positions. */
-export function usageOf(delivery: PackedDelivery): readonly UsageRecord[] {
+export function usageOfDelivery(delivery: PackedDelivery): readonly UsageRecord[] {
   const { header, texts } = unpack(delivery)
   const { branch, billedBefore, writeTime, accountIds, quantities, used } = header
   const before = new Set(billedBefore)

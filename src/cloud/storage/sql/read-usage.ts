@@ -7,17 +7,17 @@ import {
   type UsageRange,
   type UsageRecord,
   type UsageStep,
+  rowOfPosition,
 } from '../records.ts'
-import { entriesOf, usageOf } from './packed-delivery.ts'
+import { type DeliveryRow, entriesOf } from './packed-delivery.ts'
+import { type UsageRow, isDelivery, recordsOf } from './packed-usage.ts'
 import type { Sql } from './sql.ts'
-import type { Row } from './tables.ts'
-import { endOf, rowAfter, rowOfPosition } from './usage-positions.ts'
-import { recordOf } from './usage-rows.ts'
+import { endOf, rowAfter } from './usage-positions.ts'
 
 /** Rows whose times one step compares: SQLite takes some milliseconds, in which nothing else runs. */
 const ROWS_COMPARED = 50_000n
 
-/** Records of deliveries that one step unpacks. All of them can be of other instances or times. */
+/** Records that one step unpacks. All of them can be of other instances or times. */
 const UNPACKED_RECORDS = 1_000n
 
 /** Rows that one step of a search reads. Few of them may fit. */
@@ -27,12 +27,9 @@ type Within = Omit<UsageRange, 'limit'> & Pick<NewestUsage, 'search'>
 
 type Order = 'asc' | 'desc'
 
-interface ListedRow {
-  readonly seq: bigint
-  readonly records: bigint
-  /** Null: a delivery. */
-  readonly row: Row<'usage'> | null
-}
+type ListedRow = Pick<UsageRow, 'seq' | 'records'>
+
+type CountedRow = Pick<UsageRow, 'seq' | 'instance_id' | 'records' | 'from_time' | 'to_time'>
 
 interface Listed {
   readonly rows: readonly ListedRow[]
@@ -49,33 +46,23 @@ const POSITION_MAX = 1n << 62n
 
 export function usageReader(sql: Sql) {
   const { db } = sql
-  const usageWithin = ({ after, upTo, instanceId, from, to, search }: Within) => {
-    let query = db.selectFrom('usage').where('seq', '>=', rowAfter(after)).where('seq', '<', rowAfter(upTo))
-    if (instanceId !== null) query = query.where('instance_id', '=', instanceId)
-    if (from !== null) query = query.where('usage_time', '>=', BigInt(from))
-    if (to !== null) query = query.where('usage_time', '<', BigInt(to))
-    if (search?.deviceId !== undefined) query = query.where('device_id', '=', search.deviceId)
-    if (search?.statuses !== undefined) query = query.where('status', 'in', search.statuses)
-    return query
-  }
   /** Those that can have such records: of the instance, and of several. An index has each of them in sequence. */
-  const deliveriesWithin = ({ after, upTo, instanceId, from, to, search }: Within) => {
-    let query = db.selectFrom('deliveries').where('seq', '>=', rowAfter(after)).where('seq', '<=', rowOfPosition(upTo))
+  const rowsWithin = ({ after, upTo, instanceId, from, to, search }: Within) => {
+    let query = db.selectFrom('usage').where('seq', '>=', rowAfter(after)).where('seq', '<=', rowOfPosition(upTo))
     if (from !== null) query = query.where('to_time', '>=', BigInt(from))
     if (to !== null) query = query.where('from_time', '<', BigInt(to))
     if (search?.deviceId !== undefined) query = query.where('device_id', '=', search.deviceId)
+    if (search?.isRefused === true) query = query.where('refused', '>', 0n)
     if (instanceId === null) return [query]
     return [query.where('instance_id', '=', instanceId), query.where('instance_id', 'is', null)]
   }
   const listed = async (range: Within, order: Order, limit: number): Promise<Listed> => {
-    const own = await usageWithin(range).selectAll().orderBy('seq', order).limit(limit).execute()
-    const lists: ListedRow[][] = [own.map((row) => ({ seq: row.seq, records: 1n, row }))]
-    for (const query of deliveriesWithin(range)) {
-      const found = await query.select(['seq', 'records']).orderBy('seq', order).limit(limit).execute()
-      lists.push(found.map((delivery) => ({ ...delivery, row: null })))
+    const lists: ListedRow[][] = []
+    for (const query of rowsWithin(range)) {
+      lists.push(await query.select(['seq', 'records']).orderBy('seq', order).limit(limit).execute())
     }
     const isBefore = (one: bigint, other: bigint): boolean => (order === 'asc' ? one < other : one > other)
-    // Where one list may have more, the others wait for it.
+    // Where one list may have more, the other waits for it.
     const ends = lists.filter(({ length }) => length === limit).map((full) => full.at(-1)?.seq ?? 0n)
     const rows = lists
       .flat()
@@ -83,86 +70,59 @@ export function usageReader(sql: Sql) {
       .sort((one, other) => (isBefore(one.seq, other.seq) ? -1 : 1))
     return { rows, isAll: ends.length === 0 }
   }
-  /** Reads the deliveries of the list in its sequence. @param limit records that it reads at a time, rounded up to whole deliveries */
-  const deliveriesOf = (list: readonly ListedRow[], range: Within, limit: number) => {
-    const known = new Map<bigint, Row<'deliveries'>>()
+  /** Reads the rows of the list in its sequence. @param limit records that it reads at a time, rounded up to whole rows */
+  const reader = (list: readonly ListedRow[], range: Within, limit: number) => {
+    const known = new Map<bigint, UsageRow>()
     let at = 0
-    return async (seq: bigint): Promise<Row<'deliveries'>> => {
+    return async (seq: bigint): Promise<UsageRow> => {
       if (!known.has(seq)) {
         known.clear()
         let [records, last] = [0n, seq]
         for (; records < limit && at < list.length; at += 1) {
           const next = list[at]
-          if (next?.row !== null) continue
+          if (next === undefined) break
           records += next.records
           last = next.seq
         }
         const [lower, higher] = seq < last ? [seq, last] : [last, seq]
         const part = { ...range, after: (lower - 1n) * USAGE_ROW_POSITIONS, upTo: higher * USAGE_ROW_POSITIONS }
-        for (const query of deliveriesWithin(part)) {
+        for (const query of rowsWithin(part))
           for (const row of await query.selectAll().execute()) known.set(row.seq, row)
-        }
       }
       const row = known.get(seq)
-      if (row === undefined) throw new Error('invariant: the deliveries of one snapshot stay')
+      if (row === undefined) throw new Error('invariant: the rows of one snapshot stay')
       return row
     }
   }
   /** @returns `last`: the row that the step ends with; null: there are no others */
   const read = async (range: Within, order: Order, limit: number) => {
-    const { search } = range
-    const rowsMax = search === undefined ? limit : ROWS_SEARCHED
+    const rowsMax = range.search === undefined ? limit : ROWS_SEARCHED
     const { rows, isAll } = await listed(range, order, rowsMax)
-    const deliveryOf = deliveriesOf(rows, range, rowsMax)
+    const rowOf = reader(rows, range, rowsMax)
     const records: NumberedUsage[] = []
     let unpacked = 0n
-    for (const { seq, records: packed, row } of rows) {
-      if (row === null) {
-        const found = recordsOfDelivery(await deliveryOf(seq), range)
-        records.push(...(order === 'asc' ? found : found.toReversed()))
-        unpacked += packed
-      } else {
-        const record = recordOf(row)
-        if (search?.fits(record) !== false) records.push({ position: seq * USAGE_ROW_POSITIONS, record })
-      }
+    for (const { seq, records: count } of rows) {
+      const found = numberedRecords(await rowOf(seq), range)
+      records.push(...(order === 'asc' ? found : found.toReversed()))
+      unpacked += count
       if (records.length >= limit || unpacked >= UNPACKED_RECORDS) return { records, last: seq }
     }
     return { records, last: isAll ? null : (rows.at(-1)?.seq ?? null) }
   }
   /** The number of the first row with a later position; null: none. A restore leaves a gap of trillions of numbers. */
   const nextRow = async (after: bigint): Promise<bigint | null> => {
-    const next = (table: 'usage' | 'deliveries') =>
-      db
-        .selectFrom(table)
-        .select((of) => of.fn.min<bigint | null>('seq').as('seq'))
-        .where('seq', '>=', rowAfter(after))
-    const rows = await next('usage').unionAll(next('deliveries')).execute()
-    const [one = null, other = null] = rows.map(({ seq }) => seq)
-    return one === null || other === null ? (one ?? other) : least(one, other)
+    const next = db.selectFrom('usage').select((of) => of.fn.min<bigint | null>('seq').as('seq'))
+    return (await next.where('seq', '>=', rowAfter(after)).executeTakeFirstOrThrow()).seq
   }
   /** The number of the last row up to a position; 0: none. */
   const lastRow = async (upTo: bigint): Promise<bigint> => {
-    const last = (table: 'usage' | 'deliveries') =>
-      db
-        .selectFrom(table)
-        .select((of) => of.fn.max<bigint | null>('seq').as('seq'))
-        .where('seq', '<=', rowOfPosition(upTo))
-    const rows = await last('usage').unionAll(last('deliveries')).execute()
-    return rows.reduce((most, { seq }) => (seq !== null && seq > most ? seq : most), 0n)
+    const last = db.selectFrom('usage').select((of) => of.fn.max<bigint | null>('seq').as('seq'))
+    return (await last.where('seq', '<=', rowOfPosition(upTo)).executeTakeFirstOrThrow()).seq ?? 0n
   }
   /** Write time of the first row with a later position, POSIX ms. */
   const writtenAfter = async (position: bigint): Promise<number> => {
-    const next = (table: 'usage' | 'deliveries') =>
-      db
-        .selectFrom(table)
-        .select(['seq', 'write_time'])
-        .where('seq', '>=', rowAfter(position))
-        .orderBy('seq')
-        .limit(1)
-        .executeTakeFirst()
-    const [one, other] = [await next('usage'), await next('deliveries')]
-    const first = one === undefined || (other !== undefined && other.seq < one.seq) ? other : one
-    return Number(first?.write_time ?? 0)
+    const next = db.selectFrom('usage').select('write_time').where('seq', '>=', rowAfter(position))
+    return Number((await next.orderBy('seq').limit(1).executeTakeFirst())?.write_time ?? 0)
   }
   return {
     /** Oldest first, in a bounded step. */
@@ -190,43 +150,35 @@ export function usageReader(sql: Sql) {
     /** Of other writers with the identity of the device, in its newest such deliveries. */
     async ofBranches(deviceId: string, deliveries: number): Promise<readonly UsageRecord[]> {
       const rows = await db
-        .selectFrom('deliveries')
+        .selectFrom('usage')
         .selectAll()
         .where('device_id', '=', deviceId)
+        .where('epoch', 'is not', null)
         .where('branch', '=', 1n)
         .orderBy('epoch', 'desc')
         .orderBy('first_entry', 'desc')
         .limit(deliveries)
         .execute()
-      return rows.flatMap(usageOf)
+      return rows.flatMap(recordsOf)
     },
     /** Of the first rows of the range: `end` is the position up to which they were counted. */
     async count(range: Within): Promise<{ readonly records: number; readonly end: bigint }> {
-      const lists: Pick<Row<'deliveries'>, 'seq' | 'instance_id' | 'records' | 'from_time' | 'to_time'>[] = []
-      for (const query of deliveriesWithin(range)) {
-        lists.push(...(await query.select(['seq', 'instance_id', 'records', 'from_time', 'to_time']).execute()))
+      const rows: CountedRow[] = []
+      for (const query of rowsWithin(range)) {
+        rows.push(...(await query.select(['seq', 'instance_id', 'records', 'from_time', 'to_time']).execute()))
       }
-      let [records, unpacked, end] = [0, 0n, range.upTo]
-      for (const delivery of lists.sort((one, other) => (one.seq < other.seq ? -1 : 1))) {
-        if (isWhollyWithin(delivery, range)) {
-          records += Number(delivery.records)
+      let [records, unpacked] = [0, 0n]
+      for (const each of rows.sort((one, other) => (one.seq < other.seq ? -1 : 1))) {
+        if (isWhollyWithin(each, range)) {
+          records += Number(each.records)
           continue
         }
-        const row = await db
-          .selectFrom('deliveries')
-          .selectAll()
-          .where('seq', '=', delivery.seq)
-          .executeTakeFirstOrThrow()
-        records += recordsOfDelivery(row, range).length
-        unpacked += delivery.records
-        if (unpacked < UNPACKED_RECORDS) continue
-        end = least(range.upTo, delivery.seq * USAGE_ROW_POSITIONS)
-        break
+        const row = await db.selectFrom('usage').selectAll().where('seq', '=', each.seq).executeTakeFirstOrThrow()
+        records += numberedRecords(row, range).length
+        unpacked += each.records
+        if (unpacked >= UNPACKED_RECORDS) return { records, end: least(range.upTo, each.seq * USAGE_ROW_POSITIONS) }
       }
-      const own = await usageWithin({ ...range, upTo: end })
-        .select((of) => of.fn.countAll<bigint>().as('count'))
-        .executeTakeFirstOrThrow()
-      return { records: records + Number(own.count), end }
+      return { records, end: range.upTo }
     },
     nextRow,
     /** The highest position that is committed. A transaction in progress may commit a lower one. */
@@ -244,10 +196,10 @@ export function usageReader(sql: Sql) {
   }
 }
 
-function recordsOfDelivery(row: Row<'deliveries'>, range: Within): readonly NumberedUsage[] {
-  const records = usageOf(row)
+function numberedRecords(row: UsageRow, range: Within): readonly NumberedUsage[] {
+  const records = recordsOf(row)
   const last = row.seq * USAGE_ROW_POSITIONS
-  const entries = range.entries === true ? entryPartsOf(row, records) : []
+  const entries = range.entries === true && isDelivery(row) ? entryPartsOf(row, records) : []
   const numbered = records.map((record, index) => {
     const entry = entries[index]
     const position = last - BigInt(records.length - 1 - index)
@@ -257,7 +209,7 @@ function recordsOfDelivery(row: Row<'deliveries'>, range: Within): readonly Numb
 }
 
 /** Of each record, its part of an entry. The records of an entry follow each other. */
-function entryPartsOf(row: Row<'deliveries'>, records: readonly UsageRecord[]): readonly NumberedUsage['entry'][] {
+function entryPartsOf(row: DeliveryRow, records: readonly UsageRecord[]): readonly NumberedUsage['entry'][] {
   const hashes = new Map(entriesOf(row).map(({ n, hash }) => [n, hash]))
   const parts = new Map<number, number>()
   return records.map(({ source }) => {
@@ -284,13 +236,7 @@ function isWithin({ position, record }: NumberedUsage, { after, upTo, instanceId
 
 /** Without a look at its records. */
 function isWhollyWithin(
-  {
-    seq,
-    instance_id,
-    records,
-    from_time,
-    to_time,
-  }: Pick<Row<'deliveries'>, 'seq' | 'instance_id' | 'records' | 'from_time' | 'to_time'>,
+  { seq, instance_id, records, from_time, to_time }: CountedRow,
   { after, upTo, instanceId, from, to }: Within,
 ): boolean {
   const last = seq * USAGE_ROW_POSITIONS

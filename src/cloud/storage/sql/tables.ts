@@ -138,29 +138,19 @@ export interface Tables extends EdgeTables {
   }
   usage: {
     seq: Generated<bigint>
-    correlation_id: string
-    usage_time: bigint
+    instance_id: string | null
+    records: bigint
+    refused: bigint
+    from_time: bigint
+    to_time: bigint
     write_time: bigint
-    requester_type: string
-    requester_value: string
-    account_id: string
-    instance_id: string
-    activation_id: string | null
-    quantity: bigint | null
-    used: bigint | null
-    item: string
-    version: string
-    count: string
-    rate: string | null
-    operation: string
-    status: string
-    tokens: bigint
-    source: string
-    session_id: string | null
     device_id: string | null
     epoch: bigint | null
-    entry: bigint | null
-    meta_data: string | null
+    segment: bigint | null
+    branch: bigint | null
+    first_entry: bigint | null
+    last_entry: bigint | null
+    body: Buffer
   }
   events: {
     seq: bigint

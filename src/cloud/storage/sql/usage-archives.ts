@@ -1,6 +1,7 @@
 /** Archives of usage records: which were written, who writes the next one, and the deletion of what they contain. */
 import { type Archiving, USAGE_ROW_POSITIONS, type UsageArchive, type UsageRange } from '../records.ts'
 import { entriesOf } from './packed-delivery.ts'
+import { type UsageRow, isDelivery } from './packed-usage.ts'
 import { rowAfter } from './usage-positions.ts'
 import { type Sql, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
@@ -51,48 +52,30 @@ export function usageArchiveReader({ db }: Sql) {
       return { holder, seenAt: Number(seen_at), planned, finishedAt: toNumber(finished_at) }
     },
     /** The next rows of the range; none: these were all. */
-    written: (after: bigint, upTo: bigint): Promise<readonly WrittenRow[]> =>
-      writtenFrom(db, rowAfter(after), upTo / USAGE_ROW_POSITIONS),
+    async written(after: bigint, upTo: bigint): Promise<readonly WrittenRow[]> {
+      const rows = await db
+        .selectFrom('usage')
+        .select(['seq', 'records', 'write_time'])
+        .where('seq', '>=', rowAfter(after))
+        .where('seq', '<=', upTo / USAGE_ROW_POSITIONS)
+        .orderBy('seq')
+        .limit(ROWS_READ_MAX)
+        .execute()
+      return rows.map(({ seq, records, write_time }) => ({
+        position: seq * USAGE_ROW_POSITIONS,
+        records: Number(records),
+        writeTime: Number(write_time),
+      }))
+    },
   }
 }
 
-/** A usage record of the cloud, or a delivery. */
 export interface WrittenRow {
   /** Of its last record. */
   readonly position: bigint
   readonly records: number
   /** POSIX ms. */
   readonly writeTime: number
-}
-
-/** Of both tables, in sequence. */
-async function writtenFrom(db: Sql['db'], from: bigint, to: bigint): Promise<readonly WrittenRow[]> {
-  const own = await db
-    .selectFrom('usage')
-    .select(['seq', 'write_time'])
-    .where('seq', '>=', from)
-    .where('seq', '<=', to)
-    .orderBy('seq')
-    .limit(ROWS_READ_MAX)
-    .execute()
-  const deliveries = await db
-    .selectFrom('deliveries')
-    .select(['seq', 'records', 'write_time'])
-    .where('seq', '>=', from)
-    .where('seq', '<=', to)
-    .orderBy('seq')
-    .limit(ROWS_READ_MAX)
-    .execute()
-  const full = [own, deliveries].filter(({ length }) => length === ROWS_READ_MAX).map((rows) => rows.at(-1)?.seq ?? 0n)
-  const end = full.reduce((least, seq) => (seq < least ? seq : least), to)
-  return [...own.map((row) => ({ ...row, records: 1n })), ...deliveries]
-    .filter(({ seq }) => seq <= end)
-    .sort((a, b) => (a.seq < b.seq ? -1 : 1))
-    .map(({ seq, records, write_time }) => ({
-      position: seq * USAGE_ROW_POSITIONS,
-      records: Number(records),
-      writeTime: Number(write_time),
-    }))
 }
 
 export function usageArchiveTransaction(sql: Sql) {
@@ -151,11 +134,20 @@ export function usageArchiveTransaction(sql: Sql) {
       const last = await reader.last()
       if (last === null) return false
       const end = last.upTo / USAGE_ROW_POSITIONS
-      const deliveries = await deleteDeliveries(db, end)
-      const rows = db.selectFrom('usage').select('seq').where('seq', '<=', end).orderBy('seq').limit(ROWS_DELETED_MAX)
+      const found = await db
+        .selectFrom('usage')
+        .select(['seq', 'epoch', 'first_entry', 'last_entry'])
+        .where('seq', '<=', end)
+        .orderBy('seq')
+        .limit(ROWS_DELETED_MAX)
+        .execute()
+      const due = someOf(found)
+      const [upTo] = due.slice(-1)
+      if (upTo === undefined) return false
+      for (const { seq, epoch } of due) if (epoch !== null) await keepHashes(db, seq)
       // Over PostgreSQL, a statement that returns no rows is not waited for.
-      const deleted = await db.deleteFrom('usage').where('seq', 'in', rows).returning('seq').execute()
-      return deliveries || deleted.length === ROWS_DELETED_MAX
+      await db.deleteFrom('usage').where('seq', '<=', upTo.seq).returning('seq').execute()
+      return due.length < found.length || found.length === ROWS_DELETED_MAX
     },
     /** Gives some freed space back to the file system. Returns whether there is more that it can give. */
     async giveSpaceBack(): Promise<boolean> {
@@ -164,32 +156,27 @@ export function usageArchiveTransaction(sql: Sql) {
   }
 }
 
-/** Keeps what tells that their entries were billed. Returns whether there may be more. */
-async function deleteDeliveries(db: Sql['db'], end: bigint): Promise<boolean> {
-  const found = await db
-    .selectFrom('deliveries')
-    .select(['seq', 'first_entry', 'last_entry'])
-    .where('seq', '<=', end)
-    .orderBy('seq')
-    .limit(DELIVERIES_DELETED_MAX)
-    .execute()
-  const due: bigint[] = []
-  let entries = 0
-  for (const { seq, first_entry, last_entry } of found) {
-    if (due.length > 0 && entries > ENTRIES_DELETED_MAX) break
-    due.push(seq)
+/** The first ones, with a limited number of deliveries and their entries. */
+function someOf<R extends Pick<UsageRow, 'epoch' | 'first_entry' | 'last_entry'>>(rows: readonly R[]): readonly R[] {
+  let [deliveries, entries] = [0, 0]
+  const end = rows.findIndex(({ epoch, first_entry, last_entry }) => {
+    if (epoch === null || first_entry === null || last_entry === null) return false
+    const isFull = deliveries === DELIVERIES_DELETED_MAX || entries > ENTRIES_DELETED_MAX
+    deliveries += 1
     entries += Number(last_entry - first_entry) + 1
-  }
-  for (const seq of due) {
-    await keepHashes(db, await db.selectFrom('deliveries').selectAll().where('seq', '=', seq).executeTakeFirstOrThrow())
-    await db.deleteFrom('deliveries').where('seq', '=', seq).execute()
-  }
-  return due.length < found.length || found.length === DELIVERIES_DELETED_MAX
+    return isFull
+  })
+  return end === -1 ? rows : rows.slice(0, end)
 }
 
-/** With those of the deliveries before it, as long as the row stays small. */
-async function keepHashes(db: Sql['db'], delivery: Row<'deliveries'>): Promise<void> {
-  const { seq, device_id, epoch, branch, first_entry, last_entry } = delivery
+/**
+ * Keeps what tells that the entries of a delivery were billed: with those of the deliveries before it, as long as the row
+ * stays small.
+ */
+async function keepHashes(db: Sql['db'], seq: bigint): Promise<void> {
+  const delivery = await db.selectFrom('usage').selectAll().where('seq', '=', seq).executeTakeFirstOrThrow()
+  if (!isDelivery(delivery)) throw new Error('invariant: only deliveries have entries')
+  const { device_id, epoch, branch, first_entry, last_entry } = delivery
   const hashes = Buffer.concat(entriesOf(delivery).map(({ hash }) => shortHash(hash)))
   const before =
     branch === 1n

@@ -7,11 +7,6 @@ export function rowAfter(position: bigint): bigint {
   return position / USAGE_ROW_POSITIONS + 1n
 }
 
-/** The row that has this position. */
-export function rowOfPosition(position: bigint): bigint {
-  return (position + USAGE_ROW_POSITIONS - 1n) / USAGE_ROW_POSITIONS
-}
-
 /** The highest position so far. */
 export async function endOf(sql: Sql): Promise<bigint> {
   return highest(await endsOf(sql).execute())
@@ -23,10 +18,9 @@ export function highest(ends: readonly { readonly end: bigint | null }[]): bigin
 
 /** The highest position of each table. */
 export function endsOf({ db }: Sql) {
-  const newest = (table: 'usage' | 'deliveries' | 'events') =>
+  const newest = (table: 'usage' | 'events') =>
     db.selectFrom(table).select((of) => of(of.fn.max<bigint | null>('seq'), '*', USAGE_ROW_POSITIONS).as('end'))
   return newest('usage')
-    .unionAll(newest('deliveries'))
     .unionAll(newest('events'))
     .unionAll(db.selectFrom('forgotten_usage').select((of) => of.fn.max<bigint | null>('lost_up_to').as('end')))
     .unionAll(db.selectFrom('usage_archives').select((of) => of.fn.max<bigint | null>('up_to').as('end')))

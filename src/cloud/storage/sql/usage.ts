@@ -1,20 +1,17 @@
 /**
- * Usage records: of the cloud's own decisions, one row each, and of devices' entries, one delivery for each segment, whose
- * records are made when they are read. Both share one sequence of row numbers with the events. The records of row `s` have the positions up
- * to `s * USAGE_ROW_POSITIONS`, in order.
+ * Usage records: of the cloud's own decisions, one row for each instance of a transaction, and of devices' entries, one for each segment,
+ * whose records are made when they are read. They share one sequence of row numbers with the events. The records of row `s` have the
+ * positions up to `s * USAGE_ROW_POSITIONS`, in order.
  */
 import { type RawBuilder, sql as statement } from 'kysely'
-import { SEGMENT_ENTRIES_MAX } from '../../../protocol/edge/sync.ts'
 import type { Delivery } from '../device-records.ts'
-import { type EventRecord, USAGE_ROW_POSITIONS, type UsageRecord } from '../records.ts'
+import { type EventRecord, USAGE_ROW_POSITIONS, type UsageRecord, rowOfPosition } from '../records.ts'
 import { insertEvent } from './events.ts'
-import { packDelivery } from './packed-delivery.ts'
+import { type UsageRow, rowOfDelivery, rowsOfRecords } from './packed-usage.ts'
 import { usageReader } from './read-usage.ts'
 import { inserter } from './row-numbers.ts'
-import { type Sql, parts, prepared, repeated, toFlag } from './sql.ts'
-import type { Row } from './tables.ts'
-import { endOf, endsOf, highest, rowOfPosition } from './usage-positions.ts'
-import { SAMPLE, rowOf } from './usage-rows.ts'
+import { type Sql, parts, prepared, repeated } from './sql.ts'
+import { endOf, endsOf, highest } from './usage-positions.ts'
 
 /**
  * @returns the accessor, and a function that writes the appended records: the transaction's last step, after all other
@@ -77,31 +74,40 @@ export function usageTransaction(sql: Sql) {
     usage,
     events,
     write: async (): Promise<void> => {
-      for (let at = 0; at < appended.length;) {
-        const next = appended[at]
-        if (next === undefined) throw new Error('invariant: the list has no holes')
-        if ('data' in next) {
-          await insertEvent(sql, await nextSeq(sql), next)
-          at += 1
-          continue
-        }
-        const table = tableOf(next)
-        const end = appended.findIndex((each, index) => index > at && tableOf(each) !== table)
-        const [some = []] = parts(appended.slice(at, end === -1 ? appended.length : end))
-        if (table === 'deliveries') await insertDeliveries(sql, some as readonly Delivery[])
-        else {
-          const parameters = (some as readonly UsageRecord[]).flatMap((record) => Object.values(rowOf(record)))
-          await db.executeQuery((lockRows ? insertingNumbered : inserting)(db, parameters, some.length))
-        }
-        at += some.length
+      for (const [isEvent, some] of runsOf(appended, (one) => 'data' in one)) {
+        if (isEvent)
+          for (const event of some as readonly EventRecord[]) await insertEvent(sql, await nextSeq(sql), event)
+        else for (const rows of parts(rowsOf(some as readonly Usage[]))) await insertRows(sql, rows)
       }
     },
   }
 }
 
-function tableOf(one: UsageRecord | Delivery | EventRecord): 'deliveries' | 'usage' | 'events' {
-  if ('entries' in one) return 'deliveries'
-  return 'data' in one ? 'events' : 'usage'
+type Usage = UsageRecord | Delivery
+
+/** Runs of neighbors that are alike, in their sequence. */
+function* runsOf<T>(list: readonly T[], kindOf: (one: T) => boolean): Generator<readonly [boolean, readonly T[]]> {
+  for (let at = 0; at < list.length;) {
+    const kind = kindOf(list[at] as T)
+    const end = list.findIndex((each, index) => index > at && kindOf(each) !== kind)
+    const run = list.slice(at, end === -1 ? list.length : end)
+    yield [kind, run]
+    at += run.length
+  }
+}
+
+function rowsOf(usage: readonly Usage[]): readonly Omit<UsageRow, 'seq'>[] {
+  const rows: Omit<UsageRow, 'seq'>[] = []
+  for (const [isDelivery, some] of runsOf(usage, (one) => 'entries' in one)) {
+    if (isDelivery) rows.push(...(some as readonly Delivery[]).map(rowOfDelivery))
+    else rows.push(...rowsOfRecords(some as readonly UsageRecord[]))
+  }
+  return rows
+}
+
+async function insertRows(sql: Sql, rows: readonly Omit<UsageRow, 'seq'>[]): Promise<void> {
+  const parameters = rows.flatMap((row) => Object.values(row))
+  await sql.db.executeQuery((sql.lockRows ? insertingNumbered : inserting)(sql.db, parameters, rows.length))
 }
 
 /** Waits for the transactions of all rows that have a number, and keeps others from getting one. */
@@ -109,80 +115,24 @@ const LOCK_NUMBERS = statement`LOCK TABLE row_numbers IN SHARE MODE`
 
 const ROW_NUMBERS = statement`pg_get_serial_sequence('usage', 'seq')::regclass`
 
-async function insertDeliveries(sql: Sql, deliveries: readonly Delivery[]): Promise<void> {
-  const count = deliveries.length
-  const first = sql.lockRows ? null : await nextRows(sql, BigInt(count))
-  const parameters = deliveries.flatMap((delivery, index) => [
-    ...(first === null ? [] : [first + BigInt(index)]),
-    ...Object.values(rowOfDelivery(delivery)),
-  ])
-  const query = sql.lockRows ? insertedNumbered : insertedDeliveries
-  await sql.db.executeQuery(query(sql.db, parameters, count))
-}
-
-function rowOfDelivery(delivery: Delivery): Omit<Row<'deliveries'>, 'seq'> {
-  const { sums, entries } = delivery
-  const [first, last] = [entries[0]?.n ?? 0, entries.at(-1)?.n ?? 0]
-  const isBounded = BigInt(sums.records) <= USAGE_ROW_POSITIONS && last - first < SEGMENT_ENTRIES_MAX
-  if (!isBounded) throw new Error('invariant: a segment is bounded')
-  return {
-    device_id: delivery.deviceId,
-    epoch: BigInt(delivery.epoch),
-    segment: BigInt(delivery.segment),
-    branch: toFlag(delivery.branch),
-    first_entry: BigInt(first),
-    last_entry: BigInt(last),
-    instance_id: sums.instanceId,
-    records: BigInt(sums.records),
-    from_time: BigInt(sums.from),
-    to_time: BigInt(sums.to),
-    write_time: BigInt(delivery.inputs.writeTime),
-    body: packDelivery(delivery),
-  }
-}
-
-/** Parameters follow the field sequence of {@link rowOfDelivery}. */
-const insertedDeliveries = prepared((db, count) =>
-  db.insertInto('deliveries').values(repeated(count, { seq: 0n, ...NO_DELIVERY })),
-)
-const insertedNumbered = prepared((db, count) => {
-  const row = { seq: statement<bigint>`nextval(${ROW_NUMBERS})`, ...NO_DELIVERY }
-  return inserter({ db, lockRows: true }).insertInto('deliveries').values(repeated(count, row))
-})
-
-const NO_DELIVERY: Omit<Row<'deliveries'>, 'seq'> = {
-  device_id: '',
-  epoch: 0n,
-  segment: 0n,
-  branch: 0n,
-  first_entry: 0n,
-  last_entry: 0n,
-  instance_id: null,
-  records: 0n,
-  from_time: 0n,
-  to_time: 0n,
-  write_time: 0n,
-  body: Buffer.alloc(0),
-}
-
 /** In PostgreSQL an expression, so that the row gets its number under the lock of {@link inserter}. */
 async function nextSeq(sql: Sql): Promise<bigint | RawBuilder<bigint>> {
-  return sql.lockRows ? statement<bigint>`nextval(${ROW_NUMBERS})` : nextRows(sql, 1n)
+  return sql.lockRows ? statement<bigint>`nextval(${ROW_NUMBERS})` : nextRow(sql)
 }
 
-/** SQLite: the first of the next `count` numbers, as AUTOINCREMENT would take them. */
-async function nextRows(sql: Sql, count: bigint): Promise<bigint> {
-  const [row] = (await sql.db.executeQuery(nextNumbers(sql.db, [count]))).rows
-  if (row !== undefined) return row.seq - count + 1n
-  await setLastRow(sql, count)
+/** SQLite: the next number, as AUTOINCREMENT would take it. */
+async function nextRow(sql: Sql): Promise<bigint> {
+  const [row] = (await sql.db.executeQuery(nextNumber(sql.db, []))).rows
+  if (row !== undefined) return row.seq
+  await setLastRow(sql, 1n)
   return 1n
 }
 
-const nextNumbers = prepared((db) => ({
+const nextNumber = prepared((db) => ({
   compile: () =>
     statement<{
       seq: bigint
-    }>`UPDATE sqlite_sequence SET seq = seq + ${1n} WHERE name = 'usage' RETURNING seq`.compile(db),
+    }>`UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'usage' RETURNING seq`.compile(db),
 }))
 
 async function setLastRow({ db }: Sql, row: bigint): Promise<void> {
@@ -190,12 +140,26 @@ async function setLastRow({ db }: Sql, row: bigint): Promise<void> {
   await statement`INSERT INTO sqlite_sequence (name, seq) VALUES ('usage', ${row})`.execute(db)
 }
 
-/** Parameters follow the field sequence of {@link rowOf}. */
+/** Parameters follow the columns of {@link SAMPLE}. */
 const inserting = prepared((db, count) => insert({ db, lockRows: false }, count))
 const insertingNumbered = prepared((db, count) => insert({ db, lockRows: true }, count))
 
 function insert(sql: Pick<Sql, 'db' | 'lockRows'>, count: number) {
-  return inserter(sql)
-    .insertInto('usage')
-    .values(repeated(count, rowOf(SAMPLE)))
+  return inserter(sql).insertInto('usage').values(repeated(count, SAMPLE))
+}
+
+const SAMPLE: Omit<UsageRow, 'seq'> = {
+  instance_id: null,
+  records: 0n,
+  refused: 0n,
+  from_time: 0n,
+  to_time: 0n,
+  write_time: 0n,
+  device_id: null,
+  epoch: null,
+  segment: null,
+  branch: null,
+  first_entry: null,
+  last_entry: null,
+  body: Buffer.alloc(0),
 }

@@ -79,11 +79,10 @@ export function lastNumberOf(database: Database, { name }: Pick<TableShape, 'nam
  * @param partRows rows of a part, by the number of all
  */
 export function usageBounds(database: Database, partRows: (all: bigint) => bigint): readonly bigint[] {
-  const rows = 'SELECT seq FROM usage UNION ALL SELECT seq FROM deliveries'
-  const { all } = database.prepare(`SELECT count(*) AS "all" FROM (${rows})`).get() as { readonly all: bigint }
+  const { all } = database.prepare('SELECT count(*) AS "all" FROM usage').get() as { readonly all: bigint }
   const starts = database
     .prepare(
-      `SELECT seq FROM (SELECT seq, row_number() OVER (ORDER BY seq) AS n FROM (${rows})) WHERE (n - 1) % ? = 0 ORDER BY seq`,
+      'SELECT seq FROM (SELECT seq, row_number() OVER (ORDER BY seq) AS n FROM usage) WHERE (n - 1) % ? = 0 ORDER BY seq',
     )
     .pluck()
     .all(partRows(all)) as readonly bigint[]

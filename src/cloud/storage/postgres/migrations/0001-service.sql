@@ -156,39 +156,44 @@ CREATE TABLE imported_use (
 );
 
 -- Partitions of ranges of rows are made in advance: partitions.ts.
+-- Usage records that were written together: those of one transaction for one instance, or those of a segment of a device.
 CREATE TABLE usage (
+  -- The records have positions up to this number times 2^17. Events have other numbers of the same sequence.
   seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  correlation_id TEXT COLLATE "C" NOT NULL,
-  usage_time BIGINT NOT NULL,
+  -- NULL: several.
+  instance_id TEXT COLLATE "C",
+  -- Number of records, those of refusals among them, and the time of the earliest and latest use.
+  records BIGINT NOT NULL,
+  refused BIGINT NOT NULL,
+  from_time BIGINT NOT NULL,
+  to_time BIGINT NOT NULL,
   write_time BIGINT NOT NULL,
-  requester_type TEXT NOT NULL,
-  requester_value TEXT NOT NULL,
-  account_id TEXT NOT NULL,
-  instance_id TEXT COLLATE "C" NOT NULL,
-  activation_id TEXT,
-  quantity BIGINT,
-  used BIGINT,
-  item TEXT NOT NULL,
-  version TEXT NOT NULL,
-  -- Decimal text.
-  count TEXT NOT NULL,
-  -- Decimal text: tokens per unit of count.
-  rate TEXT,
-  operation TEXT NOT NULL CHECK (operation IN ('REQUEST', 'AUTOMATIC_CHARGE', 'REFUND', 'BURN', 'SETTLEMENT')),
-  status TEXT NOT NULL,
-  tokens BIGINT NOT NULL,
-  source TEXT NOT NULL CHECK (source IN ('one-off', 'session', 'device')),
-  session_id TEXT,
-  device_id TEXT,
+  -- NULL: not of a device.
+  device_id TEXT COLLATE "C",
+  -- NULL: the cloud has made the records itself. Else they are those of the ledger entries of a segment, each billed once.
   epoch BIGINT,
-  entry BIGINT,
-  meta_data TEXT
+  segment BIGINT,
+  -- 1: from another writer than that of the merged chain.
+  branch BIGINT CHECK (branch IN (0, 1)),
+  first_entry BIGINT,
+  last_entry BIGINT,
+  -- Compressed with zstd: packed-usage.ts, packed-delivery.ts.
+  body BYTEA NOT NULL,
+  CHECK ((epoch IS NULL) = (segment IS NULL)),
+  CHECK ((epoch IS NULL) = (branch IS NULL)),
+  CHECK ((epoch IS NULL) = (first_entry IS NULL)),
+  CHECK ((epoch IS NULL) = (last_entry IS NULL))
 ) PARTITION BY RANGE (seq);
+
+-- Compressed already.
+ALTER TABLE usage ALTER COLUMN body SET STORAGE EXTERNAL;
 
 -- Rows without another partition. Usually empty.
 CREATE TABLE usage_rest PARTITION OF usage DEFAULT;
 
 CREATE INDEX usage_by_instance ON usage (instance_id, seq);
+-- Each partition has this index: unique in the chain, not among branches.
+CREATE UNIQUE INDEX usage_rest_by_entry ON usage_rest (device_id, epoch, first_entry, (branch * seq)) WHERE epoch IS NOT NULL;
 
 -- Positions that were used after a backup from which the cloud was then restored: those after `backup_end`, up to `lost_up_to`.
 -- They are never used again.
@@ -197,7 +202,7 @@ CREATE TABLE forgotten_usage (
   lost_up_to BIGINT NOT NULL
 );
 
--- Always empty: its lock orders the numbers of rows in deliveries, usage and events.
+-- Always empty: its lock orders the numbers of rows in usage and events.
 CREATE TABLE row_numbers (locked BIGINT NOT NULL);
 
 -- Changes that sinks send as events. Usage records are events as well, without a row here.

@@ -147,40 +147,8 @@ CREATE TABLE evidence (
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
 );
 
--- Ledger entries of devices, each billed once. A row has the entries of a segment, and the data for their usage records. In partitions,
--- as the usage, without a reference to "epochs": a partition that is made or dropped would lock that table.
-CREATE TABLE deliveries (
-  -- Position among the usage records: the table usage has other numbers of the same sequence.
-  seq BIGINT NOT NULL PRIMARY KEY,
-  device_id TEXT COLLATE "C" NOT NULL,
-  epoch BIGINT NOT NULL,
-  -- Number of the segment.
-  segment BIGINT NOT NULL,
-  -- 1: from another writer than that of the merged chain.
-  branch BIGINT NOT NULL CHECK (branch IN (0, 1)),
-  first_entry BIGINT NOT NULL,
-  last_entry BIGINT NOT NULL,
-  -- NULL: several.
-  instance_id TEXT COLLATE "C",
-  -- Number of usage records, and the time of the earliest and latest use.
-  records BIGINT NOT NULL,
-  from_time BIGINT NOT NULL,
-  to_time BIGINT NOT NULL,
-  write_time BIGINT NOT NULL,
-  -- Compressed with zstd: packed-delivery.ts.
-  body BYTEA NOT NULL
-) PARTITION BY RANGE (seq);
-
 -- Compressed already.
 ALTER TABLE last_segments ALTER COLUMN document SET STORAGE EXTERNAL;
-ALTER TABLE deliveries ALTER COLUMN body SET STORAGE EXTERNAL;
-
--- Rows without another partition. Usually empty.
-CREATE TABLE deliveries_rest PARTITION OF deliveries DEFAULT;
-
--- Each partition has this index: unique in the chain, not among branches.
-CREATE UNIQUE INDEX deliveries_rest_by_entry ON deliveries_rest (device_id, epoch, first_entry, (branch * seq));
-CREATE INDEX deliveries_by_instance ON deliveries (instance_id, seq);
 
 -- Shows which entries of archived deliveries were billed.
 CREATE TABLE archived_entries (

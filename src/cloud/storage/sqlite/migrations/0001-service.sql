@@ -154,36 +154,39 @@ CREATE TABLE imported_use (
   amount INTEGER NOT NULL CHECK (amount >= 0)
 ) STRICT, WITHOUT ROWID;
 
+-- Usage records that were written together: those of one transaction for one instance, or those of a segment of a device.
 CREATE TABLE usage (
+  -- The records have positions up to this number times 2^17. Events have other numbers of the same sequence.
   seq INTEGER PRIMARY KEY AUTOINCREMENT,
-  correlation_id TEXT NOT NULL,
-  usage_time INTEGER NOT NULL,
+  -- NULL: several.
+  instance_id TEXT,
+  -- Number of records, those of refusals among them, and the time of the earliest and latest use.
+  records INTEGER NOT NULL,
+  refused INTEGER NOT NULL,
+  from_time INTEGER NOT NULL,
+  to_time INTEGER NOT NULL,
   write_time INTEGER NOT NULL,
-  requester_type TEXT NOT NULL,
-  requester_value TEXT NOT NULL,
-  account_id TEXT NOT NULL,
-  instance_id TEXT NOT NULL,
-  activation_id TEXT,
-  quantity INTEGER,
-  used INTEGER,
-  item TEXT NOT NULL,
-  version TEXT NOT NULL,
-  -- Decimal text.
-  count TEXT NOT NULL,
-  -- Decimal text: tokens per unit of count.
-  rate TEXT,
-  operation TEXT NOT NULL CHECK (operation IN ('REQUEST', 'AUTOMATIC_CHARGE', 'REFUND', 'BURN', 'SETTLEMENT')),
-  status TEXT NOT NULL,
-  tokens INTEGER NOT NULL,
-  source TEXT NOT NULL CHECK (source IN ('one-off', 'session', 'device')),
-  session_id TEXT,
+  -- NULL: not of a device.
   device_id TEXT,
+  -- NULL: the cloud has made the records itself. Else they are those of the ledger entries of a segment, each billed once.
   epoch INTEGER,
-  entry INTEGER,
-  meta_data TEXT
+  segment INTEGER,
+  -- 1: from another writer than that of the merged chain.
+  branch INTEGER CHECK (branch IN (0, 1)),
+  first_entry INTEGER,
+  last_entry INTEGER,
+  -- Compressed with zstd: packed-usage.ts, packed-delivery.ts.
+  body BLOB NOT NULL,
+  FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number),
+  CHECK ((epoch IS NULL) = (segment IS NULL)),
+  CHECK ((epoch IS NULL) = (branch IS NULL)),
+  CHECK ((epoch IS NULL) = (first_entry IS NULL)),
+  CHECK ((epoch IS NULL) = (last_entry IS NULL))
 ) STRICT;
 
 CREATE INDEX usage_by_instance ON usage (instance_id, seq);
+-- Unique in the chain, not among branches.
+CREATE UNIQUE INDEX usage_by_entry ON usage (device_id, epoch, first_entry, (branch * seq)) WHERE epoch IS NOT NULL;
 
 -- Positions that were used after a backup from which the cloud was then restored: those after `backup_end`, up to `lost_up_to`.
 -- They are never used again.

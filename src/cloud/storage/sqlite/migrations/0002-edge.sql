@@ -146,34 +146,6 @@ CREATE TABLE evidence (
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
 ) STRICT;
 
--- Ledger entries of devices, each billed once. A row has the entries of a segment, and the data for their usage records.
-CREATE TABLE deliveries (
-  -- Position among the usage records: the table usage has other numbers of the same sequence.
-  seq INTEGER PRIMARY KEY,
-  device_id TEXT NOT NULL,
-  epoch INTEGER NOT NULL,
-  -- Number of the segment.
-  segment INTEGER NOT NULL,
-  -- 1: from another writer than that of the merged chain.
-  branch INTEGER NOT NULL CHECK (branch IN (0, 1)),
-  first_entry INTEGER NOT NULL,
-  last_entry INTEGER NOT NULL,
-  -- NULL: several.
-  instance_id TEXT,
-  -- Number of usage records, and the time of the earliest and latest use.
-  records INTEGER NOT NULL,
-  from_time INTEGER NOT NULL,
-  to_time INTEGER NOT NULL,
-  write_time INTEGER NOT NULL,
-  -- Compressed with zstd: packed-delivery.ts.
-  body BLOB NOT NULL,
-  FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
-) STRICT;
-
--- Unique in the chain, not among branches.
-CREATE UNIQUE INDEX deliveries_by_entry ON deliveries (device_id, epoch, first_entry, (branch * seq));
-CREATE INDEX deliveries_by_instance ON deliveries (instance_id, seq);
-
 -- Shows which entries of archived deliveries were billed.
 CREATE TABLE archived_entries (
   -- That of the first of these deliveries.
