@@ -7,6 +7,7 @@ import type { HttpAnswer, HttpRequest } from '../../src/agent/platform/http/exch
 import { ownDeviceOperations } from '../../src/cloud/http/edge/device.ts'
 import { enrollmentOperations } from '../../src/cloud/http/edge/enrollment.ts'
 import { type Answer, type Operation, addressesOf } from '../../src/cloud/http/operation.ts'
+import { pathPattern } from '../../src/cloud/http/path-pattern.ts'
 import { type Route, routeTo } from '../../src/cloud/http/route.ts'
 import { sessionOperations } from '../../src/cloud/http/service/sessions.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
@@ -38,7 +39,11 @@ export class HttpInterface {
     this.#served = operations.flatMap((operation) =>
       operation.versions.flatMap((version) => {
         const route = routeTo(operation, version, twin)
-        return addressesOf(operation, version).map((path) => ({ ...route, operation, path: patternOf(path) }))
+        return addressesOf(operation, version).map((path) => ({
+          ...route,
+          operation,
+          path: pathPattern(path, '[^/]+'),
+        }))
       }),
     )
   }
@@ -88,8 +93,4 @@ function operationsOf(twin: TwinProcess, hasPush: boolean): readonly Operation[]
     }),
     ...sessionOperations({ ...twin, sessionIntervalMs: twin.terms.sessionIntervalMs }),
   ]
-}
-
-function patternOf(path: string): RegExp {
-  return new RegExp(`^${path.replaceAll(/:(\w+)/g, '(?<$1>[^/]+)')}$`)
 }

@@ -10,6 +10,7 @@ import { idempotencyHeader } from '../../protocol/wire.ts'
 import { JSON_TYPE, shownError } from './answer-error.ts'
 import { undeclared, wrongAnswer } from './check-answers.ts'
 import type { Answer, Answered, DeclaredAnswers, Method } from './operation.ts'
+import { pathPattern } from './path-pattern.ts'
 
 /** A request that has arrived completely. */
 export interface PlainRequest {
@@ -68,7 +69,7 @@ export class PlainRequests {
   }
 
   add(operation: PlainOperation): void {
-    this.#operations.push({ pattern: patternOf(operation.url), operation })
+    this.#operations.push({ pattern: pathPattern(operation.url, PARAMETER), operation })
   }
 
   closeIdle(): void {
@@ -146,10 +147,3 @@ function dateNow(): string {
 
 /** Others, such as with percent signs, are left to Fastify. */
 const PARAMETER = '[\\w.~-]{1,64}'
-
-function patternOf(url: string): RegExp {
-  const segments = url
-    .split('/')
-    .map((segment) => (segment.startsWith(':') ? `(?<${segment.slice(1)}>${PARAMETER})` : RegExp.escape(segment)))
-  return new RegExp(`^${segments.join('/')}$`)
-}

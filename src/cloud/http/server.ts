@@ -12,6 +12,7 @@ import { answerError, closeAfter } from './answer-error.ts'
 import { checkAnswers } from './check-answers.ts'
 import { Connections } from './connections.ts'
 import type { Answered } from './operation.ts'
+import { pathPattern } from './path-pattern.ts'
 import { PlainRequests, stopping } from './plain-requests.ts'
 import { Rarely } from '../runtime/rarely.ts'
 import {
@@ -186,28 +187,22 @@ function answerUnrouted(
   return reply
 }
 
-/** Methods by path, to distinguish a wrong method from a wrong path. */
+/** Methods by path, to distinguish a wrong method from a wrong path. Ignores a trailing slash. */
 class PathMethods {
-  readonly #patterns: { readonly parts: readonly string[]; readonly methods: readonly string[] }[] = []
+  readonly #routes: { readonly pattern: RegExp; readonly methods: readonly string[] }[] = []
 
-  /** @param pattern of a route; a segment with a leading colon matches any text */
-  add(pattern: string, methods: readonly string[]): void {
-    this.#patterns.push({ parts: partsOf(pattern), methods })
+  add(route: string, methods: readonly string[]): void {
+    this.#routes.push({ pattern: pathPattern(withoutSlash(route), '[^/]+'), methods })
   }
 
   /** @param target of a request, including the query. Returns sorted methods. */
   at(target: string): readonly string[] {
-    const parts = partsOf(target.replace(/[?#].*$/s, ''))
-    const fitting = this.#patterns.filter(
-      (pattern) =>
-        pattern.parts.length === parts.length &&
-        pattern.parts.every((part, index) => (part.startsWith(':') ? parts[index] !== '' : part === parts[index])),
-    )
+    const path = withoutSlash(target.replace(/[?#].*$/s, ''))
+    const fitting = this.#routes.filter(({ pattern }) => pattern.test(path))
     return [...new Set(fitting.flatMap(({ methods }) => methods))].sort()
   }
 }
 
-/** Ignores a trailing slash. */
-function partsOf(path: string): readonly string[] {
-  return path.replace(/\/$/, '').split('/')
+function withoutSlash(path: string): string {
+  return path.replace(/\/$/, '')
 }

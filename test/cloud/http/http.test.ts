@@ -77,6 +77,7 @@ describe('the server', () => {
       ['OPTIONS', '/provisioning/api/v1.1/nothing'],
       ['GET', '/elastic/api/v1.1/instances'],
       ['GET', '/api/v1.1/rate-tables'],
+      ['GET', '/docs/scalar/1.0'],
     ] as const) {
       const { status, body } = await twin.call(method, path)
       expect(status, `${method} ${path}`).toBe(404)
@@ -96,6 +97,7 @@ describe('the server', () => {
       // A heartbeat has an effect, and HEAD must not have one.
       ['HEAD', `${session}/heartbeat`, 'GET, OPTIONS'],
       ['PUT', '/edge/api/v1/devices', 'GET, OPTIONS'],
+      ['PUT', '/docs/scalar/1.0.js', 'GET, OPTIONS'],
     ] as const) {
       const { status, body, headers } = await twin.call(method, path, { token: null })
       expect([status, headers.get('allow')], `${method} ${path}`).toEqual([405, allow])
