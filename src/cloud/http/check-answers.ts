@@ -5,7 +5,7 @@
 import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { CodedError, ERRORS, errorBody, isErrorCode } from '../../protocol/errors.ts'
-import type { DeclaredAnswers } from './operation.ts'
+import type { DeclaredAnswers } from './declared-answers.ts'
 
 declare module 'fastify' {
   interface FastifyContextConfig {

@@ -2,7 +2,7 @@
 import type { FastifyInstance } from 'fastify'
 import { z } from 'zod'
 import { answerError, sendJson } from './answer-error.ts'
-import { declaredAnswers } from './operation.ts'
+import { declaredAnswers } from './declared-answers.ts'
 
 /**
  * @param check rejects if the service cannot work

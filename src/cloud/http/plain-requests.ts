@@ -9,7 +9,8 @@ import { CodedError } from '../../protocol/errors.ts'
 import { idempotencyHeader } from '../../protocol/wire.ts'
 import { JSON_TYPE, shownError } from './answer-error.ts'
 import { undeclared, wrongAnswer } from './check-answers.ts'
-import type { Answer, Answered, DeclaredAnswers, Method } from './operation.ts'
+import type { DeclaredAnswers } from './declared-answers.ts'
+import type { Answer, Answered, Method } from './operation.ts'
 import { pathPattern } from './path-pattern.ts'
 
 /** A request that has arrived completely. */

@@ -7,16 +7,9 @@ import { VERSION_HEADER } from '../../protocol/wire.ts'
 import { sendJson } from './answer-error.ts'
 import { watchArrival } from './arrival.ts'
 import type { Entrance } from './entrance.ts'
+import { type DeclaredAnswers, declaredAnswers } from './declared-answers.ts'
 import { decompress } from './gzip.ts'
-import {
-  type Answer,
-  type DeclaredAnswers,
-  CLIENTS,
-  type Operation,
-  addressesOf,
-  at,
-  declaredAnswers,
-} from './operation.ts'
+import { type Answer, CLIENTS, type Operation, addressesOf, at } from './operation.ts'
 import type { PlainRequest } from './plain-requests.ts'
 import { type CheckDeps, type Head, type Route, routeTo, withoutCells } from './route.ts'
 import type { Server } from './server.ts'

@@ -4,7 +4,7 @@ import { CodedError } from '../../protocol/errors.ts'
 import { SIGN_IN_PATH, type SignInOptionsWire, signInOptions } from '../../protocol/sign-in.ts'
 import type { SignIn } from '../service-api/sign-in.ts'
 import { sendJson } from './answer-error.ts'
-import { declaredAnswers } from './operation.ts'
+import { declaredAnswers } from './declared-answers.ts'
 
 /** @param signIn null: administrators use keys only */
 export function registerSignIn(http: FastifyInstance, prefix: string, signIn: Pick<SignIn, 'options'> | null): void {

@@ -1,7 +1,7 @@
 // Answers are held against what their operation declares. That is on for every twin of the tests; here it is seen to fail.
 import { describe, expect, it } from 'vitest'
 import { z } from 'zod'
-import { type DeclaredAnswers, declaredAnswers } from '../../../src/cloud/http/operation.ts'
+import { type DeclaredAnswers, declaredAnswers } from '../../../src/cloud/http/declared-answers.ts'
 import { openTwin, pick } from '../harness.ts'
 import { bareServer } from './bare-server.ts'
 

@@ -44,7 +44,7 @@ import { newestUsage } from '../../usage/newest-usage.ts'
 import type { Instance } from '../../storage/records.ts'
 import type { Reader, Store } from '../../storage/store.ts'
 import { shownError } from '../answer-error.ts'
-import { declaredAnswers } from '../operation.ts'
+import { declaredAnswers } from '../declared-answers.ts'
 import { requireInstanceOf, requireRole, requireScope, requireUnlimited } from '../scope.ts'
 import type { Slots } from '../slots.ts'
 

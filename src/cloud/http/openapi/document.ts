@@ -2,7 +2,8 @@
 import { STATUS_CODES } from 'node:http'
 import { z } from 'zod'
 import { type ErrorCode, ERRORS } from '../../../protocol/errors.ts'
-import { type AnswerForm, type Method, codesByStatus } from '../operation.ts'
+import { codesByStatus } from '../declared-answers.ts'
+import type { AnswerForm, Method } from '../operation.ts'
 import { COMPONENTS, Components, type Json, type JsonSchema } from './render-schema.ts'
 
 export interface Title {

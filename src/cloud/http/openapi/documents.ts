@@ -3,7 +3,8 @@ import { API_VERSIONS, type ApiVersion } from '../../../protocol/service/status.
 import { instanceHeader } from '../../../protocol/service/sessions.ts'
 import { uuid, idempotencyHeader, idempotencyKeyText } from '../../../protocol/wire.ts'
 import { z } from 'zod'
-import { type CallerKind, type Operation, addressesOf, at, errorCodes, roleOf } from '../operation.ts'
+import { errorCodes } from '../declared-answers.ts'
+import { type CallerKind, type Operation, addressesOf, at, roleOf } from '../operation.ts'
 import { type DescribedOperation, type HeaderForm, type SCHEMES, type Title, openApiDocument } from './document.ts'
 import type { JsonSchema } from './render-schema.ts'
 
