@@ -3,7 +3,7 @@
  * once it is known, so a lost answer opens no second session. Only an unreachable cloud ends the round.
  */
 import type { CloudSession } from '../ledger/journal.ts'
-import { identityOf, type SessionMemory } from './memory.ts'
+import { identityOf, type SessionMemory, saveIdentity } from './memory.ts'
 import { nextCloudSession, type CloudSessionEvent } from './cloud-session-state.ts'
 import { call, type Part, raiseAndLog, type StepContext, type StepResult, unlessRefused } from './step.ts'
 
@@ -54,12 +54,10 @@ function keptOf({ memory }: StepContext, instanceId: string): CloudSession | und
   return identityOf(memory).sessions?.find((session) => session.instanceId === instanceId)
 }
 
-async function keep({ journal, memory }: StepContext, instanceId: string, session: CloudSession | null): Promise<void> {
-  const identity = identityOf(memory)
+async function keep(context: StepContext, instanceId: string, session: CloudSession | null): Promise<void> {
+  const identity = identityOf(context.memory)
   const others = (identity.sessions ?? []).filter((other) => other.instanceId !== instanceId)
-  const kept = { ...identity, sessions: session === null ? others : [...others, session] }
-  await journal.saveIdentity(kept)
-  memory.identity = kept
+  await saveIdentity(context, { ...identity, sessions: session === null ? others : [...others, session] })
 }
 
 function sessionSubject(instanceId: string): string {

@@ -3,14 +3,12 @@ import { keyIntroduction } from '../../protocol/edge/signing-keys.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { PublicJwk } from '../../protocol/signing.ts'
 import type { Cloud } from './cloud.ts'
-import { type LinkMemory, identityOf } from './memory.ts'
-import type { LinkJournal, AgentLog } from './ports.ts'
+import { type IdentityPlace, identityOf, saveIdentity } from './memory.ts'
+import type { AgentLog } from './ports.ts'
 import { Trust, distinctKeys } from '../keys/trust.ts'
 
-interface KeyLearning {
+interface KeyLearning extends IdentityPlace {
   readonly cloud: Pick<Cloud, 'signingKeys'>
-  readonly journal: Pick<LinkJournal, 'saveIdentity'>
-  readonly memory: LinkMemory
   readonly log: AgentLog
   readonly signal: AbortSignal
 }
@@ -21,9 +19,7 @@ export async function learnKeys({ cloud, journal, memory, log, signal }: KeyLear
   if (trustedKeys.length === identity.trustedKeys.length) return false
   const trust = await Trust.of(trustedKeys)
   // The suspension may have been stored in the meantime.
-  const renewed = { ...identityOf(memory), trustedKeys }
-  await journal.saveIdentity(renewed)
-  memory.identity = renewed
+  await saveIdentity({ journal, memory }, { ...identityOf(memory), trustedKeys })
   memory.trust = trust
   log.info({ keys: trustedKeys.length }, 'the cloud signs with a new key that its previous key has signed')
   return true

@@ -7,6 +7,7 @@ import type { Micro } from '../../core/pricing/amount.ts'
 import type { LinkState } from '../../core/sync/plan.ts'
 import type { Identity, SealedSegment, SegmentPlace, Snapshot } from '../ledger/journal.ts'
 import type { PublicJwk } from '../../protocol/signing.ts'
+import type { LinkJournal } from './ports.ts'
 import { extentOf } from './segment-extent.ts'
 import { NO_CLOUD_SESSION, type CloudSessionState, keptCloudSession } from './cloud-session-state.ts'
 import { Trust } from '../keys/trust.ts'
@@ -97,6 +98,11 @@ export interface LinkMemory {
   nextSyncMs: number | null
 }
 
+export interface IdentityPlace {
+  readonly journal: Pick<LinkJournal, 'saveIdentity'>
+  readonly memory: LinkMemory
+}
+
 /** What begins again with each epoch. */
 function epochStart() {
   return {
@@ -178,6 +184,12 @@ export async function takeIdentity(memory: LinkMemory, identity: Identity): Prom
     const session = sessionId === null ? NO_CLOUD_SESSION : keptCloudSession(sessionId)
     memory.sessions.set(instanceId, { session, needsCheck: sessionId !== null, tried: false })
   }
+}
+
+/** First in the journal, then in memory. */
+export async function saveIdentity({ journal, memory }: IdentityPlace, identity: Identity): Promise<void> {
+  await journal.saveIdentity(identity)
+  memory.identity = identity
 }
 
 /** Call when the new epoch is in the journal. @param lastEntry of the previous epoch */

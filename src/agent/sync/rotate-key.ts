@@ -6,10 +6,9 @@ import type { LinkState } from '../../core/sync/plan.ts'
 import { type KeyChange, KEY_LINKS_MAX, type KeyLink, keyAnswer } from '../../protocol/edge/device-key.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { signDocument } from '../../protocol/signing.ts'
-import type { Identity } from '../ledger/journal.ts'
 import type { SignedAnswer } from './cloud.ts'
 import type { DeviceKey, DeviceKeys } from '../keys/device-key.ts'
-import { type LinkMemory, identityOf } from './memory.ts'
+import { type LinkMemory, identityOf, saveIdentity } from './memory.ts'
 import { call, raiseAndLog, type StepContext, type StepResult, verify, applySignedTime } from './step.ts'
 
 export const KEY = 'device key'
@@ -39,7 +38,7 @@ export async function prepareKey(context: StepContext): Promise<StepResult> {
     const identity = identityOf(memory)
     if (identity.nextKey?.id !== next) {
       const since = identity.nextKey?.since ?? clock.reading().now
-      await save(context, { ...identity, nextKey: { id: next, since } })
+      await saveIdentity(context, { ...identity, nextKey: { id: next, since } })
       log.info({ key: identity.keyId, next }, 'the device key will be replaced')
     }
     memory.key.isRefused = false
@@ -76,7 +75,7 @@ export async function announceKey(context: StepContext): Promise<StepResult> {
   await verifyKey(context, response, nonce, next)
   const keyLinks = [...(identity.keyLinks ?? []), link].slice(-KEY_LINKS_MAX)
   const { signer } = next
-  await save(context, {
+  await saveIdentity(context, {
     ...identityOf(memory),
     keyId: signer.keyId,
     keySince: clock.reading().now,
@@ -151,9 +150,4 @@ async function linkOf(
     introduction: await signDocument('device-key', text, from.signer),
     possession: await signDocument('device-key-possession', text, to.signer),
   }
-}
-
-async function save({ journal, memory }: StepContext, identity: Identity): Promise<void> {
-  await journal.saveIdentity(identity)
-  memory.identity = identity
 }

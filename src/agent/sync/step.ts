@@ -17,7 +17,7 @@ import { learnKeys } from './learn-keys.ts'
 import type { Engine } from '../../core/engine.ts'
 import type { AgentSettings } from '../settings.ts'
 import type { Health } from '../runtime/health.ts'
-import type { LinkMemory } from './memory.ts'
+import { type LinkMemory, saveIdentity } from './memory.ts'
 import type { EnrollmentToken, LinkJournal, AgentLog, Randomness } from './ports.ts'
 import type { Ledger } from '../ledger/ledger.ts'
 import type { ActivePolicies } from '../policy/active-policies.ts'
@@ -161,14 +161,13 @@ export async function applySignedTime(
  * The link moves the connection after the round. Changes are limited, because nodes of the cloud with different settings
  * would cause one with each sync: a reconnect, and a write to flash.
  */
-async function applyBroker({ clock, journal, log, memory }: StepContext, pushUrl: string | null): Promise<void> {
+async function applyBroker(context: StepContext, pushUrl: string | null): Promise<void> {
+  const { clock, log, memory } = context
   const { identity, brokerChangedAt } = memory
   if (identity === null || identity.pushUrl === pushUrl) return
   const now = clock.sinceBoot()
   if (brokerChangedAt !== null && now - brokerChangedAt < BROKER_CHANGE_GAP_MS) return
-  const updated = { ...identity, pushUrl }
-  await journal.saveIdentity(updated)
-  memory.identity = updated
+  await saveIdentity(context, { ...identity, pushUrl })
   memory.brokerChangedAt = now
   log.info({ broker: pushUrl === null ? null : placeOf(pushUrl) }, 'the broker for change notifications has changed')
 }
@@ -176,17 +175,13 @@ async function applyBroker({ clock, journal, log, memory }: StepContext, pushUrl
 export const SUSPENSION = 'device suspension'
 
 /** Effective at once and after restarts: a locked device stays locked offline. */
-async function applySuspension(
-  { activePolicies, health, journal, log, memory }: StepContext,
-  suspension: DeviceSuspension | null,
-): Promise<void> {
+async function applySuspension(context: StepContext, suspension: DeviceSuspension | null): Promise<void> {
+  const { activePolicies, log, memory } = context
   const { identity } = memory
   if (identity === null || sameSuspension(identity.suspension, suspension)) return
   if (suspension !== null) activePolicies.suspend(suspension)
-  const updated = { ...identity, suspension }
-  await journal.saveIdentity(updated)
-  memory.identity = updated
-  showSuspension({ activePolicies, health }, suspension)
+  await saveIdentity(context, { ...identity, suspension })
+  showSuspension(context, suspension)
   log.warn({ state: suspension?.state ?? null, since: suspension?.since }, 'the suspension of the device has changed')
 }
 
