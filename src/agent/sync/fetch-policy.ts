@@ -1,7 +1,7 @@
 /** Stores newer rules before it puts them in force. A refused document does not end the round: usage is delivered. */
 import { learnKeys } from './learn-keys.ts'
 import { identityOf, type PolicyMemory } from './memory.ts'
-import { call, endsRound, type StepContext, type StepResult, unlessRefused } from './step.ts'
+import { call, endsRound, raiseAndLog, type StepContext, type StepResult, unlessRefused } from './step.ts'
 import { distinctKeys, formerKeys, Trust } from '../keys/trust.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { StoredPolicy } from '../ledger/journal.ts'
@@ -77,10 +77,8 @@ function putInForce(
 }
 
 /** Verifies each stored document again: a manipulated database has no effect, and the engine may be another. */
-export async function restorePolicies(
-  { activePolicies, health, log, memory, engine }: StepContext,
-  stored: readonly StoredPolicy[],
-): Promise<void> {
+export async function restorePolicies(context: StepContext, stored: readonly StoredPolicy[]): Promise<void> {
+  const { activePolicies, log, memory, engine } = context
   for (const { instanceId, revision, document, confirmedAt } of stored) {
     const policyMemory = memory.policies.get(instanceId)
     if (policyMemory === undefined) continue
@@ -97,8 +95,7 @@ export async function restorePolicies(
       if (!(error instanceof CodedError)) throw error
       // Accept the same revision again, but no older one.
       policyMemory.floor = revision - 1
-      health.raise(policySubject(instanceId), error)
-      log.warn({ instanceId, code: error.code, ...error.details }, error.message)
+      raiseAndLog(context, policySubject(instanceId), error, { instanceId })
     }
   }
 }

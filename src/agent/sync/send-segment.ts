@@ -85,11 +85,7 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
     return 'PLAN_AGAIN'
   }
   const judgement = judgeAnswer(answer, { deviceId: identity.deviceId, epoch, seq, hash }, memory.lastSeq)
-  if (judgement.kind === 'FOREIGN') {
-    throw new CodedError('ANSWER_UNEXPECTED', 'The answer belongs to another segment.', {
-      details: { seq, outcome: answer.outcome },
-    })
-  }
+  if (judgement.kind === 'FOREIGN') throw foreign(answer, sent)
   clock.learn({ time: now, sentAt, receivedAt })
   await applyAnswer(context, sent, judgement, { document: response.answer, answer, now })
   return 'PLAN_AGAIN'
@@ -152,11 +148,7 @@ function endOf({ epoch }: SegmentPlace): SegmentPlace {
 /** Skips the rest of an epoch that lacks a segment here, or has another writer. @throws CodedError ANSWER_UNEXPECTED */
 function afterEarlier(answer: SyncAnswer, sent: SealedSegment): SegmentPlace {
   const { epoch, seq } = sent
-  if (answer.epoch !== epoch) {
-    throw new CodedError('ANSWER_UNEXPECTED', 'The answer belongs to another segment.', {
-      details: { seq, outcome: answer.outcome },
-    })
-  }
+  if (answer.epoch !== epoch) throw foreign(answer, sent)
   switch (answer.outcome) {
     case 'MERGED':
       return { epoch, seq }
@@ -168,6 +160,10 @@ function afterEarlier(answer: SyncAnswer, sent: SealedSegment): SegmentPlace {
     case 'REJECTED':
       return endOf(sent)
   }
+}
+
+function foreign({ outcome }: SyncAnswer, { seq }: SegmentPlace): CodedError {
+  return new CodedError('ANSWER_UNEXPECTED', 'The answer belongs to another segment.', { details: { seq, outcome } })
 }
 
 /** The refusal is unsigned: other software versions, or an attacker, may cause it. */
