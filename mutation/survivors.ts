@@ -749,10 +749,7 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
   ],
   'src/cloud/sync/merge/merge-next.ts': [
     ['context.proof === null', untested('a segment that was answered before a restore gets no new grant')],
-    [
-      /^named\.filter|^\(account\) => isServed|^parsed !== undefined|^\{ const parsed/,
-      untested('accounts of instances that the device no longer serves'),
-    ],
+    [/^named\.filter|^\(account\) => isServed/, untested('accounts of instances that the device no longer serves')],
     ['account !== undefined', 'A segment with this problem names its account.'],
     ['{ account, n }', untested('the details of a rejected segment')],
     ['epoch.number === device.epoch', untested('an earlier epoch does not report sessions')],
@@ -774,7 +771,7 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
   'src/cloud/sync/merge/merge-undelivered.ts': [
     ['[]', 'Locking an account that does not exist changes nothing.', 'also: readonly'],
     [
-      /^\[\.\.\.new Set|^\[\.\.\.accountsOf|^\[\.\.\.reported|^\(account: AccountId\): boolean|^reported\.filter|^\(\{ body \}\) => body\.postings|^\(\{ account \}\) => account$/,
+      /^\[\.\.\.new Set|^\[\.\.\.accountsOf|^\[\.\.\.reported|^\(account\) => isServed|^\(counted\?\.counters|^\(\{ body \}\) => body\.postings|^\(\{ account \}\) => account$/,
       'Only concurrent transactions show in which sequence accounts are locked.',
     ],
     [

@@ -1,3 +1,4 @@
+import { type AccountId, instanceIdOf } from '../../core/accounts/account.ts'
 import type { ChainFit } from '../../core/sync/receive.ts'
 import type { SyncAnswerWire } from '../../protocol/edge/sync.ts'
 import { signDocument } from '../../protocol/signing.ts'
@@ -63,6 +64,11 @@ export function ownerOf({ deviceId, number }: Pick<Epoch, 'deviceId' | 'number'>
   readonly epoch: number
 } {
   return { deviceId, epoch: number }
+}
+
+/** Whether the account belongs to an instance of the device. */
+export function isServed(account: AccountId, { instanceIds }: Pick<Device, 'instanceIds'>): boolean {
+  return instanceIds.includes(instanceIdOf(account))
 }
 
 /** Signed inside the transaction and stored with it; a rerun only signs again. */

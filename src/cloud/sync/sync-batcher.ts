@@ -9,8 +9,7 @@ import { mayBeOfOneRequest, waitedForLocks } from '../storage/shared-failures.ts
 import type { Transaction } from '../storage/store.ts'
 import { accountsIn } from './grants/give-grant.ts'
 import { type CreateLoadedSyncs, type Loaded, Unusual, createLoadedSyncs } from './loaded-syncs.ts'
-import type { SyncDeps } from './merge-context.ts'
-import { isServed } from './merge/merge-next.ts'
+import { type SyncDeps, isServed } from './merge-context.ts'
 import { type OpenedSync, type SyncResult, receiveSegment } from './receive-segment.ts'
 
 /** Limits the time of a batch: every sync in it is answered when the whole batch is committed. */

@@ -1,5 +1,5 @@
 /** Merges and bills an epoch's next segment. An inconsistent one changes no balance and ends the epoch's grants. */
-import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
+import type { AccountId } from '../../../core/accounts/account.ts'
 import { SESSION_REST_MS } from '../../../core/sessions/session.ts'
 import {
   type AccountChange,
@@ -43,6 +43,7 @@ import {
   type MergeResult,
   type MergeUnderRules,
   type Unbilled,
+  isServed,
   ownerOf,
   signAnswer,
 } from '../merge-context.ts'
@@ -354,11 +355,6 @@ function answerTo(
     time: now,
     ...reportedOf(unbilled),
   }
-}
-
-export function isServed(account: AccountId, { instanceIds }: MergeContext['device']): boolean {
-  const parsed = parseAccount(account)
-  return parsed !== undefined && instanceIds.includes(parsed.instanceId)
 }
 
 function servedOnly(policies: OpenedSegment['policies'], instanceIds: readonly string[]): OpenedSegment['policies'] {

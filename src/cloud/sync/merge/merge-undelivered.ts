@@ -2,7 +2,7 @@
  * Merges undelivered entries of an earlier epoch. With one writer they continue its chain, and the last one closes it;
  * others are billed as a branch. Unbillable ones are kept as evidence.
  */
-import { type AccountId, instanceIdOf } from '../../../core/accounts/account.ts'
+import type { AccountId } from '../../../core/accounts/account.ts'
 import { sumPostings } from '../../../core/accounts/grant.ts'
 import {
   type ChainFit,
@@ -21,9 +21,9 @@ import { billEntries, moveListedPools, movesOf } from './bill-entries.ts'
 import { fitOf } from './fit-of.ts'
 import { keepEvidence } from './keep-evidence.ts'
 import type { OpenedEntry, OpenedUndelivered } from '../open-segment.ts'
-import { type DeviceAccountRecord, type Epoch } from '../../storage/device-records.ts'
+import type { DeviceAccountRecord, Epoch } from '../../storage/device-records.ts'
 import { overspendCapOf } from '../../policy/rules-in-force.ts'
-import type { MergeUnderRules, Unbilled } from '../merge-context.ts'
+import { type MergeUnderRules, type Unbilled, isServed } from '../merge-context.ts'
 import { unbilledOf } from './unbilled.ts'
 import { saveAccounts, saveMoves, writeCounted } from '../save-moves.ts'
 
@@ -41,7 +41,7 @@ export async function mergeUndelivered(context: Context, also: readonly AccountI
   const stored = await earlierEpoch(context, undeliveredRange.epoch)
   if (!undeliveredRange.isChained) return keepUnmerged(context, stored, count, unbilledOf({ broken: count }))
   const sound = soundStart(undeliveredRange, new Set(device.instanceIds))
-  await tx.accounts.lock([...new Set([...accountsOf(undeliveredRange, sound, device.instanceIds), ...also])])
+  await tx.accounts.lock([...new Set([...accountsOf(undeliveredRange, sound, device), ...also])])
   const withLost = await billLost(context, stored, undeliveredRange)
   // Also without entries: the impossible counters are the evidence.
   if (withLost === null) return keepUnmerged(context, stored, 1, { entries: count, problem: LOST_DO_NOT_ADD_UP })
@@ -65,11 +65,12 @@ const LOST_DO_NOT_ADD_UP = 'What the device says of entries that the cloud has l
 function accountsOf(
   { counted }: OpenedUndelivered,
   sound: readonly OpenedEntry[],
-  instanceIds: readonly string[],
+  device: Context['device'],
 ): readonly AccountId[] {
-  const reported = (counted?.counters ?? []).map(({ account }) => account)
-  const isServed = (account: AccountId): boolean => instanceIds.includes(instanceIdOf(account))
-  return [...reported.filter(isServed), ...sound.flatMap(({ body }) => body.postings.map(({ account }) => account))]
+  const reported = (counted?.counters ?? [])
+    .map(({ account }) => account)
+    .filter((account) => isServed(account, device))
+  return [...reported, ...sound.flatMap(({ body }) => body.postings.map(({ account }) => account))]
 }
 
 /** A restored cloud may not know the epoch. */
