@@ -8,7 +8,7 @@ import type { Policies } from '../../policy/load-policy.ts'
 import type { SettlementStateWire } from '../../../protocol/edge/administration.ts'
 import type { Reader, Store, Transaction } from '../../storage/store.ts'
 import { fenced } from '../../devices/epochs.ts'
-import type { Epoch, Settlement } from '../../storage/device-records.ts'
+import type { Device, Epoch, Settlement } from '../../storage/device-records.ts'
 import { settleEpoch } from './settle-epoch.ts'
 
 export interface ExpireInactive {
@@ -32,12 +32,13 @@ export async function expireNextInactive(parts: ExpireInactive): Promise<boolean
     const due = await tx.edge.epochs.nextInactive(before)
     if (due === undefined) return 'NONE_DUE'
     if (await needsConfirmation(tx, due.quietSince, parts, now)) return 'PAUSED'
-    await tx.edge.devices.lock(due.deviceId)
+    const device = await tx.edge.devices.lock(due.deviceId)
+    if (device === undefined) throw new Error('invariant: devices are never deleted')
     const epoch = await tx.edge.epochs.get(due.deviceId, due.number)
     // Another node settled it, or the device reported.
     if (epoch?.settledAt !== null) return 'SETTLED'
     if (epoch.status === 'CLOSED' || epoch.quietSince >= before) return 'SETTLED'
-    await settle(parts, tx, epoch, now)
+    await settle(parts, tx, { device, epoch }, now)
     return 'SETTLED'
   })
   parts.onPaused?.(outcome === 'PAUSED')
@@ -90,10 +91,13 @@ export async function confirmSettlement({
   })
 }
 
-async function settle({ policies, as }: ExpireInactive, tx: Transaction, epoch: Epoch, now: number): Promise<void> {
-  const device = await tx.edge.devices.get(epoch.deviceId)
-  if (device === undefined) throw new Error('invariant: devices are never deleted')
+async function settle(
+  { policies, as }: ExpireInactive,
+  tx: Transaction,
+  { device, epoch }: { readonly device: Device; readonly epoch: Epoch },
+  now: number,
+): Promise<void> {
   const rules = await policies.lockSomeShared(tx, device.instanceIds, now)
   const over = fenced(epoch, 'SILENT', { now, present: epoch.quietSince })
-  await settleEpoch({ tx, epoch: over, now, rules }, as)
+  await settleEpoch({ tx, device, epoch: over, now, rules }, as)
 }

@@ -9,7 +9,7 @@ import { saveMoves } from '../save-moves.ts'
 
 /** Counts what is out on a fenced epoch as used, or returns it to the pool. */
 export async function settleEpoch(
-  { tx, epoch, now, rules }: Pick<MergeUnderRules, 'tx' | 'epoch' | 'now' | 'rules'>,
+  { tx, device, epoch, now, rules }: Pick<MergeUnderRules, 'tx' | 'device' | 'epoch' | 'now' | 'rules'>,
   as: Settlement,
 ): Promise<void> {
   const records = await tx.edge.deviceAccounts.ofEpoch(epoch.deviceId, epoch.number)
@@ -21,8 +21,6 @@ export async function settleEpoch(
   if (moved === undefined) throw new Error('invariant: settled tokens were reserved before')
   await tx.edge.epochs.save({ ...epoch, settlement: as, settledAt: now })
   await saveMoves({ tx, epoch, now }, moved)
-  const device = await tx.edge.devices.get(epoch.deviceId)
-  if (device === undefined) throw new Error('invariant: devices are never deleted')
   const detail = { epoch: epoch.number, settlement: as, lineItems: settledTokens(moves) }
   await tx.events.append(
     deviceEvent(device, { type: 'device.settled', what: `${epoch.number}/settled`, at: now, detail }),

@@ -33,7 +33,7 @@ export async function rejectOverspent(
   if (spent <= granted) return reject(context, problem, { account })
   const shown = `${problem}: ${formatMicro(spent)} tokens used of ${formatMicro(granted)} granted of ${account}.`
   const ended = await fence(context, shown)
-  if (ended.settledAt === null) await settleEpoch({ tx, epoch: ended, now, rules }, 'CHARGED')
+  if (ended.settledAt === null) await settleEpoch({ tx, device, epoch: ended, now, rules }, 'CHARGED')
   return refusal(context, problem, { account, used: String(spent), granted: String(granted) })
 }
 
