@@ -306,16 +306,17 @@ async function recover(
   const stored = clock.stored()
   const sameBoot = snapshot.clock?.bootId === stored.bootId
   const passed = sameBoot ? Math.max(0, stored.sinceBoot - snapshot.clock.sinceBoot) : stored.sinceBoot
-  const stamp = { clock: stored, grantAgedMs: Math.floor((snapshot.grant?.agedMs ?? 0) + passed) }
-  const parts = {
+  const deps = {
     journal,
     left: volatileLog?.left(),
     bootId: time.bootId,
+    reading: clock.reading(),
+    stamp: { clock: stored, grantAgedMs: Math.floor((snapshot.grant?.agedMs ?? 0) + passed) },
     newCorrelationId,
     log,
     engine: engine.version,
   }
-  return recoverReservations({ ...parts, reading: () => clock.reading(), stamp: () => stamp }, snapshot)
+  return recoverReservations(deps, snapshot)
 }
 
 function writeBehindOf({ settings, journal, volatileLog, log }: AgentDeps): WriteBehindDeps | null {

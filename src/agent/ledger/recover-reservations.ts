@@ -10,23 +10,23 @@ import type { ClockStamp, Journal, PendingEntry, Snapshot } from './journal.ts'
 import { type LeftLog, missingFrom } from './volatile-log.ts'
 import type { Log } from '../../protocol/log.ts'
 
-export interface RecoverReservations {
+export interface RecoveryDeps {
   readonly journal: Pick<Journal, 'appendWriteBehind'>
   /** Log of an earlier process; undefined: none, or unreadable. */
   readonly left: LeftLog | undefined
   readonly bootId: string
-  readonly reading: () => ClockReading
-  readonly stamp: () => ClockStamp
+  readonly reading: ClockReading
+  readonly stamp: ClockStamp
   readonly newCorrelationId: () => string
   readonly engine: number
   readonly log: Pick<Log, 'warn'>
 }
 
 /** Returns whether the journal has changed. */
-export async function recoverReservations(parts: RecoverReservations, snapshot: Snapshot): Promise<boolean> {
-  const { journal, left, bootId, stamp, log } = parts
+export async function recoverReservations(deps: RecoveryDeps, snapshot: Snapshot): Promise<boolean> {
+  const { journal, left, bootId, stamp, log } = deps
   const missing = missingFrom(left, snapshot, bootId)
-  const entries = missing ?? burnsOf(parts, snapshot)
+  const entries = missing ?? burnsOf(deps, snapshot)
   if (entries.length === 0 && snapshot.openReservations.size === 0) return false
   const used = new Map<AccountId, Micro>()
   for (const account of snapshot.openReservations.keys()) used.set(account, snapshot.accounts.get(account)?.used ?? 0n)
@@ -38,22 +38,18 @@ export async function recoverReservations(parts: RecoverReservations, snapshot: 
     }
   }
   const closed = [...used].map(([account, usedUpTo]) => ({ account, usedUpTo }))
-  await journal.appendWriteBehind(entries, closed, stamp(), true)
+  await journal.appendWriteBehind(entries, closed, stamp, true)
   if (missing === undefined) {
-    const reservations = [...snapshot.openReservations].map(([account, end]) => {
-      return { account, tokens: String(end - (snapshot.accounts.get(account)?.used ?? 0n)) }
-    })
+    const burned = entries.flatMap(({ postings }) => postings)
+    const reservations = burned.map(({ account, amount }) => ({ account, tokens: String(amount) }))
     log.warn({ reservations }, 'the power was cut with open reservations: their unused part counts as used')
   }
   return true
 }
 
-function burnsOf(
-  { reading, newCorrelationId, engine }: RecoverReservations,
-  snapshot: Snapshot,
-): readonly PendingEntry[] {
+function burnsOf({ reading, newCorrelationId, engine }: RecoveryDeps, snapshot: Snapshot): readonly PendingEntry[] {
   const byInstance = Map.groupBy(snapshot.openReservations, ([account]) => instanceIdOf(account))
-  const { now, earliest, latest } = reading()
+  const { now, earliest, latest } = reading
   return [...byInstance].map(([instanceId, blocks], index): PendingEntry => {
     const n = snapshot.lastEntry + 1 + index
     const postings = blocks.map(([account, end]) => {
