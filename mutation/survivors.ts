@@ -171,7 +171,10 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     ],
     [/CONTINUES/, 'Only a segment that continues the chain has fresh entries.'],
   ],
-  'src/core/accounts/grant.ts': [['left <= 0n', 'For 0, both branches give 0.']],
+  'src/core/accounts/grant.ts': [
+    ['left <= 0n', 'For 0, both branches give 0.'],
+    [['{ topUpRequests: [], needs: [] }', '[]'], untested('a segment that asks for nothing; the agent has its tests')],
+  ],
   'src/core/accounts/fair-share.ts': [
     ['[]', 'Values that are not amounts are not added.'],
     ['amount > 0n', 'Adding 0 changes nothing.'],

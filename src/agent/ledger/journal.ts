@@ -5,7 +5,7 @@
  */
 import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
-import type { Counters, Need, TopUpRequest } from '../../core/accounts/grant.ts'
+import type { Counters, TopUps } from '../../core/accounts/grant.ts'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import type { KeyLink } from '../../protocol/edge/device-key.ts'
 import type { EntryBodyWire, SegmentWire } from '../../protocol/edge/sync.ts'
@@ -215,12 +215,10 @@ export interface LeftEpoch {
 export const NOTHING_KNOWN: LeftEpoch = { isWhole: false, cloudEnd: null }
 
 /** Entries, counters, seq and hashes come from the journal. */
-export interface SealRequest {
+export interface SealRequest extends TopUps {
   readonly salt: string
   readonly bootId: string
   readonly clock: SegmentWire['clock']
-  readonly topUpRequests: readonly TopUpRequest[]
-  readonly needs: readonly Need[]
   readonly policies: SegmentWire['policies']
   /** Raises `returned` by these amounts in the same transaction. */
   readonly returns: readonly Posting[]

@@ -2,6 +2,7 @@
  * A segment is durable before its first byte is sent, and its text is resent byte for byte until it is acknowledged; a
  * grant is durable before it can be spent. At most one segment is unacknowledged.
  */
+import { NO_TOP_UPS } from '../../core/accounts/grant.ts'
 import type { Step } from '../../core/sync/plan.ts'
 import { type SyncAnswer, syncAnswer } from '../../protocol/edge/sync.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -14,7 +15,7 @@ import { identityOf } from './memory.ts'
 import { proofsBeside } from './proofs.ts'
 import { extentOf } from './segment-extent.ts'
 import { call, raiseAndLog, type StepContext, type StepResult, verify, applySignedTime } from './step.ts'
-import { NO_TOP_UPS, topUpsOf } from './top-ups.ts'
+import { topUpsOf } from './top-ups.ts'
 
 export async function sealAndSend(
   context: StepContext,

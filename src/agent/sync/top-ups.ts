@@ -1,15 +1,8 @@
 import type { AccountId } from '../../core/accounts/account.ts'
-import type { Need, TopUpRequest } from '../../core/accounts/grant.ts'
+import type { Need, TopUpRequest, TopUps } from '../../core/accounts/grant.ts'
 import { type Grant, SEGMENT_ACCOUNTS_MAX } from '../../protocol/edge/sync.ts'
 import type { PoolBalances, PoolBalance } from '../access/local-decisions.ts'
 import type { Demand } from '../ledger/demand.ts'
-
-export interface TopUps {
-  readonly topUpRequests: readonly TopUpRequest[]
-  readonly needs: readonly Need[]
-}
-
-export const NO_TOP_UPS: TopUps = { topUpRequests: [], needs: [] }
 
 interface Carried {
   readonly needs: readonly Need[]

@@ -1,4 +1,5 @@
 /** Checks a segment's signature, form, and the hashes of payload and entries. Its claims are judged later. */
+import type { TopUps } from '../../core/accounts/grant.ts'
 import { parseDecimal } from '../../core/pricing/amount.ts'
 import type { ReceivedEntry, ReceivedSegment, SegmentHeader } from '../../core/sync/receive.ts'
 import {
@@ -30,7 +31,7 @@ export interface OpenedSegment {
   readonly received: ReceivedSegment
   readonly entries: readonly OpenedEntry[]
   readonly undeliveredRange: OpenedUndelivered | null
-  readonly topUps: Pick<Segment, 'topUpRequests' | 'needs'>
+  readonly topUps: TopUps
   readonly clock: Segment['clock']
   readonly backlog: number
   readonly grantTerm: number

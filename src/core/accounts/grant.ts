@@ -63,6 +63,14 @@ export interface TopUpRequest {
 /** A waiting request's charges by account; only useful in full. */
 export type Need = readonly Posting[]
 
+/** What a device asks for with a segment. */
+export interface TopUps {
+  readonly topUpRequests: readonly TopUpRequest[]
+  readonly needs: readonly Need[]
+}
+
+export const NO_TOP_UPS: TopUps = { topUpRequests: [], needs: [] }
+
 /** By account, in sequence of first use; keeps zero sums. */
 export function sumPostings(postings: Iterable<Posting>): Map<AccountId, Micro> {
   const sums = new Map<AccountId, Micro>()

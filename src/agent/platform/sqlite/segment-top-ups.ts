@@ -1,6 +1,6 @@
 import { ACCOUNT_ID_MAX } from '../../../core/accounts/account.ts'
 import { countable } from '../../../core/pricing/amount.ts'
-import type { Need, TopUpRequest } from '../../../core/accounts/grant.ts'
+import type { TopUps } from '../../../core/accounts/grant.ts'
 import {
   SEGMENT_ACCOUNTS_MAX,
   SEGMENT_NEEDS_BYTES_MAX,
@@ -11,7 +11,7 @@ import {
 
 /** As many as fit, waiting requests first. An invalid amount would make the whole segment unreadable. */
 export function segmentTopUps(
-  { needs, topUpRequests }: { readonly needs: readonly Need[]; readonly topUpRequests: readonly TopUpRequest[] },
+  { needs, topUpRequests }: TopUps,
   bytesLeft: number,
 ): Pick<SegmentWire, 'needs' | 'topUpRequests'> {
   const writtenNeeds = upTo(

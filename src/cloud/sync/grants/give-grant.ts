@@ -1,7 +1,7 @@
 /** Books a grant sized by `grants.ts` in the transaction of the merge, and notes what the device still lacks. */
 import { type AccountId, instanceIdOf } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
-import { type Need, type TopUpRequest, available, sumPostings } from '../../../core/accounts/grant.ts'
+import { type TopUps, available, sumPostings } from '../../../core/accounts/grant.ts'
 import type { Grant } from '../../../protocol/edge/sync.ts'
 import type { MovedPools } from '../../accounts/move-pools.ts'
 import { freeForDevices } from '../../accounts/pool.ts'
@@ -37,13 +37,6 @@ import {
 import type { Transaction } from '../../storage/store.ts'
 import type { MergeContext } from '../merge-context.ts'
 import type { EdgeTerms } from '../../devices/terms.ts'
-
-export interface TopUps {
-  readonly topUpRequests: readonly TopUpRequest[]
-  readonly needs: readonly Need[]
-}
-
-export const NO_TOP_UPS: TopUps = { topUpRequests: [], needs: [] }
 
 export function accountsIn({ topUpRequests, needs }: TopUps): readonly AccountId[] {
   return [...new Set([...topUpRequests, ...needs.flat()].map(({ account }) => account))]
@@ -90,9 +83,7 @@ export async function giveGrant(grantContext: GrantContext, inputs: GrantInputs)
   const { terms } = deps
   const known = await knownShortages(context, accountsOf(topUps, grantable))
   const requested = await requestedAccounts(context, known)
-  const granting = grantRequested(requested, topUps.needs, topUps.topUpRequests, (account) =>
-    quantityOf(account, grantable),
-  )
+  const granting = grantRequested(requested, topUps, (account) => quantityOf(account, grantable))
   const { moves, after } = inputs.unsaved
   const moved = moves.map((move) => [move.after.account, move.after] as const)
   const granted = granting.accounts.map((record) => [record.account, record] as const)

@@ -3,7 +3,7 @@ import { type AccountId, type ParsedAccount, parseAccount } from '../../../core/
 import { MICRO_MAX, type Micro } from '../../../core/pricing/amount.ts'
 import { isIn } from '../../../core/rules/compile.ts'
 import { type GrantSizes, sizeGrants } from '../../../core/accounts/fair-share.ts'
-import { type Need, type TopUpRequest, available } from '../../../core/accounts/grant.ts'
+import { type TopUps, available } from '../../../core/accounts/grant.ts'
 import { type LineItem, type Period, type Policy, TOLERANCE_MS } from '../../../core/rules/policy.ts'
 import type { Grant } from '../../../protocol/edge/sync.ts'
 import { freeForDevices, grantOut, recoverable } from '../../accounts/pool.ts'
@@ -94,8 +94,7 @@ export function fairShare(pool: Pool, reserved: Micro, devices: number): Micro {
 /** @param quantity of a line item's pool; undefined for an account without overdraft */
 export function grantRequested(
   requested: ReadonlyMap<AccountId, RequestedAccount>,
-  needs: readonly Need[],
-  topUpRequests: readonly TopUpRequest[],
+  { needs, topUpRequests }: TopUps,
   quantity: (account: AccountId) => Micro | undefined,
 ): Granting {
   const sizes = sizeGrants(needs, topUpRequests, (account) => {

@@ -1,5 +1,6 @@
 /** Merges and bills an epoch's next segment. An inconsistent one changes no balance and ends the epoch's grants. */
 import type { AccountId } from '../../../core/accounts/account.ts'
+import { NO_TOP_UPS, type TopUps } from '../../../core/accounts/grant.ts'
 import { SESSION_REST_MS } from '../../../core/sessions/session.ts'
 import {
   type AccountChange,
@@ -12,15 +13,7 @@ import {
 import type { Grant, SyncAnswerWire } from '../../../protocol/edge/sync.ts'
 import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
 import { disconnectUnreported, commandsFor, takeSessions } from '../../sessions/device-sessions.ts'
-import {
-  type GrantInputs,
-  NO_TOP_UPS,
-  type TopUps,
-  accountsIn,
-  accountsOf,
-  giveGrant,
-  mustRelease,
-} from '../grants/give-grant.ts'
+import { type GrantInputs, accountsIn, accountsOf, giveGrant, mustRelease } from '../grants/give-grant.ts'
 import { type Grantable, grantableAt } from '../grants/grants.ts'
 import { LIMITED_AGAIN_MAX } from '../../devices/limits.ts'
 import type { MovedPools } from '../../accounts/move-pools.ts'

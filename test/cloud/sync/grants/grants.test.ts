@@ -147,7 +147,11 @@ describe('a grant', () => {
     ...{ share: 100n, spare: 100n, mustReturn: false, isUnproven: false },
   }
   const grant = (part: Partial<RequestedAccount>, wanted: bigint, quantity?: bigint) =>
-    grantRequested(new Map([[LINE, { ...account, ...part }]]), [], [{ account: LINE, wanted }], () => quantity)
+    grantRequested(
+      new Map([[LINE, { ...account, ...part }]]),
+      { needs: [], topUpRequests: [{ account: LINE, wanted }] },
+      () => quantity,
+    )
 
   it('raises the balance to what is requested, and is counted in pool and record', () => {
     const { pools, accounts, wire } = grant({}, 25n)
