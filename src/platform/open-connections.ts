@@ -3,7 +3,7 @@ import type { Server, Socket } from 'node:net'
 /** How long a TLS handshake may take, ms. */
 export const HANDSHAKE_TIMEOUT_MS = 10_000
 
-/** Connections that wait to be accepted: Node's 511 are too few when all devices come back. The kernel may allow fewer. */
+/** Connections that wait to be accepted: Node's 511 are too few when all clients come back. The kernel may allow fewer. */
 export const CONNECTIONS_WAITING_MAX = 4_096
 
 /**

@@ -4,6 +4,7 @@ import { chmodSync, linkSync, lstatSync, statSync, unlinkSync } from 'node:fs'
 import { type Server, connect } from 'node:net'
 import { dirname } from 'node:path'
 import { makeDirectories } from '../../../platform/make-directories.ts'
+import { CONNECTIONS_WAITING_MAX } from '../../../platform/open-connections.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { unwritableReason } from '../../../protocol/file-reasons.ts'
 
@@ -25,7 +26,7 @@ export async function claimPath(server: Server, path: string, mode: number): Pro
     const unborn = `${path}~`
     await clear(unborn)
     await clear(path)
-    await once(server.listen(unborn), 'listening')
+    await once(server.listen({ path: unborn, backlog: CONNECTIONS_WAITING_MAX }), 'listening')
     try {
       chmodSync(unborn, mode)
       linkSync(unborn, path)

@@ -15,6 +15,7 @@ import {
 } from '../../../protocol/service/refusals.ts'
 import { FastPath, replyText } from '../../../platform/fast-path.ts'
 import { limitReading } from '../../../platform/limit-reading.ts'
+import { CONNECTIONS_WAITING_MAX } from '../../../platform/open-connections.ts'
 import { LOCAL_HEADERS } from '../../../protocol/local/headers.ts'
 import { idempotencyHeader } from '../../../protocol/wire.ts'
 import { Responses } from '../responses.ts'
@@ -47,9 +48,6 @@ const HAND_OVER_MS = 300
 const NEWCOMER_MS = 2_000
 
 const LOOK_EVERY_MS = 20
-
-/** Accept queue length; the kernel caps it. */
-const BACKLOG = 4_096
 
 /** @throws CodedError SOCKET_IN_USE or SOCKET_PATH_OCCUPIED */
 export async function openSocket(options: SocketOptions): Promise<SocketServer> {
@@ -128,7 +126,7 @@ export class SocketServer {
   async open(): Promise<void> {
     const { path, passed, mode } = this.#options
     if (passed === undefined) this.#release = await claimPath(this.#server, path, mode)
-    else await once(this.#server.listen({ fd: passed }, BACKLOG), 'listening')
+    else await once(this.#server.listen({ fd: passed }, CONNECTIONS_WAITING_MAX), 'listening')
   }
 
   /** Refuses new requests, waits up to `drainMs` for pending ones, and removes the path. Idempotent. */

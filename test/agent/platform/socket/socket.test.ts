@@ -750,6 +750,15 @@ describe('the path of the socket', () => {
     expect(lstatSync(path).isSocket()).toBe(true)
   })
 
+  it('lets more clients wait at a time than Node does by itself', async () => {
+    const behind = new Behind()
+    await behind.open({ connectionsMax: 1_024 })
+    const clients = Array.from({ length: 600 }, () => connect(behind.path))
+    onTestFinished(() => clients.forEach((client) => client.destroy()))
+    const results = await Promise.allSettled(clients.map((client) => once(client, 'connect')))
+    expect(results.filter(({ status }) => status === 'rejected')).toEqual([])
+  })
+
   it('is taken over from an agent that is dead', async () => {
     const behind = new Behind()
     // What a killed process leaves: the name of a socket without a listener.
