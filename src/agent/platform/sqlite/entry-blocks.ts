@@ -22,6 +22,9 @@ interface BlockRow {
   readonly data: Buffer
 }
 
+/** Above every entry id. */
+export const ENTRY_ID_MAX = 2n ** 63n - 1n
+
 /** Entries of a block: more compress hardly better, and a damaged block loses all of its entries. */
 export const BLOCK_ENTRIES = 256
 

@@ -50,7 +50,7 @@ import {
   statementsOf,
 } from './journal-statements.ts'
 import { checkCounters } from './check-counters.ts'
-import { entriesBefore, entriesBetween, sumsOf } from './entry-blocks.ts'
+import { ENTRY_ID_MAX, entriesBefore, entriesBetween, sumsOf } from './entry-blocks.ts'
 import { JournalFile, type JournalLimits } from './journal-file.ts'
 import { PAGE_BYTES } from './open-database.ts'
 import { PendingCommits } from './pending-commits.ts'
@@ -58,9 +58,6 @@ import { type SealPlan, planSegment } from './plan-segment.ts'
 
 /** Entries per search step: blocks commits for 1 to 2 ms. */
 const SEARCHED_ENTRIES = 1_000
-
-/** Above every entry id. */
-const ENTRY_ID_MAX = 2n ** 63n - 1n
 
 /** Entries after a rules change that may still have been decided by the old rules. */
 const LATE_ENTRIES = 10_000

@@ -10,7 +10,7 @@ import type { Identity, IdempotencyRecord, StoredSession } from '../../ledger/jo
 import { keptSession } from '../../sessions/kept-session.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
 import { type LoggedChain, loggedChain } from './logged-chain.ts'
-import { entriesBetween } from './entry-blocks.ts'
+import { ENTRY_ID_MAX, entriesBetween } from './entry-blocks.ts'
 import { type AnswerRow, type PolicyRow, type SessionRow, type StateRow, answerOf } from './journal-statements.ts'
 import { openDatabase, refusalOf, requireKnownSchema } from './open-database.ts'
 import { foldDamaged } from './pending-batches.ts'
@@ -18,8 +18,6 @@ import { restoreHeader } from './restore-header.ts'
 import { isPassing, unlessDamaged } from './unless-damaged.ts'
 
 export const SUFFIXES = ['', '-wal', '-shm', '-journal']
-
-const ENTRY_ID_MAX = 2n ** 63n - 1n
 
 /** Length of an empty write-ahead log. */
 const LOG_HEADER_BYTES = 32

@@ -8,13 +8,11 @@ import { lacksSpace } from '../../../platform/disk-space.ts'
 import { type LedgerBundle, ledgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import type { Identity, RecordedEntry } from '../../ledger/journal.ts'
 import type { ReadableLedger } from '../../ledger/verify-ledger.ts'
-import { entriesBefore, entriesBetween } from './entry-blocks.ts'
+import { ENTRY_ID_MAX, entriesBefore, entriesBetween } from './entry-blocks.ts'
 import { type PolicyRow, policyOf, signedAnswersSql } from './journal-statements.ts'
 import { APPLICATION_ID, hasSchema, requireKnownSchema } from './open-database.ts'
 import { foldDatabase } from './pending-batches.ts'
 import { withConsistentSnapshot } from './consistent-snapshot.ts'
-
-const ENTRY_ID_MAX = 2n ** 63n - 1n
 
 type Use<T> = (ledger: ReadableLedger) => Promise<T>
 
