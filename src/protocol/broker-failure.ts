@@ -25,6 +25,28 @@ export function brokerClosed(url: string): CodedError {
   return brokerFailure(url, new Error(`the broker closed the connection without a reason${advice}`))
 }
 
+/** MQTT 3.1.1, then 5. */
+const VERSION_REFUSALS: ReadonlySet<unknown> = new Set([0x01, 0x84])
+
+/** Whether the broker does not know the version of the protocol. */
+export function refusesVersion(error: unknown): boolean {
+  return VERSION_REFUSALS.has((error as { readonly code?: unknown }).code)
+}
+
+/** Response codes from here on are refusals. */
+const REFUSED = 0x80
+
+/** Whether the broker refuses a message. Only MQTT 5 says so. */
+export function refusesMessage(error: unknown): boolean {
+  const { code } = error as { readonly code?: unknown }
+  return typeof code === 'number' && code >= REFUSED
+}
+
+/** @param granted response to the subscription of the topics */
+export function refusedTopics(topics: readonly string[], granted: readonly unknown[]): readonly string[] {
+  return topics.filter((_topic, index) => Number(granted[index] ?? REFUSED) >= REFUSED)
+}
+
 /** The broker accepted the connection but denied these topics. */
 export function topicsRefused(url: string, topics: readonly string[]): CodedError {
   const details = { broker: placeOf(url), topics }

@@ -3,7 +3,13 @@ import { connect, type IClientOptions, type MqttClient } from 'mqtt'
 import type { ClientOptions } from 'ws'
 import { brokerAddress } from '../../../platform/broker-address.ts'
 import { type Outgoing, authorities, openAgent, proxyFor, proxyRefusal } from '../../../platform/outgoing.ts'
-import { brokerClosed, brokerFailure, topicsRefused } from '../../../protocol/broker-failure.ts'
+import {
+  brokerClosed,
+  brokerFailure,
+  refusedTopics,
+  refusesVersion,
+  topicsRefused,
+} from '../../../protocol/broker-failure.ts'
 import { PacketMeter } from '../../../protocol/mqtt-framing.ts'
 import { deviceTopic, policyTopic, presence, presenceTopic } from '../../../protocol/push.ts'
 import type { CodedError } from '../../../protocol/errors.ts'
@@ -46,12 +52,7 @@ const RECEIVE_MAX = 16
 /** How long a clean stop waits for the broker to acknowledge the goodbye and to close the connection, ms. */
 const OFFLINE_TIMEOUT_MS = 1_000
 
-/** Subscription response codes from here on are refusals. */
-const REFUSED = 0x80
-
 type Version = 4 | 5
-
-const UNSUPPORTED_VERSION: ReadonlySet<unknown> = new Set([0x01, 0x84])
 
 export function createMqttPush(options: MqttPushOptions): Push {
   return {
@@ -117,7 +118,7 @@ function holdConnection(
       client.subscribe(topics, { qos: 1 }, (error, _granted, packet) => {
         if (isGivenUp) return
         const granted = packet?.granted ?? []
-        const refused = topics.filter((_topic, index) => Number(granted[index] ?? REFUSED) >= REFUSED)
+        const refused = refusedTopics(topics, granted)
         if (refused.length > 0) trouble = granted.length > 0 ? topicsRefused(url, refused) : brokerFailure(url, error)
         if (refused.length === topics.length) return void client.end(true)
         clearTimeout(late)
@@ -131,7 +132,7 @@ function holdConnection(
       onMessage(topic, payload.byteLength > MESSAGE_BYTES_MAX ? '' : payload.toString('utf8'))
     })
     client.on('error', (error) => {
-      versionRefused ||= attempt.version === 5 && UNSUPPORTED_VERSION.has((error as { code?: unknown }).code)
+      versionRefused ||= attempt.version === 5 && refusesVersion(error)
       if (!versionRefused) trouble = brokerFailure(url, error)
     })
     // Errors of a WebSocket reach only the stream.

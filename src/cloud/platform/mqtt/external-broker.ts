@@ -2,7 +2,14 @@
 import { type IClientOptions, type MqttClient, connect } from 'mqtt'
 import { brokerAddress } from '../../../platform/broker-address.ts'
 import { authorities } from '../../../platform/outgoing.ts'
-import { brokerClosed, brokerFailure, topicsRefused } from '../../../protocol/broker-failure.ts'
+import {
+  brokerClosed,
+  brokerFailure,
+  refusedTopics,
+  refusesMessage,
+  refusesVersion,
+  topicsRefused,
+} from '../../../protocol/broker-failure.ts'
 import { CodedError, type ErrorCode } from '../../../protocol/errors.ts'
 import { EVERY_PRESENCE } from '../../../protocol/push.ts'
 import { within } from '../system/within.ts'
@@ -38,12 +45,6 @@ const END_TIMEOUT_MS = 1_000
 const RECEIVE_MAX = 100
 const PACKET_BYTES_MAX = 4_096
 
-/** Subscription response codes from here on are refusals. */
-const REFUSED = 0x80
-
-/** Response codes for an unsupported MQTT version. */
-const UNSUPPORTED_VERSION: ReadonlySet<unknown> = new Set([0x01, 0x84])
-
 /** Connects in the background. @throws CodedError CONFIG_INVALID for an invalid address */
 export class ExternalBroker implements Broker {
   readonly #options: ExternalBrokerOptions
@@ -71,7 +72,7 @@ export class ExternalBroker implements Broker {
     if (!this.isConnected) throw new Error('the push broker is not connected')
     const client = this.#client
     const sent = client.publishAsync(topic, payload, { qos: 1, retain }).catch((error: unknown) => {
-      if (!isRefusal(error)) throw error
+      if (!refusesMessage(error)) throw error
       this.#report(topicsRefused(this.#options.url, [topic]))
     })
     sent.catch(() => undefined)
@@ -108,7 +109,8 @@ export class ExternalBroker implements Broker {
         this.#failures = 0
         this.#logged = null
         log.info({ url, mqtt: this.#version }, 'connected to the push broker')
-        if (Number(packet.granted[0] ?? REFUSED) >= REFUSED) this.#report(topicsRefused(url, [EVERY_PRESENCE]))
+        const refused = refusedTopics([EVERY_PRESENCE], packet.granted)
+        if (refused.length > 0) this.#report(topicsRefused(url, refused))
       })
       onConnect()
     })
@@ -118,7 +120,7 @@ export class ExternalBroker implements Broker {
       if (!versionRefused) this.#report(brokerFailure(url, error))
     }
     client.on('error', (error) => {
-      versionRefused ||= this.#version === 5 && UNSUPPORTED_VERSION.has((error as { code?: unknown }).code)
+      versionRefused ||= this.#version === 5 && refusesVersion(error)
       explain(error)
     })
     // Errors of a WebSocket reach only the stream.
@@ -176,10 +178,4 @@ export class ExternalBroker implements Broker {
       )
     }
   }
-}
-
-/** Reason codes of MQTT 5 from 0x80 on. */
-function isRefusal(error: unknown): boolean {
-  const { code } = error as { readonly code?: unknown }
-  return typeof code === 'number' && code >= 0x80
 }
