@@ -1,7 +1,7 @@
 /** Label values come from closed lists, never from callers, so that the number of series is bounded. */
 import { Counter, Gauge, Histogram, Registry } from 'prom-client'
 import { MICRO_PER_TOKEN, type Micro } from '../../../core/pricing/amount.ts'
-import type { SessionState } from '../../../core/sessions/session.ts'
+import { SESSION_STATES } from '../../../protocol/service/sessions.ts'
 import { type ApiVersion, ITEM_STATUS, type ItemStatus } from '../../../protocol/service/status.ts'
 import { PAUSED_BY, type PausedBy } from '../../runtime/clock-guard.ts'
 import type { Answered } from '../../http/operation.ts'
@@ -74,8 +74,6 @@ const SYNC_OUTCOMES = Object.keys({
 } satisfies Record<SyncOutcome, 0>)
 
 const SOURCES: readonly UsageRecord['source']['kind'][] = ['one-off', 'session', 'device']
-
-const SESSION_STATES: readonly SessionState[] = ['IDLE', 'ACTIVE', 'LOCKED', 'TERMINATED', 'DISCONNECTED', 'FAILED']
 
 /** Seconds. A commit takes 0.1 to 10 ms depending on the disk; waiting for locks takes longer. */
 const BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10]
