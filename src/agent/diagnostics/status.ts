@@ -13,7 +13,7 @@ import { SUSPENSION } from '../sync/step.ts'
 import type { Link, LinkStatus } from '../sync/link.ts'
 import type { TokenSupply } from './token-supply.ts'
 import type { Wear } from './wear.ts'
-import type { AgentStatusWire } from '../../protocol/local/status.ts'
+import { type AgentStatusWire, CLOCK_OFF_MS, clockErrorMs } from '../../protocol/local/status.ts'
 import type { AgentLog } from '../sync/ports.ts'
 
 export interface StatusDeps {
@@ -83,17 +83,14 @@ function conditionsOf(deps: StatusDeps, { conditions, suspension, connected }: L
     .map(({ subject, code, message, since }) => ({ subject, code, message, since }))
 }
 
-/** A larger difference, ms, misleads people and other programs. */
-const CLOCK_OFF_MS = 60_000
-
 function wrongClockOf(clock: StatusDeps['clock']): AgentStatusWire['conditions'][number] | null {
-  const { earliest, latest, now } = clock.reading()
+  const reading = clock.reading()
   const wall = clock.wall()
-  const off = Math.max(earliest - wall, latest === null ? 0 : wall - latest)
+  const off = clockErrorMs(reading, wall)
   if (off <= CLOCK_OFF_MS) return null
-  const side = wall < earliest ? 'behind' : 'ahead of'
+  const side = wall < reading.earliest ? 'behind' : 'ahead of'
   const message = `The clock of this machine is ${roughly(off)} ${side} the time signed by the cloud.`
-  return { subject: 'clock', code: 'CLOCK_WRONG', message, since: now }
+  return { subject: 'clock', code: 'CLOCK_WRONG', message, since: reading.now }
 }
 
 export function statusOf(deps: StatusDeps): AgentStatusWire {

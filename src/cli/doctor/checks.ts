@@ -4,7 +4,7 @@ import { formatMicro } from '../../core/pricing/amount.ts'
 import { available } from '../../core/accounts/grant.ts'
 import { counted, roughly, sizeInWords } from '../../core/accounts/in-words.ts'
 import { ERRORS, isErrorCode, messageOf } from '../../protocol/errors.ts'
-import type { AgentStatus } from '../../protocol/local/status.ts'
+import { type AgentStatus, CLOCK_OFF_MS, clockErrorMs } from '../../protocol/local/status.ts'
 import { instanceInWords } from '../local-agent.ts'
 import {
   type Observations,
@@ -76,9 +76,6 @@ const OWN_FILES = 64
 
 /** Automatic renewal should have happened before this. */
 const CERTIFICATE_LEFT_MS = 14 * DAY_MS
-
-/** With a larger error, the wall clock misleads people, and tokens are refused. */
-const CLOCK_OFF_MS = 60_000
 
 /** File systems that lose data at a restart of the machine or container. */
 const VOLATILE = new Set(['tmpfs', 'ramfs', 'overlayfs', 'squashfs', 'zram'])
@@ -621,7 +618,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     const unknown = unknownReason(observations)
     if (unknown !== null) return skip(unknown)
     if (!isProblem(agent) && agent.clock.latest !== null) {
-      const off = now < agent.clock.earliest ? agent.clock.earliest - now : Math.max(0, now - agent.clock.latest)
+      const off = clockErrorMs(agent.clock, now)
       const evidence = `the wall clock is ${roughly(off)} off the time signed by the cloud`
       return off > CLOCK_OFF_MS ? warn(evidence, ERRORS.CLOCK_WRONG.remedy) : ok(evidence)
     }

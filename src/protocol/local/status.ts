@@ -1,5 +1,6 @@
 /** Agent status on the socket. Amounts are micro-tokens as integer text, instants POSIX milliseconds. */
 import { z } from 'zod'
+import type { ClockReading } from '../../core/rules/decision.ts'
 import { deviceSuspension } from '../edge/device-suspension.ts'
 import { accountId } from '../edge/sync.ts'
 import { lastBackup } from './last-backup.ts'
@@ -15,6 +16,14 @@ const storageWear = z.strictObject({
   budgetPerDay: z.int().min(0).nullable(),
 })
 export type StorageWear = z.infer<typeof storageWear>
+
+/** With a larger error, ms, the wall clock misleads people and other programs, and tokens are refused. */
+export const CLOCK_OFF_MS = 60_000
+
+/** How far the wall clock is outside of the interval that the cloud has signed, ms. */
+export function clockErrorMs({ earliest, latest }: ClockReading, wall: number): number {
+  return Math.max(0, earliest - wall, latest === null ? 0 : wall - latest)
+}
 
 /** `GET` on the agent's socket. */
 export const AGENT_STATUS_PATH = '/tallygate/v1/status'
