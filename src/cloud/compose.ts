@@ -10,8 +10,6 @@ import { unwritableState } from '../protocol/file-reasons.ts'
 import { isLoopback } from '../protocol/sign-in.ts'
 import { listenFailure } from '../protocol/listen-failure.ts'
 import { LiveSettings } from '../settings/reload.ts'
-import { isUnreachable } from './cells/cell-store.ts'
-import { Directory } from './cells/directory.ts'
 import { CellWatch } from './cells/watch-cells.ts'
 import {
   type Certificate,
@@ -22,7 +20,15 @@ import {
   requireConsistent,
   signInIssuer,
 } from './check-settings.ts'
-import { type CellDeps, type ComposedCell, composeCell } from './compose-cell.ts'
+import type { CellDeps, ComposedCell } from './compose-cell.ts'
+import {
+  type ComposedCells,
+  cellsOf,
+  composeCells,
+  requireOneWorking,
+  runCellWatch,
+  startCells,
+} from './compose-cells.ts'
 import { ConsoleSignIn } from './console/sign-in.ts'
 import { type ConsoleDeps, registerConsole } from './http/console/register-console.ts'
 import { registerHealth } from './http/health.ts'
@@ -34,7 +40,7 @@ import { serveWebSockets } from './http/web-sockets.ts'
 import { Entrance } from './http/entrance.ts'
 import { Slots } from './http/slots.ts'
 import { type Server, createServer } from './http/server.ts'
-import { Cell, type CellNode, isShared } from './open-cell.ts'
+import { type Cell, type CellNode, isShared } from './open-cell.ts'
 import { openPlace } from './platform/archive/open-place.ts'
 import { openKeyFile } from './platform/key-file/key-file.ts'
 import { openKeyring } from './platform/key-file/keyring-file.ts'
@@ -63,7 +69,7 @@ import type { Clocks, PausedBy } from './runtime/clock-guard.ts'
 import { StopLimit } from './runtime/stop-limit.ts'
 import { LiveKeyring } from './devices/keyring.ts'
 import { changeSharedRules } from './policy/bump-policy-revision.ts'
-import { type RepeatedJobDeps, type Timers, runRepeatedly } from './runtime/run-repeatedly.ts'
+import type { Timers } from './runtime/run-repeatedly.ts'
 import { type CloudSettings, cloudOptions } from './settings.ts'
 
 export interface Overrides {
@@ -89,12 +95,6 @@ export interface Cloud extends Service<CloudSettings> {
 }
 
 const REAP_EVERY_MS = 50
-
-/** How often to look whether the database of a cell responds, ms. */
-const PROBE_EVERY_MS = 1_000
-
-/** How often to look whether a cell lacks changes of the control cell, ms. */
-const COPY_EVERY_MS = 5_000
 
 const TOTALS_TIMEOUT_MS = 2_000
 
@@ -337,7 +337,7 @@ async function openServices(
       return late.push
     },
   }
-  const composed = await composeAll(cells, { ...deps, ...parts })
+  const composed = await composeCells(cells, { ...deps, ...parts })
   const watch = settings.cells === null ? null : new CellWatch({ cells, keys, now, log })
   await watch?.copy()
   const over = watch === null ? null : { ...composed, copy: () => watch.copy() }
@@ -359,7 +359,7 @@ function registerHealthOf(http: FastifyInstance, cells: readonly Cell[], watch: 
   const paused = (): readonly PausedBy[] => [...new Set(cells.flatMap((cell) => cell.paused()))]
   registerHealth(
     http,
-    () => requireOne(cells),
+    () => requireOneWorking(cells),
     () => [...paused(), ...(watch?.conditions ?? [])],
   )
 }
@@ -413,65 +413,9 @@ async function reloadKeys(
   }
 }
 
-/** Without cells, the cloud is one. */
-function cellsOf(node: CellNode): readonly [Cell, ...Cell[]] {
-  const [first = null, ...others] = node.settings.cells ?? []
-  return [new Cell(node, first, true), ...others.map((place) => new Cell(node, place, false))]
-}
-
-/**
- * Starts the cells that have not started. One that responds is enough.
- * @throws CodedError of a cell that can never start, or DATABASE_UNREACHABLE if no cell responds
- */
-async function startCells(cells: readonly [Cell, ...Cell[]], log: Logger): Promise<void> {
-  const [control, ...others] = cells
-  // At the first start, the control cell knows which keys there are.
-  const results = await Promise.allSettled([control.start()])
-  results.push(...(await Promise.allSettled(others.map((cell) => cell.start()))))
-  const failed = results.flatMap((result) => (result.status === 'rejected' ? [result.reason as unknown] : []))
-  const fatal = failed.filter((error) => !isUnreachable(error))
-  if (fatal.length > 0 || failed.length === cells.length) throw [...fatal, ...failed][0]
-  for (const { name } of cells.filter(({ isStarted }) => !isStarted)) {
-    log.warn({ code: 'DATABASE_UNREACHABLE', cell: name }, 'the database of the cell does not respond')
-  }
-}
-
-/** @throws CodedError if no store responds and can be written */
-async function requireOne(cells: readonly Cell[]): Promise<void> {
-  const working = cells.map(async ({ store, clock }) => {
-    clock.requireRecorded()
-    await store.read((reader) => reader.keys.countAdministration())
-  })
-  await Promise.any(working).catch((error: unknown) => {
-    throw error instanceof AggregateError ? error.errors[0] : error
-  })
-}
-
 function nodeMetrics(deps: CellNode['metricsDeps']): Metrics {
   const totals = (): Promise<never> => Promise.reject(new Error('invariant: the cells count their totals'))
   return new Metrics({ ...deps, part: 'NODE', totals, paused: () => [] })
-}
-
-interface ComposedCells {
-  readonly cells: readonly [ComposedCell, ...ComposedCell[]]
-  readonly directory: Directory<ComposedCell>
-}
-
-async function composeAll(
-  cells: readonly [Cell, ...Cell[]],
-  deps: Omit<CellDeps, 'isElsewhere'>,
-): Promise<ComposedCells> {
-  const late: { directory?: Directory<ComposedCell> } = {}
-  const isElsewhere = async (id: string): Promise<boolean> =>
-    ((await late.directory?.find('instance', id)) ?? null) !== null
-  const all = { ...deps, ...(deps.settings.cells === null ? {} : { isElsewhere }) }
-  const [control, ...others] = cells
-  const composed: ComposedCells['cells'] = [
-    await composeCell(control, all),
-    ...(await Promise.all(others.map((cell) => composeCell(cell, all)))),
-  ]
-  late.directory = new Directory(composed)
-  return { cells: composed, directory: late.directory }
 }
 
 /** Cells other than the control cell have consoles below `cells/<name>`. */
@@ -491,29 +435,6 @@ function registerConsoles(
   for (const cell of others) {
     const own = { ...cell.console, ...of(cell), controlled: control.name }
     registerConsole(http, `${prefix}/cells/${cell.name}`, { ...own, ...deps })
-  }
-}
-
-function runCellWatch(
-  watch: CellWatch,
-  cells: readonly Cell[],
-  deps: RepeatedJobDeps,
-  started: AsyncDisposableStack,
-): void {
-  for (const job of [
-    // One that does not respond must not delay the others.
-    ...cells.map((cell) => runRepeatedly(deps, PROBE_EVERY_MS, () => watch.probe(cell), 'a cell was not probed')),
-    runRepeatedly(
-      deps,
-      COPY_EVERY_MS,
-      async () => {
-        await watch.copy()
-        return false
-      },
-      'the control cell was not copied',
-    ),
-  ]) {
-    started.defer(() => job.stop())
   }
 }
 
