@@ -17,9 +17,11 @@ export const APPLICATION_ID = 0x54674a31
 /** Small, because a commit of a few entries writes one page. */
 export const PAGE_BYTES = 1024
 
-/** Where the header has the version for writes, and the newest that SQLite knows: it only reads a database with a newer one. */
-const WRITE_VERSION_AT = 18
-const WRITE_VERSION_MAX = 2
+/** Where the header has the versions for writes and for reads. SQLite only reads a database whose first one it does not know. */
+export const VERSIONS_AT = 18
+
+/** Both, of a database with a write-ahead log. There is no newer one. */
+export const VERSION_WITH_LOG = 2
 
 /** How long to wait for another process to release the file, for example while it exits. */
 export const BUSY_MS = 200
@@ -189,8 +191,8 @@ function forbidsWrites(path: string): boolean {
   const file = openSync(path, 'r')
   try {
     const version = Buffer.alloc(1)
-    readSync(file, version, 0, 1, WRITE_VERSION_AT)
-    return version.readUInt8() > WRITE_VERSION_MAX
+    readSync(file, version, 0, 1, VERSIONS_AT)
+    return version.readUInt8() > VERSION_WITH_LOG
   } finally {
     closeSync(file)
   }

@@ -1,9 +1,7 @@
 import { closeSync, fstatSync, openSync, writeSync } from 'node:fs'
-import { APPLICATION_ID, PAGE_BYTES } from './open-database.ts'
+import { APPLICATION_ID, PAGE_BYTES, VERSIONS_AT, VERSION_WITH_LOG } from './open-database.ts'
 
 const MAGIC = 'SQLite format 3\0'
-/** Versions for writes and reads: the database has a write-ahead log. */
-const WITH_LOG = 2
 /** Constants of SQLite's format. */
 const FRACTIONS = [64, 32, 32]
 const SCHEMA_FORMAT = 4
@@ -22,7 +20,7 @@ export function restoreHeader(copy: string): void {
     const start = Buffer.alloc(24)
     start.write(MAGIC)
     start.writeUInt16BE(PAGE_BYTES, 16)
-    start.set([WITH_LOG, WITH_LOG, 0, ...FRACTIONS], 18)
+    start.set([VERSION_WITH_LOG, VERSION_WITH_LOG, 0, ...FRACTIONS], VERSIONS_AT)
     writeSync(file, start, 0, start.length, 0)
     writeNumber(file, pages, 28)
     // No free pages: with a wrong number, SQLite adds no pages, or overwrites pages that are in use.
