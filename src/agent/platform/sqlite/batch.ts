@@ -24,24 +24,32 @@ export interface Batch {
   readonly stamp: ClockStamp
 }
 
+export type Sum = { -readonly [K in keyof AccountMove]: AccountMove[K] }
+
+/** Of the account, which is added if it is not there. */
+export function sumIn(sums: Map<AccountId, Sum>, account: AccountId): Sum {
+  let sum = sums.get(account)
+  if (sum === undefined) {
+    sum = { account, used: 0n, refunded: 0n, burned: 0n, allowance: 0n }
+    sums.set(account, sum)
+  }
+  return sum
+}
+
 export function batchOf(
   entries: readonly PendingEntry[],
   reservations: readonly Reservation[],
   stamp: ClockStamp,
   answered: boolean,
 ): Batch {
-  const moves = new Map<AccountId, { used: bigint; refunded: bigint; burned: bigint; allowance: bigint }>()
+  const moves = new Map<AccountId, Sum>()
   const answers: IdempotencyRecord[] = []
   const sessions = new Map<string, StoredSession>()
   for (const { moves: counter, postings, allowances, idempotencyRecord, session } of entries) {
     if (session !== undefined) sessions.set(session.id, session)
     if (idempotencyRecord !== null) answers.push(idempotencyRecord)
     for (const { account, amount } of postings) {
-      let sum = moves.get(account)
-      if (sum === undefined) {
-        sum = { used: 0n, refunded: 0n, burned: 0n, allowance: 0n }
-        moves.set(account, sum)
-      }
+      const sum = sumIn(moves, account)
       sum[counter] += amount
       const allowance = allowances?.get(account) ?? 0n
       if (allowance > sum.allowance) sum.allowance = allowance
@@ -51,7 +59,7 @@ export function batchOf(
   return {
     firstN: entries[0]?.n ?? 0,
     entries,
-    moves: [...moves].map(([account, sum]): AccountMove => ({ account, ...sum })),
+    moves: [...moves.values()],
     answers,
     sessions: [...sessions.values()],
     reservations,

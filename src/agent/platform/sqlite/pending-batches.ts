@@ -10,7 +10,7 @@ import { RecentOfEach } from '../../access/idempotency-cache.ts'
 import type { IdempotencyRecord, Reservation, StoredSession } from '../../ledger/journal.ts'
 import { UnstoredEntries } from './entry-blocks.ts'
 import { decodeTexts, encodeTexts, type EntryTexts } from './entry-texts.ts'
-import type { AccountMove, Batch } from './batch.ts'
+import { type Batch, type Sum, sumIn } from './batch.ts'
 import { stampValues, type StampValues } from './journal-statements.ts'
 import { prepared } from './prepared.ts'
 import { reusedMemory } from './reused-memory.ts'
@@ -71,7 +71,7 @@ function batchIn(record: Buffer): ReadBatch {
   const { allowances = [], reservations = [], answers = [], sessions = [] } = more
   const { bodies, inputs } = decodeTexts(record.subarray(end + 1), count)
   const moves = movesOf(bodies)
-  for (const [account, allowance] of allowances) moveOf(moves, account).allowance = BigInt(allowance)
+  for (const [account, allowance] of allowances) sumIn(moves, account).allowance = BigInt(allowance)
   const [bootId, sinceBoot, earliest, latest, grantAgedMs] = stamp
   return {
     firstN: n,
@@ -87,23 +87,12 @@ function batchIn(record: Buffer): ReadBatch {
   }
 }
 
-type Sum = { -readonly [K in keyof AccountMove]: AccountMove[K] }
-
-function moveOf(moves: Map<AccountId, Sum>, account: AccountId): Sum {
-  let sum = moves.get(account)
-  if (sum === undefined) {
-    sum = { account, used: 0n, refunded: 0n, burned: 0n, allowance: 0n }
-    moves.set(account, sum)
-  }
-  return sum
-}
-
 function movesOf(bodies: readonly string[]): Map<AccountId, Sum> {
   const moves = new Map<AccountId, Sum>()
   for (const body of bodies) {
     const { kind, postings } = JSON.parse(body) as EntryBodyWire
     for (const { account, amount } of postings) {
-      const sum = moveOf(moves, account)
+      const sum = sumIn(moves, account)
       if (kind === 'refund') sum.refunded += BigInt(amount)
       else sum.used += BigInt(amount)
       if (kind === 'burn') sum.burned += BigInt(amount)
@@ -195,14 +184,14 @@ export function foldAccounts(database: Database.Database, batches: readonly Pend
   const reserved = new Map<AccountId, bigint>()
   for (const batch of batches) {
     for (const { account, used, refunded, burned, allowance } of batch.moves) {
-      const sum = moveOf(moves, account)
+      const sum = sumIn(moves, account)
       sum.used += used
       sum.refunded += refunded
       sum.burned += burned
       if (allowance > sum.allowance) sum.allowance = allowance
     }
     for (const { account, usedUpTo } of batch.reservations) {
-      moveOf(moves, account)
+      sumIn(moves, account)
       reserved.set(account, usedUpTo)
     }
   }
