@@ -435,7 +435,6 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
       /^refund\.size|^needs \.map|refund\.get|^need\.|^\(need\)|^amount > 0n|^\(\{ amount \}\)/,
       untested('the renewal of a session whose refund pays a part of its needs'),
     ],
-    [/^items\.every/, untested('a request of which only some items are granted')],
     [/^lineItems\.some/, untested('essential line items beside others')],
     ['policies.suspension !== null', untested('requests to a suspended device')],
     [/^served\.some/, untested('a device that serves several instances')],
@@ -930,7 +929,6 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     [/^\[\.\.\.refunds|^refund\.length === 0/, untested('usage records of a request and of its refund')],
     ['requester === null', untested('usage records of a request and of its refund'), 'refund.length'],
     ['[{ request, mode, decision }]', untested('shortages of a session are noted')],
-    [/^decision\.items\.every/, 'All items are granted, or no item is.'],
   ],
   'src/core/rules/refusal-reasons.ts': [
     [

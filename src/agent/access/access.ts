@@ -18,7 +18,7 @@
  *   9 CALLER_LIMITED                      the caller's token budget covers the charge
  *  10 NOT_RECORDED                        the ledger has taken the entry
  */
-import type { Warning } from '../../core/rules/decision.ts'
+import { type Warning, allGranted, noneGranted, tokensOf } from '../../core/rules/decision.ts'
 import type { Session } from '../../core/sessions/session.ts'
 import { flat } from '../../protocol/json-text.ts'
 import { type ReadAccessRequest, readAccessRequest } from '../../protocol/service/access-request.ts'
@@ -39,14 +39,7 @@ import {
   recordOf,
 } from './idempotency-cache.ts'
 import { adviceAfter } from './offers.ts'
-import {
-  type Attempt,
-  type LocalDecisions,
-  type Question,
-  allGranted,
-  noneGranted,
-  tokensOf,
-} from './local-decisions.ts'
+import type { Attempt, LocalDecisions, Question } from './local-decisions.ts'
 
 export interface AccessCall {
   readonly apiVersion: ApiVersion

@@ -224,18 +224,6 @@ function beyond(refund: ReadonlyMap<AccountId, Micro>, needs: readonly Need[]): 
     .filter((need) => need.length > 0)
 }
 
-export function allGranted({ items }: Pick<Decision, 'items'>): boolean {
-  return items.every(({ outcome }) => outcome === 'GRANTED')
-}
-
-export function noneGranted({ items }: Pick<Decision, 'items'>): boolean {
-  return items.every(({ outcome }) => outcome !== 'GRANTED')
-}
-
-export function tokensOf({ items }: Pick<Decision, 'items'>): Micro {
-  return items.reduce((sum, item) => (item.outcome === 'GRANTED' ? sum + item.total : sum), 0n)
-}
-
 function isAnyEssential({ lineItems }: Policy): boolean {
   return lineItems.some(({ offline }) => offline?.policy === 'essential')
 }

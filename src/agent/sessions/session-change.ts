@@ -1,7 +1,7 @@
 /** A change of a session, with the entries that record it. A refund names exactly the accounts that were charged. */
 import { parseAccount } from '../../core/accounts/account.ts'
 import { formatDecimal } from '../../core/pricing/amount.ts'
-import type { AccessRequest, ClockReading, Decision } from '../../core/rules/decision.ts'
+import { type AccessRequest, type ClockReading, type Decision, allGranted } from '../../core/rules/decision.ts'
 import {
   type ReservedItem,
   type ReservedShare,
@@ -13,7 +13,7 @@ import {
 } from '../../core/sessions/session.ts'
 import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
 import type { MetaData, SessionEntryOf } from '../access/access.ts'
-import { type Attempt, allGranted } from '../access/local-decisions.ts'
+import type { Attempt } from '../access/local-decisions.ts'
 import type { PendingEntry } from '../ledger/journal.ts'
 import type { KeptSession } from './kept-session.ts'
 

@@ -5,7 +5,7 @@
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
-import type { AccessRequest, ClockReading } from '../../core/rules/decision.ts'
+import { type AccessRequest, type ClockReading, allGranted, tokensOf } from '../../core/rules/decision.ts'
 import {
   type Due,
   type ReservedItem,
@@ -28,7 +28,7 @@ import type { ApiVersion } from '../../protocol/service/status.ts'
 import type { Access, AccessAnswer, ChargeRequest, MetaData, NotOperable } from '../access/access.ts'
 import type { CallerQuota } from '../access/callers/callers.ts'
 import { type Claim, type NumberedRequest, recordOf } from '../access/idempotency-cache.ts'
-import { type Attempt, type RulesDeps, allGranted, requireRules, tokensOf } from '../access/local-decisions.ts'
+import { type Attempt, type RulesDeps, requireRules } from '../access/local-decisions.ts'
 import type { IdempotencyRecord, StoredSession } from '../ledger/journal.ts'
 import type { Ledger } from '../ledger/ledger.ts'
 import type { ActivePolicies } from '../policy/active-policies.ts'

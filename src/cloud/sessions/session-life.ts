@@ -1,7 +1,7 @@
 /** Overdue timers apply first. Source: interface, Sessions; documentation on charges, refunds and heartbeats. */
 import { recordChange } from '../storage/audit.ts'
 import type { AccountId } from '../../core/accounts/account.ts'
-import type { AccessRequest, Decision } from '../../core/rules/decision.ts'
+import { type AccessRequest, type Decision, allGranted } from '../../core/rules/decision.ts'
 import {
   NODES_DIFFER_MAX_MS,
   type ReservedItem,
@@ -317,8 +317,7 @@ export class SessionChanges {
     await this.#deps.shortages.note(tx, loaded, { requests: [{ request, mode, decision }], pools: after }, now)
     const source = { kind: 'session', sessionId: session.id } as const
     const usage = usageOfDecision({ ...header, source, now }, loaded, items, outcome)
-    const granted = decision.items.every((item) => item.outcome === 'GRANTED')
-    return { ...outcome, loaded, usage, granted }
+    return { ...outcome, loaded, usage, granted: allGranted(decision) }
   }
 
   #usageOfRefund(

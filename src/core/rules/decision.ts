@@ -102,3 +102,15 @@ export interface Decision {
   readonly postings: readonly Posting[]
   readonly warnings: readonly Warning[]
 }
+
+export function allGranted({ items }: Pick<Decision, 'items'>): boolean {
+  return items.every(({ outcome }) => outcome === 'GRANTED')
+}
+
+export function noneGranted({ items }: Pick<Decision, 'items'>): boolean {
+  return items.every(({ outcome }) => outcome !== 'GRANTED')
+}
+
+export function tokensOf({ items }: Pick<Decision, 'items'>): Micro {
+  return items.reduce((sum, item) => (item.outcome === 'GRANTED' ? sum + item.total : sum), 0n)
+}
