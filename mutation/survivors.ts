@@ -732,7 +732,6 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     [/^before\.set|^pool\.sold > |^before\.get/, 'The mark may also contain accounts of which nothing more was sold.'],
   ],
   'src/cloud/sync/attach.ts': [
-    ['requireTrusted(device)', untested('attaching of a revoked device, which the check of its token refuses as well')],
     ['isOver', untested('attaching of a device whose service continues, but that owes nothing')],
     ['request.above === 0', 'A shortcut: there is no epoch 0.'],
     ['above === 0', untested('a device that attaches for the first time gets no news of a restore')],

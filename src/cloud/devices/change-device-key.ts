@@ -13,7 +13,7 @@ import { importPublicKey } from './device-key.ts'
 import type { Keyring } from './keyring.ts'
 import { KEYS_PER_HOUR_MAX, KEYS_WINDOW_MS } from './limits.ts'
 import type { Device, DeviceKey } from '../storage/device-records.ts'
-import { requireTrusted } from '../storage/require-trusted.ts'
+import { lockTrusted } from '../storage/require-record.ts'
 
 export interface ChangeDeviceKey {
   readonly store: Pick<Store, 'read' | 'transaction'>
@@ -95,13 +95,6 @@ export async function takeNextKey(
 /** With the key that it had until now. */
 function itself({ thumbprint: keyId, name }: Device): Actor {
   return { kind: 'DEVICE', keyId, name, issuer: null }
-}
-
-async function lockTrusted(tx: Transaction, deviceId: string): Promise<Device> {
-  const device = await tx.edge.devices.lock(deviceId)
-  if (device === undefined) throw new CodedError('NOT_FOUND', 'There is no such device.')
-  requireTrusted(device)
-  return device
 }
 
 async function replace(tx: Transaction, device: Device, { publicKey, thumbprint: id }: DeviceKey, at: number) {

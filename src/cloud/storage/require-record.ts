@@ -1,6 +1,7 @@
 import { CodedError } from '../../protocol/errors.ts'
 import type { Device } from './device-records.ts'
 import type { Instance, LineItemRecord } from './records.ts'
+import { requireTrusted } from './require-trusted.ts'
 import type { Reader, Transaction } from './store.ts'
 
 /** @throws CodedError NOT_FOUND */
@@ -22,6 +23,13 @@ export async function requireDevice(reader: Reader, deviceId: string): Promise<D
 /** @throws CodedError NOT_FOUND */
 export async function lockDevice(tx: Transaction, deviceId: string): Promise<Device> {
   return known(await tx.edge.devices.lock(deviceId), deviceId)
+}
+
+/** @throws CodedError NOT_FOUND, DEVICE_REVOKED */
+export async function lockTrusted(tx: Transaction, deviceId: string): Promise<Device> {
+  const device = await lockDevice(tx, deviceId)
+  requireTrusted(device)
+  return device
 }
 
 function known(device: Device | undefined, deviceId: string): Device {

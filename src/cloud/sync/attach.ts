@@ -5,7 +5,8 @@ import { CodedError } from '../../protocol/errors.ts'
 import { CHAIN_START, signDocument } from '../../protocol/signing.ts'
 import type { Store, Transaction } from '../storage/store.ts'
 import type { Keyring } from '../devices/keyring.ts'
-import { requireNotSuspended, requireTrusted } from '../storage/require-trusted.ts'
+import { lockTrusted } from '../storage/require-record.ts'
+import { requireNotSuspended } from '../storage/require-trusted.ts'
 import { EPOCHS_FORGOTTEN_MAX } from '../devices/limits.ts'
 import type { Device, Epoch } from '../storage/device-records.ts'
 import { fenceCurrent, fenced, noteContact, newEpoch } from '../devices/epochs.ts'
@@ -28,9 +29,7 @@ export async function attach(
   const at = now()
   const moment = { now: at, present: present() }
   return store.transaction(async (tx) => {
-    const device = await tx.edge.devices.lock(deviceId)
-    if (device === undefined) throw new CodedError('NOT_FOUND', 'There is no such device.')
-    requireTrusted(device)
+    const device = await lockTrusted(tx, deviceId)
     const isOver = device.suspension?.state === 'TERMINATED'
     if (isOver) await refuseIfDelivered(tx, device, request)
     const known = request.above === 0 ? undefined : await tx.edge.epochs.get(deviceId, request.above)
