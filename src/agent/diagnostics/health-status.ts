@@ -1,5 +1,5 @@
 /** The device's status in one sentence and the next steps; being offline is no problem while decisions are possible. */
-import { parseAccount } from '../../core/accounts/account.ts'
+import { isLineAccount, parseAccount } from '../../core/accounts/account.ts'
 import { available } from '../../core/accounts/grant.ts'
 import { accountInWords, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { shellWord } from '../../protocol/shell-quoted.ts'
@@ -247,7 +247,7 @@ function workingStatus(status: Status): HealthStatus {
 }
 
 function balanceOf({ accounts }: Status): { readonly isDry: boolean; readonly atHand: string } {
-  const lines = accounts.filter(({ account }) => account.startsWith('line/'))
+  const lines = accounts.filter(({ account }) => isLineAccount(account))
   const finiteLines = lines.filter(({ unlimited }) => !unlimited)
   const left = finiteLines.reduce((sum, account) => sum + available(countersOf(account)), 0n)
   const finite = `${tokensInWords(left)} tokens`

@@ -2,6 +2,7 @@ import { Command, Option } from 'commander'
 import { z } from 'zod'
 import { cloudInWords, healthStatusOf, isRemedied } from '../../agent/diagnostics/health-status.ts'
 import type { HttpClient } from '../../client/http.ts'
+import { isLineAccount } from '../../core/accounts/account.ts'
 import { accountInWords, counted, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { billed, available } from '../../core/accounts/grant.ts'
 import { CodedError, ERRORS, firstProblem, isErrorCode } from '../../protocol/errors.ts'
@@ -105,7 +106,7 @@ function describe(status: AgentStatus, health: Health, { all }: StatusFlags): re
     ...status.policies.map((policy) => ['rules', rulesText(policy, status.engine)]),
     ...(isWhole ? detailsOf(status, now) : []),
   ])
-  const shown = status.accounts.filter(({ account }) => isWhole || account.startsWith('line/'))
+  const shown = status.accounts.filter(({ account }) => isWhole || isLineAccount(account))
   const rows = shown.map((account) => [
     accountInWords(account.account, account.actionName),
     account.unlimited ? 'unlimited' : tokensInWords(available(account)),

@@ -1,6 +1,7 @@
 /** What only the network can tell is a warning: an offline device that can still decide is not broken. */
 import { ENGINE, outdatedSide } from '../../core/engine.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
+import { isLineAccount } from '../../core/accounts/account.ts'
 import { available } from '../../core/accounts/grant.ts'
 import { counted, roughly, sizeInWords } from '../../core/accounts/in-words.ts'
 import { ERRORS, isErrorCode, messageOf } from '../../protocol/errors.ts'
@@ -692,7 +693,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
 }
 
 function tokensLeft({ accounts, grant }: AgentStatus): Finding {
-  const lines = accounts.filter(({ account }) => account.startsWith('line/'))
+  const lines = accounts.filter(({ account }) => isLineAccount(account))
   const left = lines.reduce((sum, account) => sum + (available(account) > 0n ? available(account) : 0n), 0n)
   const within = `for another ${roughly(grant?.remainingMs ?? 0)} without the cloud`
   if (lines.some(({ unlimited }) => unlimited)) return ok(`unlimited tokens ${within}`)

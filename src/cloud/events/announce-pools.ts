@@ -1,5 +1,5 @@
 /** Writes an event when a pool of a line item becomes low or exhausted: once for each period and capacity. */
-import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
+import { type AccountId, isLineAccount, parseAccount } from '../../core/accounts/account.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import { used } from '../accounts/pool.ts'
 import type { EventRecord, Pool } from '../storage/records.ts'
@@ -35,7 +35,7 @@ function announcing(tx: Transaction, { lowPercent, now }: PoolTerms): Transactio
 
 function levelOf(pool: Pool, percent: bigint): Level {
   const { account, capTarget } = pool
-  if (capTarget === null || capTarget === 0n || !account.startsWith('line/')) return 'enough'
+  if (capTarget === null || capTarget === 0n || !isLineAccount(account)) return 'enough'
   const left = capTarget - used(pool)
   if (left <= 0n) return 'exhausted'
   return left * 100n <= capTarget * percent ? 'low' : 'enough'

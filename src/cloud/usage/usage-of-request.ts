@@ -1,5 +1,5 @@
 /** The cloud's usage records. Source: documentation on usage data; docs/decisions/usage-records.md. */
-import { type AccountId, lineAccount } from '../../core/accounts/account.ts'
+import { type AccountId, isLineAccount, lineAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import { periodAt } from '../../core/rules/compile.ts'
 import type { Decision, RequestedItem, Requester } from '../../core/rules/decision.ts'
@@ -78,7 +78,7 @@ export function usageOfRefund(
   for (const { item, shares } of [...refunded].reverse()) {
     for (const { lineItemId, accounts, charged, rate } of [...shares].reverse()) {
       if (charged === 0n) continue
-      const pool = accounts.find((account) => account.startsWith('line/'))
+      const pool = accounts.find(isLineAccount)
       const total = pool === undefined ? null : (totals.get(pool) ?? null)
       records.unshift({
         ...common(header, loaded, item),

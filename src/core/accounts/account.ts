@@ -23,6 +23,10 @@ export function limitAccount(
   return join('limit', instanceId, lineItemId, requester.type, requester.value, String(period))
 }
 
+export function isLineAccount(id: AccountId): boolean {
+  return id.startsWith('line/')
+}
+
 export function isLimitAccount(id: AccountId): boolean {
   return id.startsWith('limit/')
 }

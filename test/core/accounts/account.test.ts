@@ -6,6 +6,7 @@ import {
   fitsEncoded,
   instanceIdOf,
   isLimitAccount,
+  isLineAccount,
   limitAccount,
   lineAccount,
   parseAccount,
@@ -148,13 +149,14 @@ test('text that is not well-formed fits nothing that is too short for any text o
   expect(fitsEncoded(17, 'a', '\uD800')).toBe(false)
 })
 
-test('the id of the limit of a requester differs from those of pools and allocations', () => {
+test('the ids of limits of requesters, pools and allocations differ', () => {
   const ids = [
     limitAccount('i', 'A', { type: 'user', value: 'x' }, 0),
     lineAccount('i', 'limit', 0),
     actionAccount('i', 'A', 'limit'),
   ]
   expect([...ids, 'limits/i'].map(isLimitAccount)).toEqual([true, false, false, false])
+  expect([...ids, 'lines/i'].map(isLineAccount)).toEqual([false, true, false, false])
 })
 
 test('the instance of an account is known by its id, and a text that is not one has none', () => {

@@ -1,4 +1,5 @@
 /** The device report as Prometheus text. The series are fixed, and no label values come from callers. */
+import { isLineAccount } from '../../../core/accounts/account.ts'
 import type { DeviceReportWire, Readiness } from '../../../protocol/local/report.ts'
 import { countersOf } from '../../diagnostics/health-status.ts'
 
@@ -25,7 +26,7 @@ export function metricsText({ status, machine, health, clock }: DeviceReportWire
 
   const totals = { available: 0n, used: 0n, refunded: 0n, burned: 0n }
   for (const account of status.accounts) {
-    if (!account.account.startsWith('line/')) continue
+    if (!isLineAccount(account.account)) continue
     const { granted, used, refunded, returned } = countersOf(account)
     totals.available += granted - returned - used + refunded
     totals.used += used

@@ -1,7 +1,7 @@
 /** A CHECK constraint enforces the invariant of a pool. */
 import type { Micro } from '../../../core/pricing/amount.ts'
 import { sql as statement } from 'kysely'
-import { type AccountId, lineAccount, parseAccount } from '../../../core/accounts/account.ts'
+import { type AccountId, isLineAccount, lineAccount, parseAccount } from '../../../core/accounts/account.ts'
 import { newPool } from '../../accounts/pool.ts'
 import type { Pool } from '../records.ts'
 import { type Sql, chunks, WouldWait, filledUp, isLockNotAvailable, parts, prepared, repeated } from './sql.ts'
@@ -141,14 +141,10 @@ const saving = prepared((db, count) =>
  * have met there.
  */
 function lockOrder(a: AccountId, b: AccountId): number {
-  const [first, second] = [isLine(a), isLine(b)]
+  const [first, second] = [isLineAccount(a), isLineAccount(b)]
   if (first !== second) return first ? -1 : 1
   if (a === b) return 0
   return a < b ? -1 : 1
-}
-
-function isLine(account: AccountId): boolean {
-  return account.startsWith('line/')
 }
 
 /** An insert waits for another one of the same id and has no NOWAIT. */
