@@ -195,11 +195,11 @@ class PathMethods {
     this.#routes.push({ pattern: pathPattern(withoutSlash(route), '[^/]+'), methods })
   }
 
-  /** @param target of a request, including the query. Returns sorted methods. */
+  /** @param target of a request, including the query */
   at(target: string): readonly string[] {
     const path = withoutSlash(target.replace(/[?#].*$/s, ''))
     const fitting = this.#routes.filter(({ pattern }) => pattern.test(path))
-    return [...new Set(fitting.flatMap(({ methods }) => methods))].sort()
+    return [...new Set(fitting.flatMap(({ methods }) => methods))]
   }
 }
 
