@@ -5,6 +5,9 @@ import { JSON_DEPTH_MAX, isTooDeep, jsonText } from '../parse-json.ts'
 /** Longest segment of a path, characters: longer than any id or name. */
 export const PATH_SEGMENT_MAX = 1_024
 
+/** Of the request line and headers together. Node's default, which the cloud has. */
+export const HEADERS_BYTES_MAX = 16 * 1024
+
 export const REFUSALS = {
   bodyTooLarge: 'The body is larger than the limit.',
   mediaType: 'The Content-Type is not application/json.',
@@ -68,7 +71,10 @@ export const TOO_MANY_AHEAD = 'TOO_MANY_AHEAD'
 export const NO_TUNNEL = 'NO_TUNNEL'
 
 const BROKEN: Readonly<Record<string, [ErrorCode, string]>> = {
-  HPE_HEADER_OVERFLOW: ['HEADERS_TOO_LARGE', 'The request line and headers together exceed 16 KiB.'],
+  HPE_HEADER_OVERFLOW: [
+    'HEADERS_TOO_LARGE',
+    `The request line and headers together exceed ${HEADERS_BYTES_MAX / 1024} KiB.`,
+  ],
   ERR_HTTP_REQUEST_TIMEOUT: ['REQUEST_TOO_SLOW', 'The request did not arrive in time.'],
   [TOO_MANY_AHEAD]: ['BAD_REQUEST', 'Too many requests arrived at once. Wait for responses before sending more.'],
   [NO_TUNNEL]: ['OPERATION_UNKNOWN', 'CONNECT is not supported: this is not a proxy. Send the request to a path.'],

@@ -7,6 +7,7 @@ import { type IncomingMessage, type Server, type ServerResponse, createServer } 
 import { Server as NetServer, type Socket } from 'node:net'
 import type { CodedError } from '../../../protocol/errors.ts'
 import {
+  HEADERS_BYTES_MAX,
   NO_TUNNEL,
   TOO_MANY_AHEAD,
   bodyIncomplete,
@@ -39,7 +40,6 @@ export interface SocketOptions extends RequestHandlerDeps {
 }
 
 const KEEP_ALIVE_MS = 75_000
-const HEADER_BYTES_MAX = 16 * 1024
 
 /** How long a stop still serves open connections, ms. A busy client sends its next request within this time. */
 const HAND_OVER_MS = 300
@@ -71,7 +71,7 @@ export class SocketServer {
     this.#options = options
     this.#handler = new RequestHandler(options)
     this.#server = createServer({
-      maxHeaderSize: HEADER_BYTES_MAX,
+      maxHeaderSize: HEADERS_BYTES_MAX,
       requestTimeout: options.requestTimeoutMs,
       headersTimeout: options.requestTimeoutMs,
       keepAliveTimeout: KEEP_ALIVE_MS,

@@ -12,7 +12,13 @@ import type { Socket } from 'node:net'
 import { Server as TlsServer, type SecureContextOptions, type TLSSocket } from 'node:tls'
 import { CodedError } from '../../../protocol/errors.ts'
 import { HANDSHAKE_TIMEOUT_MS, openConnections } from '../../../platform/open-connections.ts'
-import { NO_TUNNEL, TOO_MANY_AHEAD, brokenHead, brokenRequest } from '../../../protocol/service/refusals.ts'
+import {
+  HEADERS_BYTES_MAX,
+  NO_TUNNEL,
+  TOO_MANY_AHEAD,
+  brokenHead,
+  brokenRequest,
+} from '../../../protocol/service/refusals.ts'
 import { listenFailure } from '../../../protocol/listen-failure.ts'
 import type { DeviceReportWire, Readiness } from '../../../protocol/local/report.ts'
 import { type StatusAuthOptions, certificateUnusable, requireReader, requireSafe } from './status-auth.ts'
@@ -38,7 +44,6 @@ export interface StatusServer {
 
 const CONNECTIONS_MAX = 64
 const REQUEST_TIMEOUT_MS = 10_000
-const HEADER_BYTES_MAX = 16 * 1024
 
 /** @throws CodedError CONFIG_INVALID, ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED */
 export async function openStatus(options: StatusOptions): Promise<StatusServer> {
@@ -125,7 +130,7 @@ function createServer({ tls }: StatusAuthOptions): Server {
   const limits = {
     requestTimeout: REQUEST_TIMEOUT_MS,
     headersTimeout: REQUEST_TIMEOUT_MS,
-    maxHeaderSize: HEADER_BYTES_MAX,
+    maxHeaderSize: HEADERS_BYTES_MAX,
     // Node would refuse a missing Host without a body.
     requireHostHeader: false,
   }
