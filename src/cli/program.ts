@@ -233,11 +233,13 @@ function noCommandMessage(called: Command, args: readonly string[]): string {
 function line({ code, message, details }: CodedError, called: Command): string {
   const sentence = /[.?!)]$/.test(message) ? message : `${message}.`
   const remedy = code === 'USAGE' ? `See ${wordsOf(called)} --help.` : withWait(remedyOf(code, details), details)
-  return `tallygate: ${code}: ${sentence} ${remedy}`.replaceAll(/\s*\n\s*/g, ' ')
+  return `tallygate: ${code}: ${sentence} ${remedy}`.replaceAll(/\s*\n\s*/g, ' ').trimEnd()
 }
 
 function remedyOf(code: ErrorCode, { list, remedy = ERRORS[code].remedy }: CodedError['details']): string {
-  return typeof list === 'string' ? `${list} shows those that exist.` : String(remedy)
+  if (typeof list === 'string') return `${list} shows those that exist.`
+  // Its messages end with what to do.
+  return code === 'CONFLICT' ? '' : String(remedy)
 }
 
 const ARGUMENT_SHOWN_MAX = 200

@@ -287,7 +287,7 @@ export const ERRORS = catalogue({
   },
   CONFLICT: {
     meaning: 'The state of the resource does not allow this operation.',
-    remedy: 'Resolve what the message names, then repeat the operation.',
+    remedy: 'The message says what to do.',
     http: 409,
   },
   RULES_CHANGED: {

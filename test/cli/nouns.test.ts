@@ -290,6 +290,28 @@ it('deletes an object, and passes on why the service refuses', async () => {
   expect((await run('line-items', 'list')).out).toBe('No line items.\n')
 })
 
+it('says what to do about a refused change, in the message only', async () => {
+  await twin.shop()
+  await run('rate-tables', 'set', '2', '--rate', 'Photo@1.0=1')
+  expect(
+    await Promise.all(
+      [
+        ['line-items', 'delete', 'ACT-1'],
+        ['rate-tables', 'delete', '2'],
+        ['instances', 'set', 'Test', '--account', 'other'],
+        ['sweeps', 'confirm', 'clock'],
+      ].map(async (args) => (await run(...args)).err),
+    ),
+  ).toEqual(
+    [
+      'A line item can be deleted when it is OBSOLETE; this one is DEPLOYED. Set this state first; it is final.',
+      'The rate table 2 is in effect already, so it stays. To replace it, create another version.',
+      'The instance Test exists and cannot be changed (accountId: customer → other). Use another name.',
+      'The clock of this node is trusted: there is nothing to confirm.',
+    ].map((text) => `tallygate: CONFLICT: ${text}\n`),
+  )
+})
+
 it('ends a session of the cloud', async () => {
   const instanceId = await twin.shop()
   const { body } = await twin.call('POST', '/api/v1.1/sessions', { body: { instanceId } })

@@ -43,7 +43,7 @@ export class IdempotencyCache {
     if (newest !== undefined && n < newest.n) {
       throw new CodedError(
         'CONFLICT',
-        `request ${n} of this application session is older than its last one, ${newest.n}`,
+        `request ${n} of this application session is older than its last one, ${newest.n}: count up`,
       )
     }
     if (n === newest?.n) {
@@ -56,7 +56,10 @@ export class IdempotencyCache {
       }
     }
     if (open !== undefined) {
-      throw new CodedError('CONFLICT', `request ${open.n} of this application session is still being decided`)
+      throw new CodedError(
+        'CONFLICT',
+        `request ${open.n} of this application session is still being decided: wait for its response`,
+      )
     }
     const { promise, resolve, reject } = Promise.withResolvers<IdempotencyRecord>()
     // The first caller reports the failure, so it needs no handler when no retry is waiting.

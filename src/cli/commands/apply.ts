@@ -158,7 +158,10 @@ class Target {
     const [found, ...others] = rows.filter((row) => noun.nameOf(row) === name)
     if (others.length === 0) return found
     const ids = [found, ...others].map((row) => valueText(row?.['id'])).join(', ')
-    throw new CodedError('CONFLICT', `${where()}: The cloud has several ${noun.name} with the name ${name} (${ids}).`)
+    throw new CodedError(
+      'CONFLICT',
+      `${where()}: The cloud has several ${noun.name} with the name ${name} (${ids}). Delete all but one.`,
+    )
   }
 
   async warningOf({ object, existing, body }: Step): Promise<string | undefined> {

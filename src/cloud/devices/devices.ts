@@ -9,12 +9,11 @@ import {
   type DeviceStateWire,
   EVIDENCE_SHOWN_MAX,
 } from '../../protocol/edge/administration.ts'
-import { CodedError } from '../../protocol/errors.ts'
 import type { Reader, Store } from '../storage/store.ts'
 import { fenceCurrent } from './epochs.ts'
 import { disconnectSessions } from '../sessions/device-sessions.ts'
 import { type Device, type DeviceClock, type DeviceFilter, billedOn, reservedOn } from '../storage/device-records.ts'
-import { lockDevice, requireDevice, requireInstance } from '../storage/require-record.ts'
+import { lockDevice, lockUnrevoked, requireDevice, requireInstance } from '../storage/require-record.ts'
 import type { SuspendDevice } from './suspend-device.ts'
 
 export interface ViewDevices {
@@ -77,10 +76,7 @@ export async function revokeDevice(
 export async function releaseDevice({ store, now }: DeviceCommands, deviceId: string): Promise<void> {
   const at = now()
   await store.transaction(async (tx) => {
-    const device = await lockDevice(tx, deviceId)
-    if (device.revokedAt !== null) {
-      throw new CodedError('CONFLICT', 'The device is revoked: it cannot return its tokens.')
-    }
+    const device = await lockUnrevoked(tx, deviceId)
     await tx.edge.devices.save({ ...device, releaseRequested: true })
     await recordChange(tx, at, { action: 'DRAIN_DEVICE', deviceId })
     await tx.outbox.append([{ kind: 'device', deviceId, reason: 'sync' }], at)
@@ -91,8 +87,7 @@ export async function releaseDevice({ store, now }: DeviceCommands, deviceId: st
 export async function rotateDeviceKey({ store, now }: DeviceCommands, deviceId: string): Promise<void> {
   const at = now()
   await store.transaction(async (tx) => {
-    const device = await lockDevice(tx, deviceId)
-    if (device.revokedAt !== null) throw new CodedError('CONFLICT', `The key of the device ${deviceId} is revoked.`)
+    const device = await lockUnrevoked(tx, deviceId)
     await tx.edge.devices.save({ ...device, replaceKey: device.thumbprint })
     await recordChange(tx, at, { action: 'ROTATE_DEVICE_KEY', deviceId })
     await tx.outbox.append([{ kind: 'device', deviceId, reason: 'sync' }], at)

@@ -5,7 +5,7 @@ import { CodedError } from '../../protocol/errors.ts'
 import { commandSession } from '../sessions/command-session.ts'
 import type { SessionDeps } from '../sessions/session-life.ts'
 import type { Store } from '../storage/store.ts'
-import { lockDevice } from '../storage/require-record.ts'
+import { lockUnrevoked } from '../storage/require-record.ts'
 import { fenceCurrent } from './epochs.ts'
 import type { Device, Suspension } from '../storage/device-records.ts'
 
@@ -31,7 +31,7 @@ export async function suspendDevice(
 ): Promise<void> {
   const at = now()
   await store.transaction(async (tx) => {
-    const device = await lockDevice(tx, deviceId)
+    const device = await lockUnrevoked(tx, deviceId)
     const changed = { ...device, suspension: nextSuspension(device, command, nameOf(tx.actor), at) }
     await tx.edge.devices.save(changed)
     if (command === 'TERMINATE') await fenceCurrent(tx, changed, 'TERMINATED', { now: at, present: present() })
@@ -52,12 +52,11 @@ export async function suspendDevice(
 }
 
 function nextSuspension(
-  { id, revokedAt, suspension }: Device,
+  { id, suspension }: Device,
   command: SuspensionCommand,
   by: string,
   at: number,
 ): Suspension | null {
-  if (revokedAt !== null) throw new CodedError('CONFLICT', `The key of the device ${id} is revoked.`)
   const state = STATE[command]
   // One that the clock dated ahead begins now: only a token that is made after it lifts a termination.
   if (suspension?.state === state && suspension.since <= at) return suspension

@@ -84,7 +84,10 @@ async function remove(tx: Transaction, instanceId: string, ids: readonly string[
   const kept = ids.find((id) => referenced.has(id))
   if (kept !== undefined) {
     const { name = null } = (await tx.conditions.get(instanceId, kept)) ?? {}
-    throw new CodedError('CONFLICT', `An action refers to condition ${name === null ? kept : `${name} (${kept})`}.`)
+    throw new CodedError(
+      'CONFLICT',
+      `An action refers to condition ${name === null ? kept : `${name} (${kept})`}. Remove the action first.`,
+    )
   }
   await tx.conditions.remove(instanceId, ids)
   const conditions = idsOf(ids.map((id) => ({ id })))

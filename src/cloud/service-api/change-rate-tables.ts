@@ -12,7 +12,10 @@ export async function createRateTable(store: Store, body: RateTableBody, now: nu
   await store.transaction((tx) =>
     changeSharedRules(tx, now, async () => {
       if ((await tx.rateTables.get(series, version)) !== undefined) {
-        throw new CodedError('CONFLICT', `There is a rate table ${named(series, version)} already.`)
+        throw new CodedError(
+          'CONFLICT',
+          `There is a rate table ${named(series, version)} already. Use another version.`,
+        )
       }
       await tx.rateTables.insert({ series, version, effectiveFrom, created: now, items: body.items })
       await recordChange(tx, now, { action: 'CREATE_RATE_TABLE', detail: { series, version, effectiveFrom } })
@@ -29,7 +32,10 @@ export async function deleteRateTable(store: Store, series: string, version: str
         throw new CodedError('NOT_FOUND', `There is no rate table ${named(series, version)}.`)
       }
       if (table.effectiveFrom <= now) {
-        throw new CodedError('CONFLICT', `The rate table ${named(series, version)} is in effect already.`)
+        throw new CodedError(
+          'CONFLICT',
+          `The rate table ${named(series, version)} is in effect already, so it stays. To replace it, create another version.`,
+        )
       }
       await tx.rateTables.remove(series, version)
       await recordChange(tx, now, { action: 'DELETE_RATE_TABLE', detail: { series, version } })
@@ -38,5 +44,5 @@ export async function deleteRateTable(store: Store, series: string, version: str
 }
 
 function named(series: string, version: string): string {
-  return series === '' ? `without series, version ${version}` : `of series ${series}, version ${version}`
+  return series === '' ? version : `${version} of series ${series}`
 }

@@ -14,7 +14,10 @@ export async function deleteLineItem(store: Store, instanceId: string, id: strin
   await changeRules(store, instanceId, now, async (tx) => {
     const record = await requireLineItem(tx, instanceId, id)
     if (record.state !== 'OBSOLETE') {
-      throw new CodedError('CONFLICT', `A line item can be deleted when it is OBSOLETE; this one is ${record.state}.`)
+      throw new CodedError(
+        'CONFLICT',
+        `A line item can be deleted when it is OBSOLETE; this one is ${record.state}. Set this state first; it is final.`,
+      )
     }
     await tx.actions.replace(instanceId, id, [])
     const limit = await tx.consumptionLimits.get(instanceId, id)

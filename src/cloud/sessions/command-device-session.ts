@@ -5,7 +5,7 @@ import type { SessionCommand } from '../../protocol/edge/sessions.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type SessionCommandResult, type CommandSession, COMMAND_ACTION, commandSession } from './command-session.ts'
 import type { SessionDeps } from './session-life.ts'
-import { lockDevice } from '../storage/require-record.ts'
+import { lockUnrevoked } from '../storage/require-record.ts'
 
 /** Commands that wait for unreported sessions of one device. */
 const SESSION_COMMANDS_MAX = 1_000
@@ -41,14 +41,13 @@ async function note(
   now: number,
 ): Promise<boolean> {
   return store.transaction(async (tx) => {
-    const device = await lockDevice(tx, deviceId)
-    if (device.revokedAt !== null) throw new CodedError('CONFLICT', `The key of the device ${deviceId} is revoked.`)
+    await lockUnrevoked(tx, deviceId)
     // New sessions of the device are recorded under this lock.
     if ((await tx.sessions.get(id)) !== undefined) return false
     if (trustsClock()) await tx.edge.sessionCommands.forget(deviceId, now - SESSION_REST_MS)
     await tx.edge.sessionCommands.note(deviceId, id, command, now)
     if ((await tx.edge.sessionCommands.count(deviceId)) > SESSION_COMMANDS_MAX) {
-      const most = `the maximum of ${SESSION_COMMANDS_MAX} commands for sessions that it has not reported`
+      const most = `the maximum of ${SESSION_COMMANDS_MAX} commands for sessions that it has not reported. Wait for its next sync`
       throw new CodedError('CONFLICT', `The device ${deviceId} already has ${most}.`)
     }
     await recordChange(tx, now, { action: COMMAND_ACTION[command], deviceId, sessionId: id })

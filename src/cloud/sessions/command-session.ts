@@ -44,7 +44,8 @@ export async function commandSession(
     }
     const changes = new SessionChanges(deps, tx, now)
     const session = await known(id, changes.settled(id))
-    if (hasEnded(session)) throw new CodedError('CONFLICT', `The session is ${session.state}.`)
+    if (hasEnded(session))
+      throw new CodedError('CONFLICT', `The session is ${session.state}: it has ended, and takes no commands.`)
     if (partOf === undefined) {
       const deviceId = session.keptBy ?? session.deviceId
       const { instanceId } = session

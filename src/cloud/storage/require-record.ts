@@ -32,6 +32,13 @@ export async function lockTrusted(tx: Transaction, deviceId: string): Promise<De
   return device
 }
 
+/** @throws CodedError NOT_FOUND, CONFLICT */
+export async function lockUnrevoked(tx: Transaction, deviceId: string): Promise<Device> {
+  const device = await lockDevice(tx, deviceId)
+  if (device.revokedAt === null) return device
+  throw new CodedError('CONFLICT', `The key of the device ${deviceId} is revoked: the device gets no more commands.`)
+}
+
 function known(device: Device | undefined, deviceId: string): Device {
   if (device === undefined) throw new CodedError('NOT_FOUND', `There is no device ${deviceId}.`)
   return device

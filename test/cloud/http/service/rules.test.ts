@@ -130,12 +130,15 @@ describe('conditions', () => {
     await twin.call('POST', actionsPath(instance), { body: [{ action: 'DENY', conditionId }] })
     const one = `${conditionsPath(instance)}/${conditionId}`
     expect((await twin.call('DELETE', one)).body).toMatchObject({
-      message: `An action refers to condition ${conditionId}.`,
+      message: `An action refers to condition ${conditionId}. Remove the action first.`,
     })
     const named = { ...IN('department', 'sales'), id: conditionId, name: 'sales' }
     await twin.call('PATCH', conditionsPath(instance), { body: [named] })
     const { status, body } = await twin.call('DELETE', one)
-    expect([status, pick(body, 'message')]).toEqual([409, `An action refers to condition sales (${conditionId}).`])
+    expect([status, pick(body, 'message')]).toEqual([
+      409,
+      `An action refers to condition sales (${conditionId}). Remove the action first.`,
+    ])
     expect((await twin.call('DELETE', conditionsPath(instance))).status).toBe(409)
     await twin.call('DELETE', actionsPath(instance))
     expect((await twin.call('DELETE', one)).status).toBe(204)
