@@ -132,7 +132,7 @@ export const ERRORS = catalogue({
   USAGE_ARCHIVED: {
     meaning: 'Some of these usage records were moved to an archive, which the message names.',
     remedy:
-      'Read the archive with tallygate usage export --from-archive and the same cursor or times. Then continue with the cursor that it prints.',
+      'Read the archive with --from-archive of tallygate usage export or usage totals, and the same cursor or times. Then read the rest from the cloud, with --after and the cursor that this prints. Or select later usage with --since.',
     http: 409,
     exit: 66,
   },

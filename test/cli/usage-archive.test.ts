@@ -29,8 +29,9 @@ const run = (args: readonly string[], env: Record<string, string> = {}): Promise
     now: () => twin.now,
     env,
   })
-const exported = (...args: readonly string[]) =>
-  run(['export', '--url', twin.cloud.address, '--admin-key', twin.cloud.administrationKeyFile, ...args])
+const fromCloud = (verb: string, ...args: readonly string[]) =>
+  run([verb, '--url', twin.cloud.address, '--admin-key', twin.cloud.administrationKeyFile, ...args])
+const exported = (...args: readonly string[]) => fromCloud('export', ...args)
 const archive = (to: string, env: Record<string, string> = {}, before = twin.now + 1) =>
   run(['archive', '--to', to, '--until', String(before), '--store-path', twin.settings.store.path], env)
 /** @param env of the commands that use the place */
@@ -58,6 +59,9 @@ const moves = async (place: string, env: Record<string, string> = {}): Promise<v
   await twin.access(instance, { Print: 1 })
   const rest = await exported('--after', cursor, '--format', 'ndjson')
   expect(rest.out.split('\n')).toHaveLength(2)
+  expect(totals.err).toBe(read.err)
+  const later = await fromCloud('totals', '--after', cursor, '--by', 'instance', '--json')
+  expect(JSON.parse(later.out)).toMatchObject({ instanceId: instance, records: 1, tokens: 0.125 })
   expect(await twin.used(instance, 'ACT-1')).toBe(0.5)
   const verified = await run(['archive', 'verify', place], env)
   expect(verified).toMatchObject({ code: 0, err: '' })

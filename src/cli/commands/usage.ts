@@ -38,7 +38,6 @@ export function command(io: Io): Command {
   withRecordsFlags(usage.command('export'))
     .description('Writes usage records, oldest first, and prints the cursor for the next export to stderr.')
     .addOption(new Option('--format <format>', 'output format').choices(USAGE_FORMATS).default('csv'))
-    .option('--after <cursor>', 'only records written after the export that printed this cursor', cursorArgument)
     .option('--out <file>', 'output file, written atomically (default: stdout)')
     .action((flags: ExportFlags) =>
       withRecords(flags, flags.format, io, async ({ next, pieces }) => writeExport(flags, pieces, next, io)),
@@ -54,7 +53,7 @@ export function command(io: Io): Command {
     )
     .option('--json', 'print one JSON document per line for each total, with exact amounts')
     .action((flags: TotalsFlags) =>
-      withRecords(flags, 'ndjson', io, async ({ pieces }, service) => printTotals(flags, pieces, service, io)),
+      withRecords(flags, 'ndjson', io, async (records, service) => printTotals(flags, records, service, io)),
     )
   return usage.addCommand(archiveCommand(io))
 }
@@ -64,6 +63,7 @@ function withRecordsFlags(command: Command): Command {
     .option('--instance <name>', 'only records of this instance: its name or id')
     .option('--since <time>', 'only usage at or after this time, such as 2026-05-01T08:00Z', timeArgument)
     .option('--until <time>', 'only usage before this time', timeArgument)
+    .option('--after <cursor>', 'only records written after the command that printed this cursor', cursorArgument)
     .option(
       '--from-archive <place>',
       'read the archive in this directory or s3:// address, without the cloud; --instance takes an id',
@@ -107,11 +107,13 @@ async function archivedRecords(
 
 async function printTotals(
   { by, json }: TotalsFlags,
-  pieces: ExportedUsage['pieces'],
+  { pieces, next }: ExportedUsage,
   service: Service | null,
   io: Io,
 ): Promise<void> {
   const totals = await totalsOf(pieces, by)
+  // The cloud has the rest.
+  if (service === null) printCursor(next, io)
   if (json === true) {
     writeLines(io.stdout, totals.map(totalJson))
     return
@@ -136,6 +138,10 @@ async function writeExport(
 ): Promise<void> {
   if (out === undefined) await writeOut(io.stdout, pieces)
   else await writeFileAtomically(out, pieces)
+  printCursor(next, io)
+}
+
+function printCursor(next: bigint, io: Io): void {
   io.stderr.write(`next cursor: ${next}\n`)
 }
 
