@@ -817,7 +817,8 @@ export const ERRORS = catalogue({
   },
   KEY_UNUSABLE: {
     meaning: 'The file does not contain a private key that can sign access tokens.',
-    remedy: 'Use a PEM file with an RSA key of 2048 bits or more, or a P-256 key, without a passphrase.',
+    remedy:
+      'Check the path, and that this user may read the file. It must be a PEM file with an RSA key of 2048 bits or more, or a P-256 key, without a passphrase.',
     exit: 66,
   },
   SIGNING_KEY_DIFFERS: {

@@ -172,6 +172,12 @@ describe('an import from another cloud', () => {
     expect(err).not.toContain('secret')
   })
 
+  it('does not take the file of a token for one of a key', async () => {
+    const args = ['import', '--from', source.cloud.address, '--url', target.cloud.address, '--from-token', '/token']
+    const { err } = await tallygate(args, { readText: () => 'two words' })
+    expect(err).toBe('tallygate: USAGE: /token does not contain a token. See tallygate import --help.\n')
+  })
+
   it('does not import a service into itself', async () => {
     expect((await run([], `${target.cloud.address}/`)).err).toContain(
       'USAGE: --from is this cloud: name another service.',

@@ -204,7 +204,7 @@ test('an error shows its stack only when asked for it', async () => {
   expect(plain).toMatchObject({ code: 66, out: '' })
   expect(plain.err.split('\n')).toHaveLength(2)
   expect(plain.err).toMatch(
-    /^tallygate: KEY_UNUSABLE: Cannot read \/no\/key\.pem: there is no such file\. Use a PEM file /,
+    /^tallygate: KEY_UNUSABLE: Cannot read \/no\/key\.pem: there is no such file\. Check the path, /,
   )
   const debug = await tallygate([...args, '--debug'])
   expect(debug.err).toContain('\nError ENOENT\n    at ')

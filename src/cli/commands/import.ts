@@ -149,8 +149,8 @@ function connect(io: Io, { name, token, ...remote }: Remote): RateTableTarget & 
 function sourceToken({ fromKey, fromKid, fromToken }: ImportFlags, io: Io): () => Promise<string> {
   if (fromKey !== undefined) return async () => keyToken(fromKey, fromKid, io)
   if (fromToken === undefined) throw new CodedError('USAGE', 'Give --from-key or --from-token.')
-  const token = readFileArgument(io, fromToken, 'KEY_UNUSABLE').trim()
-  if (!/^[\w.~+/=-]+$/.test(token)) throw new CodedError('KEY_UNUSABLE', `${fromToken} does not contain a token.`)
+  const token = readFileArgument(io, fromToken, 'USAGE').trim()
+  if (!/^[\w.~+/=-]+$/.test(token)) throw new CodedError('USAGE', `${fromToken} does not contain a token.`)
   return async () => token
 }
 
