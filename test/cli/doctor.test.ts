@@ -242,6 +242,13 @@ describe('the checks', () => {
     expect(checks.find(({ name }) => name === 'owners')?.remedy).toMatch(/^Run chown -h \d+ on these files/)
   })
 
+  it('name the space that a disk lacks', () => {
+    const { checks } = examine({ ...base, fileSystem: { ...disk, free: 12_000_000 } })
+    expect(checks.find(({ name }) => name === 'disk-space')?.remedy).toContain(
+      'less than 16.0 MiB (state.disk_reserve)',
+    )
+  })
+
   it('count no backlog in a ledger that cannot be read', () => {
     const { checks } = examine({ ...base, ...noAgent, inspected: { ...base.inspected, state: null } })
     expect(checks.find(({ name }) => name === 'backlog')).toMatchObject({ level: 'skip' })

@@ -337,7 +337,10 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     const { free, total } = fileSystem
     const evidence = `${sizeInWords(free)} of ${sizeInWords(total)} free`
     if (free < settings.state.diskReserve)
-      return fail(evidence, 'Free disk space: without it, the device cannot record decisions and refuses all requests.')
+      return fail(
+        evidence,
+        `Free disk space: with less than ${sizeInWords(settings.state.diskReserve)} (state.disk_reserve), the device cannot record decisions and refuses all requests.`,
+      )
     if (free < 8 * settings.state.diskReserve) return warn(evidence, 'Free disk space before the ledger needs it.')
     return ok(evidence)
   },

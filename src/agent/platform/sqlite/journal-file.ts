@@ -4,6 +4,7 @@
  */
 import { statSync } from 'node:fs'
 import type Database from 'better-sqlite3'
+import { sizeInWords } from '../../../core/accounts/in-words.ts'
 import { hasSpace, lacksSpace } from '../../../platform/disk-space.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type JournalStatements, statementsOf } from './journal-statements.ts'
@@ -100,7 +101,8 @@ export class JournalFile {
       throw new CodedError('NOT_RECORDED', 'the ledger is full')
     }
     if (!this.hasDiskReserve && this.#freePages() < BigInt(this.#limits.diskReservePages)) {
-      throw new CodedError('NOT_RECORDED', 'the disk is full')
+      const reserve = sizeInWords(this.#limits.diskReservePages * PAGE_BYTES)
+      throw new CodedError('NOT_RECORDED', `the disk is full: ${reserve} must be free (state.disk_reserve)`)
     }
   }
 

@@ -308,7 +308,8 @@ describe('a disk that is full', () => {
     await journal.read()
     await attach(journal, { [A]: 10n })
     const append = () => journal.append([entry(1, [{ account: A, amount: 1n }])], STAMP)
-    await expect(append()).rejects.toMatchObject(FULL)
+    const message = 'the disk is full: 32.0 KiB must be free (state.disk_reserve)'
+    await expect(append()).rejects.toMatchObject({ ...FULL, message })
     const { seq } = await journal.seal(SEAL)
     await journal.acknowledge(seq, null, null)
     await expect(append()).rejects.toMatchObject(FULL)
