@@ -20,6 +20,12 @@ export class CommitUnanswered extends Error {
   }
 }
 
+export class PasswordMissing extends Error {
+  constructor() {
+    super('the server requires a password, and none is set')
+  }
+}
+
 /** No connection was available. */
 export class NotConnected extends Error {}
 
@@ -131,12 +137,7 @@ function notConnected(cause: unknown, shown: string): CodedError {
 }
 
 function isRefusal(error: unknown): boolean {
-  return /^(28|3D|42501)/.test(sqlState(error) ?? '') || lacksPassword(error)
-}
-
-/** The text of the driver, which gives no code: none is set, or an empty one. */
-function lacksPassword(error: unknown): boolean {
-  return error instanceof Error && error.message.includes('client password must be a')
+  return /^(28|3D|42501)/.test(sqlState(error) ?? '') || error instanceof PasswordMissing
 }
 
 /** A host name with several addresses fails with an AggregateError without a message. */
@@ -145,7 +146,6 @@ export function messageOf(error: unknown): string {
   if (error instanceof AggregateError && error.message === '') {
     return error.errors.map(messageOf).join('; ')
   }
-  if (lacksPassword(error)) return 'the server requires a password, and none is set'
   return tlsReason(error) ?? (isDiskFull(error) ? `the disk of the server is full (${error.message})` : error.message)
 }
 

@@ -2,8 +2,13 @@
 import pg from 'pg'
 import { trustSystem } from '../../../platform/outgoing.ts'
 import { CodedError } from '../../../protocol/errors.ts'
-import { NotConnected, isQueueTimeout, messageOf } from './failures.ts'
+import { NotConnected, PasswordMissing, isQueueTimeout, messageOf } from './failures.ts'
 import type { Limits } from './limits.ts'
+
+// The driver calls it if the server asks for a password, and neither the address nor PGPASSWORD has one.
+pg.defaults.password = () => {
+  throw new PasswordMissing()
+}
 
 export interface DatabaseAddress {
   /** One for each host. They contain secrets: for the driver only. */
