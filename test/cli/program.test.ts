@@ -17,7 +17,7 @@ describe('a command line that is not understood is USAGE, exit code 64, in one l
   test.each([
     ['an unknown command', ['agnet'], "unknown command 'agnet' (Did you mean agent?)"],
     ['an unknown option', ['token', '--key', 'x', '--amdin'], "unknown option '--amdin' (Did you mean --admin?)"],
-    ['an option too little', ['token', '--admin'], "required option '--key <file>' not specified"],
+    ['an option too little', ['apply'], "required option '-f, --file <file>' not specified"],
     ['an option without its value', ['token', '--admin', '--key'], "option '--key <file>' argument missing"],
     ['an argument that is not UTF-8', ['line-items', 'delete', 'X\uFFFD'], 'An argument is not valid UTF-8.'],
     ['a lifetime that the cloud refuses', ['devices', 'provision', '--ttl', '400d'], 'from 1m to 366d.'],

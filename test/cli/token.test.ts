@@ -41,6 +41,31 @@ test('a client token finds an instance by its name in the cloud of the context',
   expect((await named('Workshp')).err).toContain('NOT_FOUND: There is no instance Workshp. Did you mean Workshop?')
 })
 
+test('an administration token is signed with the key of the selected cloud', async () => {
+  const contexts = {
+    current: 'prod',
+    contexts: {
+      prod: { url: 'https://prod/dm', adminKey: '/key.pem', kid: 'k2' },
+      people: { url: 'https://people/dm' },
+    },
+  }
+  const made = async (args: readonly string[], env: Record<string, string> = {}) =>
+    tallygate(['token', ...args], {
+      env: { XDG_CONFIG_HOME: '/config', ...env },
+      readText: (path) => (path === '/key.pem' ? pem : JSON.stringify(contexts)),
+    })
+  const kidOf = async (made: Promise<{ readonly out: string }>): Promise<unknown> =>
+    (await jwtVerify((await made).out.trim(), publicKey, { currentDate: new Date(now) })).payload['cnf']
+  expect(await kidOf(made(['--admin']))).toMatchObject({ jwk: { kid: 'k2', kty: 'ADMIN' } })
+  const env = { TALLYGATE_URL: 'https://other/dm', TALLYGATE_ADMIN_KEY: '/key.pem' }
+  expect(await kidOf(made(['--admin', '--kid', 'k3'], env))).toMatchObject({ jwk: { kid: 'k3' } })
+  expect(await made(['--admin', '--context', 'people'])).toMatchObject({
+    code: 64,
+    err: 'tallygate: USAGE: There is no administration key for https://people/dm: give --key. See tallygate token --help.\n',
+  })
+  expect((await made(['--client', '--instance', instance])).err).toContain('A client token needs --key')
+})
+
 describe('what cannot be meant is refused:', () => {
   test.each([
     ['neither kind', []],

@@ -3,15 +3,17 @@ import { makeAccessToken } from '../../client/access-token.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Io } from '../io.ts'
 import { uuid } from '../../protocol/wire.ts'
-import { administrator } from '../administrator.ts'
+import { type AdministratorFlags, administrator, targetOf, withCloudFlags } from '../administrator.ts'
 import { durationBetween, readFileArgument } from '../arguments.ts'
 import { collect } from '../collect.ts'
 import { Service } from '../nouns/service.ts'
 
-interface TokenFlags {
+type CloudFlags = Pick<AdministratorFlags, 'context' | 'url' | 'caFile'>
+
+interface TokenFlags extends CloudFlags {
   readonly admin?: true
   readonly client?: true
-  readonly key: string
+  readonly key?: string
   readonly kid?: string
   readonly instance?: readonly string[]
   readonly issuer: string
@@ -19,15 +21,15 @@ interface TokenFlags {
 }
 
 export function command(io: Io): Command {
-  return new Command('token')
+  return withCloudFlags(new Command('token'))
     .description('Makes an access token from a private key and prints it. The service must know the public key.')
     .addOption(new Option('--admin', 'make an AdministrationAccess token').conflicts('client'))
     .option('--client', 'make a ClientAccess token; requires --instance')
-    .requiredOption('--key <file>', 'private key (PEM)')
+    .option('--key <file>', 'private key (PEM); default with --admin: the administration key of the context')
     .option('--kid <id>', 'key id (default: its RFC 7638 thumbprint)')
     .option(
       '--instance <name>',
-      'instance that a client token can use: its id, or its name in the current context; can be repeated',
+      'instance that a client token can use: its id, or its name in the context; can be repeated',
       collect((text) => text),
     )
     .option('--issuer <name>', 'value of the iss claim', 'tallygate')
@@ -36,7 +38,7 @@ export function command(io: Io): Command {
         .argParser(durationBetween('1s', '3660d'))
         .default(3_600_000, '1h'),
     )
-    .action(async (flags: TokenFlags) => {
+    .action(async ({ key, kid, ...flags }: TokenFlags) => {
       if (flags.admin === undefined && flags.client === undefined) {
         throw new CodedError('USAGE', 'Give --admin or --client.')
       }
@@ -47,12 +49,14 @@ export function command(io: Io): Command {
       if (flags.admin === true && named.length > 0) {
         throw new CodedError('USAGE', 'An administration token is not bound to an instance: omit --instance.')
       }
+      const signer = key === undefined ? administrationKey(flags, io) : { file: key }
+      const keyId = kid ?? signer.kid
       const token = await makeAccessToken({
         kind: flags.admin === true ? 'ADMIN' : 'CLIENT',
-        file: flags.key,
-        privateKey: readFileArgument(io, flags.key, 'KEY_UNUSABLE'),
-        ...(flags.kid === undefined ? {} : { keyId: flags.kid }),
-        instanceIds: await idsOf(named, io),
+        file: signer.file,
+        privateKey: readFileArgument(io, signer.file, 'KEY_UNUSABLE'),
+        ...(keyId === undefined ? {} : { keyId }),
+        instanceIds: await idsOf(named, flags, io),
         issuer: flags.issuer,
         now: io.now(),
         lifetimeMs: flags.ttl,
@@ -61,9 +65,20 @@ export function command(io: Io): Command {
     })
 }
 
-async function idsOf(named: readonly string[], io: Io): Promise<readonly string[]> {
+function administrationKey(
+  flags: CloudFlags & Pick<TokenFlags, 'client'>,
+  io: Io,
+): { readonly file: string; readonly kid?: string | undefined } {
+  if (flags.client === true)
+    throw new CodedError('USAGE', 'A client token needs --key: contexts contain no client keys.')
+  const { url, adminKey, kid } = targetOf(flags, io)
+  if (adminKey !== undefined) return { file: adminKey, kid }
+  throw new CodedError('USAGE', `There is no administration key for ${url}: give --key.`)
+}
+
+async function idsOf(named: readonly string[], flags: CloudFlags, io: Io): Promise<readonly string[]> {
   if (named.every((each) => uuid.safeParse(each).success)) return named
-  using client = await administrator({}, io)
+  using client = await administrator(flags, io)
   const service = new Service(client)
   const ids: string[] = []
   for (const each of named) ids.push(await service.instanceId(each))
