@@ -193,6 +193,7 @@ const SOCKET_REASONS: typeof REASONS = {
   ...REASONS,
   ECONNRESET: CLOSED_EARLY,
   EPIPE: CLOSED_EARLY,
+  EINVAL: 'its path is too long for a socket',
   EAGAIN: 'the process that listens there accepts no connection, and as many as it permits are waiting',
 }
 

@@ -122,11 +122,14 @@ describe('a missing response has the caller’s code:', () => {
     other.close()
   })
 
-  test('no such socket', async () => {
-    using client = new HttpClient({ address: `unix:${directory}/no.sock`, unreachable: 'AGENT_UNREACHABLE' })
+  test.each([
+    ['no.sock', 'the socket does not exist'],
+    [`${'x'.repeat(108)}.sock`, 'its path is too long for a socket'],
+  ])('no such socket: %s', async (name, reason) => {
+    using client = new HttpClient({ address: `unix:${directory}/${name}`, unreachable: 'AGENT_UNREACHABLE' })
     await expect(client.call({ method: 'GET', path: '/' })).rejects.toMatchObject({
       code: 'AGENT_UNREACHABLE',
-      message: `unix:${directory}/no.sock: the socket does not exist.`,
+      message: `unix:${directory}/${name}: ${reason}.`,
     })
   })
 
