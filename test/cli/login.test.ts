@@ -52,7 +52,7 @@ type Listen = (text: string) => void
 async function run(args: readonly string[], onError: Listen = () => undefined, env = {}): Promise<Ran> {
   let err = ''
   const ran = await tallygate(args, {
-    env: { XDG_STATE_HOME: directory, PATH: directory, ...env },
+    env: { HOME: directory, XDG_STATE_HOME: directory, PATH: directory, ...env },
     now: () => Date.now() + aheadMs,
     readText: (path) => readFileSync(path, 'utf8'),
     stderr: {
