@@ -1,6 +1,6 @@
 /**
  * Rows of the usage. The body of a row has the cloud's own records of one transaction for one instance, as JSON, or the ledger
- * entries of a segment of a device; both are compressed.
+ * entries of a segment of a device; all but short ones are compressed.
  */
 import { decimal, formatDecimal } from '../../../core/pricing/amount.ts'
 import { SEGMENT_ENTRIES_MAX } from '../../../protocol/edge/sync.ts'
@@ -18,12 +18,14 @@ export type UsageRow = Row<'usage'>
 const ROW_RECORDS_MAX = 500
 
 /** Exact numbers are texts. */
-type Packed = Omit<UsageRecord, 'quantity' | 'used' | 'tokens' | 'count' | 'rate'> & {
+interface Packed extends Omit<UsageRecord, 'quantity' | 'used' | 'tokens' | 'count' | 'rate' | 'source'> {
   readonly quantity: string | null
   readonly used: string | null
   readonly tokens: string
   readonly count: string
-  readonly rate?: string
+  readonly rate: string | null
+  /** Null: one-off. */
+  readonly source: UsageRecord['source'] | null
 }
 
 /** A row for each instance and device, in the sequence of their first records. */
@@ -58,34 +60,74 @@ function rowOfRecords(records: readonly UsageRecord[]): Omit<UsageRow, 'seq'> {
     write_time: BigInt(writeTime),
     device_id: deviceOf(first.source),
     ...NO_SEGMENT,
-    body: compress(JSON.stringify(records.map(packed))),
+    body: bodyOf(JSON.stringify(differences(records.map(packed)))),
   }
+}
+
+/** To compress a shorter text takes longer than to write it. */
+const COMPRESSED_FROM = 2_048
+
+function bodyOf(text: string): Buffer {
+  return text.length < COMPRESSED_FROM ? Buffer.from(text) : compress(text)
+}
+
+function textOf(body: Buffer): string {
+  const isText = body[0] === '['.charCodeAt(0)
+  return (isText ? body : decompress(body)).toString('utf8')
 }
 
 const NO_SEGMENT = { epoch: null, segment: null, branch: null, first_entry: null, last_entry: null }
 
 function packed(record: UsageRecord): Packed {
-  const { quantity, used, tokens, count, rate, ...same } = record
+  const { quantity, used, tokens, count, rate, source } = record
   requireStorable([quantity, used, tokens])
   return {
-    ...same,
+    correlationId: record.correlationId,
+    usageTime: record.usageTime,
+    writeTime: record.writeTime,
+    requesterType: record.requesterType,
+    requesterValue: record.requesterValue,
+    accountId: record.accountId,
+    instanceId: record.instanceId,
+    activationId: record.activationId,
     quantity: quantity === null ? null : String(quantity),
     used: used === null ? null : String(used),
-    tokens: String(tokens),
+    item: record.item,
+    version: record.version,
     count: formatDecimal(count),
-    ...(rate === undefined ? {} : { rate: formatDecimal(rate) }),
+    rate: rate === undefined ? null : formatDecimal(rate),
+    operation: record.operation,
+    status: record.status,
+    tokens: String(tokens),
+    source: source.kind === 'one-off' ? null : source,
+    metaData: record.metaData,
   }
 }
 
-function unpacked({ quantity, used, tokens, count, rate, ...same }: Packed): UsageRecord {
+function unpacked({ quantity, used, tokens, count, rate, source, ...same }: Packed): UsageRecord {
   return {
     ...same,
     quantity: quantity === null ? null : BigInt(quantity),
     used: used === null ? null : BigInt(used),
     tokens: BigInt(tokens),
     count: decimal(count),
-    ...(rate === undefined ? {} : { rate: decimal(rate) }),
+    ...(rate === null ? {} : { rate: decimal(rate) }),
+    source: source ?? { kind: 'one-off' },
   }
+}
+
+/** The first whole, of each other what differs from it: they are mostly alike. */
+function differences([first, ...others]: readonly Packed[]): readonly Partial<Packed>[] {
+  if (first === undefined) return []
+  const differing = (one: Packed): Partial<Packed> => {
+    const own: Partial<Record<keyof Packed, unknown>> = {}
+    for (const key in one) {
+      const name = key as keyof Packed
+      if (one[name] !== first[name]) own[name] = one[name]
+    }
+    return own as Partial<Packed>
+  }
+  return [first, ...others.map(differing)]
 }
 
 export function rowOfDelivery(delivery: Delivery): Omit<UsageRow, 'seq'> {
@@ -113,7 +155,8 @@ export function rowOfDelivery(delivery: Delivery): Omit<UsageRow, 'seq'> {
 /** In the order of their positions. */
 export function recordsOf(row: UsageRow): readonly UsageRecord[] {
   if (isDelivery(row)) return usageOfDelivery(row)
-  return (JSON.parse(decompress(row.body).toString('utf8')) as readonly Packed[]).map(unpacked)
+  const [first, ...others] = JSON.parse(textOf(row.body)) as readonly [Packed, ...Partial<Packed>[]]
+  return [first, ...others.map((own) => ({ ...first, ...own }))].map(unpacked)
 }
 
 export function isDelivery(row: Pick<UsageRow, 'epoch'>): row is DeliveryRow {

@@ -177,7 +177,7 @@ CREATE TABLE usage (
   branch BIGINT CHECK (branch IN (0, 1)),
   first_entry BIGINT,
   last_entry BIGINT,
-  -- Compressed with zstd: packed-usage.ts, packed-delivery.ts.
+  -- Compressed with zstd, unless it is short: packed-usage.ts, packed-delivery.ts.
   body BYTEA NOT NULL,
   CHECK ((epoch IS NULL) = (segment IS NULL)),
   CHECK ((epoch IS NULL) = (branch IS NULL)),

@@ -175,7 +175,7 @@ CREATE TABLE usage (
   branch INTEGER CHECK (branch IN (0, 1)),
   first_entry INTEGER,
   last_entry INTEGER,
-  -- Compressed with zstd: packed-usage.ts, packed-delivery.ts.
+  -- Compressed with zstd, unless it is short: packed-usage.ts, packed-delivery.ts.
   body BLOB NOT NULL,
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number),
   CHECK ((epoch IS NULL) = (segment IS NULL)),
