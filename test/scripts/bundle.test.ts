@@ -56,7 +56,7 @@ describe('the bundles', () => {
     const command = [join(folder, 'bin/tallygate.js'), 'token', '--debug']
     const { stderr } = spawnSync(process.execPath, command, { encoding: 'utf8' })
     expect(stderr).toContain('tallygate: USAGE')
-    expect(stderr).toMatch(/src\/cli\/program\.ts:\d+:\d+/)
+    expect(stderr).toMatch(/src\/cli\/commands\/token\.ts:\d+:\d+/)
   })
 
   it('come with the license of each package in them', () => {

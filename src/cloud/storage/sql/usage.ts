@@ -19,7 +19,7 @@ import { endOf, endsOf, highest } from './usage-positions.ts'
  */
 export function usageTransaction(sql: Sql) {
   const { db, lockRows } = sql
-  const appended: (UsageRecord | Delivery | EventRecord)[] = []
+  const appended: ({ readonly records: UsageRecord[] } | Delivery | EventRecord)[] = []
   const settled = async (): Promise<bigint> => {
     const { ahead } = sql
     if (ahead === null) return endOf(sql)
@@ -57,7 +57,9 @@ export function usageTransaction(sql: Sql) {
     },
     /** Written at the end of the transaction, which cannot read them. */
     async append(records: readonly UsageRecord[]): Promise<void> {
-      appended.push(...records)
+      const last = appended.at(-1)
+      if (last !== undefined && 'records' in last) last.records.push(...records)
+      else appended.push({ records: [...records] })
     },
     /** Among the appended records, in the same sequence. */
     async deliver(delivery: Delivery): Promise<void> {
@@ -74,40 +76,27 @@ export function usageTransaction(sql: Sql) {
     usage,
     events,
     write: async (): Promise<void> => {
-      for (const [isEvent, some] of runsOf(appended, (one) => 'data' in one)) {
-        if (isEvent)
-          for (const event of some as readonly EventRecord[]) await insertEvent(sql, await nextSeq(sql), event)
-        else for (const rows of parts(rowsOf(some as readonly Usage[]))) await insertRows(sql, rows)
+      let rows: Omit<UsageRow, 'seq'>[] = []
+      for (const one of appended) {
+        if ('records' in one) rows.push(...rowsOfRecords(one.records))
+        else if ('entries' in one) rows.push(rowOfDelivery(one))
+        else {
+          await insertRows(sql, rows)
+          rows = []
+          await insertEvent(sql, await nextSeq(sql), one)
+        }
       }
+      await insertRows(sql, rows)
     },
   }
 }
 
-type Usage = UsageRecord | Delivery
-
-/** Runs of neighbors that are alike, in their sequence. */
-function* runsOf<T>(list: readonly T[], kindOf: (one: T) => boolean): Generator<readonly [boolean, readonly T[]]> {
-  for (let at = 0; at < list.length;) {
-    const kind = kindOf(list[at] as T)
-    const end = list.findIndex((each, index) => index > at && kindOf(each) !== kind)
-    const run = list.slice(at, end === -1 ? list.length : end)
-    yield [kind, run]
-    at += run.length
-  }
-}
-
-function rowsOf(usage: readonly Usage[]): readonly Omit<UsageRow, 'seq'>[] {
-  const rows: Omit<UsageRow, 'seq'>[] = []
-  for (const [isDelivery, some] of runsOf(usage, (one) => 'entries' in one)) {
-    if (isDelivery) rows.push(...(some as readonly Delivery[]).map(rowOfDelivery))
-    else rows.push(...rowsOfRecords(some as readonly UsageRecord[]))
-  }
-  return rows
-}
-
 async function insertRows(sql: Sql, rows: readonly Omit<UsageRow, 'seq'>[]): Promise<void> {
-  const parameters = rows.flatMap((row) => Object.values(row))
-  await sql.db.executeQuery((sql.lockRows ? insertingNumbered : inserting)(sql.db, parameters, rows.length))
+  const query = sql.lockRows ? insertingNumbered : inserting
+  for (const some of parts(rows)) {
+    const parameters = some.flatMap((row) => Object.values(row))
+    await sql.db.executeQuery(query(sql.db, parameters, some.length))
+  }
 }
 
 /** Waits for the transactions of all rows that have a number, and keeps others from getting one. */
