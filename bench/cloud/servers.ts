@@ -160,7 +160,7 @@ async function provision(address: string, authorization: string, instances: numb
 }
 
 const POOL = `SELECT sum(charged) AS charged, sum(cap_in_force) AS cap FROM accounts WHERE id LIKE 'line/%'`
-const USAGE = 'SELECT epoch, body FROM usage'
+const USAGE = 'SELECT instance_id, epoch, body FROM usage'
 
 interface Row {
   readonly charged: bigint | string

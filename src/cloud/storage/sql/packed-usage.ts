@@ -7,7 +7,7 @@ import { SEGMENT_ENTRIES_MAX } from '../../../protocol/edge/sync.ts'
 import { isRefusal } from '../../../core/rules/refusal-reasons.ts'
 import { compress, decompress } from '../../../protocol/zstd.ts'
 import type { Delivery } from '../device-records.ts'
-import { USAGE_ROW_POSITIONS, type UsageRecord } from '../records.ts'
+import { USAGE_ROW_POSITIONS, type UsageOperation, type UsageRecord, type UsageSource } from '../records.ts'
 import { type DeliveryRow, packDelivery, usageOfDelivery } from './packed-delivery.ts'
 import { requireStorable, toFlag } from './sql.ts'
 import type { Row } from './tables.ts'
@@ -17,16 +17,28 @@ export type UsageRow = Row<'usage'>
 /** Most records of a row of the cloud: so many are unpacked at once. */
 const ROW_RECORDS_MAX = 500
 
-/** Exact numbers are texts. */
-interface Packed extends Omit<UsageRecord, 'quantity' | 'used' | 'tokens' | 'count' | 'rate' | 'source'> {
-  readonly quantity: string | null
-  readonly used: string | null
-  readonly tokens: string
-  readonly count: string
-  readonly rate: string | null
+/** Of a record. The row has its instance. Exact numbers are texts. */
+type Values = readonly [
+  correlationId: string,
+  usageTime: number,
+  writeTime: number,
+  requesterType: string,
+  requesterValue: string,
+  accountId: string,
+  activationId: string | null,
+  quantity: string | null,
+  used: string | null,
+  item: string,
+  version: string,
+  count: string,
+  rate: string | null,
+  operation: UsageOperation,
+  status: string,
+  tokens: string,
   /** Null: one-off. */
-  readonly source: UsageRecord['source'] | null
-}
+  source: UsageSource | null,
+  metaData: string | null,
+]
 
 /** A row for each instance and device, in the sequence of their first records. */
 export function rowsOfRecords(records: readonly UsageRecord[]): readonly Omit<UsageRow, 'seq'>[] {
@@ -60,7 +72,7 @@ function rowOfRecords(records: readonly UsageRecord[]): Omit<UsageRow, 'seq'> {
     write_time: BigInt(writeTime),
     device_id: deviceOf(first.source),
     ...NO_SEGMENT,
-    body: bodyOf(JSON.stringify(differences(records.map(packed)))),
+    body: bodyOf(JSON.stringify(differences(records.map(valuesOf)))),
   }
 }
 
@@ -78,54 +90,84 @@ function textOf(body: Buffer): string {
 
 const NO_SEGMENT = { epoch: null, segment: null, branch: null, first_entry: null, last_entry: null }
 
-function packed(record: UsageRecord): Packed {
-  const { quantity, used, tokens, count, rate, source } = record
+function valuesOf(record: UsageRecord): Values {
+  const { quantity, used, tokens, rate, source } = record
   requireStorable([quantity, used, tokens])
-  return {
-    correlationId: record.correlationId,
-    usageTime: record.usageTime,
-    writeTime: record.writeTime,
-    requesterType: record.requesterType,
-    requesterValue: record.requesterValue,
-    accountId: record.accountId,
-    instanceId: record.instanceId,
-    activationId: record.activationId,
-    quantity: quantity === null ? null : String(quantity),
-    used: used === null ? null : String(used),
-    item: record.item,
-    version: record.version,
-    count: formatDecimal(count),
-    rate: rate === undefined ? null : formatDecimal(rate),
-    operation: record.operation,
-    status: record.status,
-    tokens: String(tokens),
-    source: source.kind === 'one-off' ? null : source,
-    metaData: record.metaData,
-  }
+  return [
+    record.correlationId,
+    record.usageTime,
+    record.writeTime,
+    record.requesterType,
+    record.requesterValue,
+    record.accountId,
+    record.activationId,
+    quantity === null ? null : String(quantity),
+    used === null ? null : String(used),
+    record.item,
+    record.version,
+    formatDecimal(record.count),
+    rate === undefined ? null : formatDecimal(rate),
+    record.operation,
+    record.status,
+    String(tokens),
+    source.kind === 'one-off' ? null : source,
+    record.metaData,
+  ]
 }
 
-function unpacked({ quantity, used, tokens, count, rate, source, ...same }: Packed): UsageRecord {
+function recordFrom(instanceId: string, values: Values): UsageRecord {
+  const [
+    correlationId,
+    usageTime,
+    writeTime,
+    requesterType,
+    requesterValue,
+    accountId,
+    activationId,
+    quantity,
+    used,
+    item,
+    version,
+    count,
+    rate,
+    operation,
+    status,
+    tokens,
+    source,
+    metaData,
+  ] = values
   return {
-    ...same,
+    correlationId,
+    usageTime,
+    writeTime,
+    requesterType,
+    requesterValue,
+    accountId,
+    instanceId,
+    activationId,
     quantity: quantity === null ? null : BigInt(quantity),
     used: used === null ? null : BigInt(used),
-    tokens: BigInt(tokens),
+    item,
+    version,
     count: decimal(count),
     ...(rate === null ? {} : { rate: decimal(rate) }),
+    operation,
+    status,
+    tokens: BigInt(tokens),
     source: source ?? { kind: 'one-off' },
+    metaData,
   }
 }
 
-/** The first whole, of each other what differs from it: they are mostly alike. */
-function differences([first, ...others]: readonly Packed[]): readonly Partial<Packed>[] {
-  if (first === undefined) return []
-  const differing = (one: Packed): Partial<Packed> => {
-    const own: Partial<Record<keyof Packed, unknown>> = {}
-    for (const key in one) {
-      const name = key as keyof Packed
-      if (one[name] !== first[name]) own[name] = one[name]
-    }
-    return own as Partial<Packed>
+/** By index, what differs from the first. */
+type Difference = Readonly<Record<number, Values[number]>>
+
+/** The first whole, and the differences of each other: they are mostly alike. */
+function differences([first, ...others]: readonly Values[]): readonly (Values | Difference | undefined)[] {
+  const differing = (values: Values): Difference => {
+    const own: Record<number, Values[number]> = {}
+    for (const [index, value] of values.entries()) if (value !== first?.[index]) own[index] = value
+    return own
   }
   return [first, ...others.map(differing)]
 }
@@ -155,8 +197,9 @@ export function rowOfDelivery(delivery: Delivery): Omit<UsageRow, 'seq'> {
 /** In the order of their positions. */
 export function recordsOf(row: UsageRow): readonly UsageRecord[] {
   if (isDelivery(row)) return usageOfDelivery(row)
-  const [first, ...others] = JSON.parse(textOf(row.body)) as readonly [Packed, ...Partial<Packed>[]]
-  return [first, ...others.map((own) => ({ ...first, ...own }))].map(unpacked)
+  const [first, ...others] = JSON.parse(textOf(row.body)) as readonly [Values, ...Difference[]]
+  const all = [first, ...others.map((own) => Object.assign([...first], own) as unknown as Values)]
+  return all.map((values) => recordFrom(row.instance_id ?? '', values))
 }
 
 export function isDelivery(row: Pick<UsageRow, 'epoch'>): row is DeliveryRow {
