@@ -12,10 +12,14 @@ import { deviceAccountReader } from '../../../src/cloud/storage/sql/edge-account
 import { deviceReader } from '../../../src/cloud/storage/sql/edge-devices.ts'
 import { entryReader } from '../../../src/cloud/storage/sql/edge-segments.ts'
 import { shortageReader } from '../../../src/cloud/storage/sql/edge-shortages.ts'
+import { rowsOfRecords } from '../../../src/cloud/storage/sql/packed-usage.ts'
+import { usageReader } from '../../../src/cloud/storage/sql/read-usage.ts'
+import { USAGE_ROW_POSITIONS } from '../../../src/cloud/storage/records.ts'
 import { FleetFigures } from '../../../src/cloud/storage/sql/fleet-figures.ts'
 import { ALONE, type Sql } from '../../../src/cloud/storage/sql/sql.ts'
 import { PostgresSchema, runSql } from '../../support/postgres-schema.ts'
 import { postgres } from '../../support/servers.ts'
+import { usage } from './suite.ts'
 
 const DEVICES = 3_000
 const MEMBERS = 100
@@ -66,7 +70,7 @@ describe('with old statistics of PostgreSQL', () => {
     await schema[Symbol.asyncDispose]()
   })
 
-  /** Rows of devices, shortages and deliveries that were read, and the result. */
+  /** Rows of devices, shortages and usage that were read, and the result. */
   const reading = <T>(work: (sql: Sql) => Promise<T>): Promise<{ readonly rows: number; readonly result: T }> =>
     inTransaction('READ', async (db) => {
       const common = { lockRows: false, rules: ALONE, fleet: new FleetFigures(), ahead: null, shrink: null }
@@ -113,6 +117,23 @@ describe('with old statistics of PostgreSQL', () => {
       expect([inChain.result, inChain.rows < 10]).toEqual([undefined, true])
       const billed = await reading((sql) => entryReader(sql).hashes('d1', 1, n, n))
       expect([billed.result.has(''), billed.rows < 300]).toEqual([false, true])
+    }
+  })
+
+  it('lists the usage of an instance without all of the others, after reports of several', async () => {
+    const body = String.raw`\x${rowsOfRecords([usage(1, { instanceId: 'few' })])[0]!.body.toString('hex')}`
+    await runSql(
+      schema.url,
+      `INSERT INTO usage OVERRIDING SYSTEM VALUE SELECT 10000 + n, CASE WHEN n % 2 = 0 THEN 'few' ELSE 'others' END, 1, 0, 0, 0, 0${',NULL'.repeat(6)},
+         '${body}' FROM generate_series(1, 3000) AS n; ANALYZE usage`,
+    )
+    const some = { instanceId: 'few', from: null, to: null, limit: 10 }
+    const range = { ...some, after: 10_000n * USAGE_ROW_POSITIONS, upTo: 1n << 60n }
+    const oldest = await reading((sql) => usageReader(sql).range(range))
+    const newest = await reading((sql) => usageReader(sql).newest({ ...some, upTo: null }))
+    for (const { rows, result } of [oldest, newest]) {
+      expect(result.records).toHaveLength(10)
+      expect(rows).toBeLessThan(100)
     }
   })
 

@@ -59,7 +59,9 @@ export function usageReader(sql: Sql) {
   const listed = async (range: Within, order: Order, limit: number): Promise<Listed> => {
     const lists: ListedRow[][] = []
     for (const query of rowsWithin(range)) {
-      lists.push(await query.select(['seq', 'records']).orderBy('seq', order).limit(limit).execute())
+      // By the index also where few of the later rows are of several instances: PostgreSQL would walk all rows for them.
+      const inIndex = range.instanceId === null ? query : query.orderBy('instance_id', order)
+      lists.push(await inIndex.select(['seq', 'records']).orderBy('seq', order).limit(limit).execute())
     }
     const isBefore = (one: bigint, other: bigint): boolean => (order === 'asc' ? one < other : one > other)
     // Where one list may have more, the other waits for it.
