@@ -1,12 +1,12 @@
 /** The newest usage records, in a limited number: enough for a day of a small cloud, or the last minutes of a large one. */
 import { REFUSAL_REASONS, isRefusal } from '../../core/rules/refusal-reasons.ts'
-import type { UsageRecord } from '../storage/records.ts'
+import type { NewestStep, UsageRecord } from '../storage/records.ts'
 import type { Reader } from '../storage/store.ts'
 
 const HOUR_MS = 3_600_000
 export const HOURS = 24
 
-/** Records that are read; a report of a device comes whole, so there can be more. */
+/** Records that are read; a row of the store comes whole, so there can be more. */
 const RECORDS_MAX = 2_000
 
 export interface RecentUsage {
@@ -22,8 +22,7 @@ export async function recentUsage(
   instanceId: string | null,
   now: number,
 ): Promise<RecentUsage> {
-  const newest = { instanceId, upTo: null, from: null, to: null, limit: RECORDS_MAX }
-  const found = await reader.usage.newest(newest)
+  const found = await newestOf(reader, instanceId)
   const dayAgo = now - HOURS * HOUR_MS
   const since = Math.max(dayAgo, found.rest?.writtenBy ?? dayAgo)
   const records = found.records
@@ -35,6 +34,15 @@ export async function recentUsage(
     byHour[hour] = (byHour[hour] ?? 0n) + tokens
   }
   return { records, since, byHour }
+}
+
+async function newestOf({ usage }: Pick<Reader, 'usage'>, instanceId: string | null): Promise<NewestStep> {
+  const all = { instanceId, from: null, to: null }
+  const { records, rest } = await usage.newest({ ...all, upTo: null, limit: RECORDS_MAX })
+  if (rest === null || records.length >= RECORDS_MAX) return { records, rest }
+  // A step unpacks about half as many.
+  const later = await usage.newest({ ...all, upTo: rest.upTo, limit: RECORDS_MAX - records.length })
+  return { records: [...records, ...later.records], rest: later.rest }
 }
 
 export function statusInWords(status: string): string {

@@ -98,7 +98,7 @@ export function usageReader(sql: Sql) {
   }
   /** @returns `last`: the row that the step ends with; null: there are no others */
   const read = async (range: Within, order: Order, limit: number) => {
-    const rowsMax = range.search === undefined ? limit : ROWS_SEARCHED
+    const rowsMax = range.search === undefined ? Math.min(limit, Number(UNPACKED_RECORDS)) : ROWS_SEARCHED
     const { rows, isAll } = await listed(range, order, rowsMax)
     const rowOf = reader(rows, range, rowsMax)
     const records: NumberedUsage[] = []
