@@ -22,7 +22,7 @@ import {
 } from './page.ts'
 import { statusInWords } from './recent-usage.ts'
 
-/** A report of a device comes whole, so there can be more. */
+/** A row of the store comes whole, so there can be more. */
 const RECORDS_MAX = 500
 
 const RANGE_RECORDS_MAX = 5_000

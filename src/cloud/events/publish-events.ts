@@ -29,8 +29,8 @@ export interface EventWatcher {
 /** Longer than the slowest batch, ms: one lease serves several fast ones. */
 const LEASE_MS = 30_000
 
-/** Rows of each kind in memory. A delivery of a device counts as one. */
-const ROWS_READ = 500
+/** Events of each kind in memory. A row of the store comes whole, so there can be more. */
+const EVENTS_READ = 500
 
 const BATCH_BYTES_MAX = 512 * 1_024
 
@@ -293,14 +293,14 @@ async function readEvents(
   after: bigint,
   upTo: bigint,
 ): Promise<Chunk> {
-  const range = { after, upTo, instanceId: null, from: null, to: null, limit: ROWS_READ, entries: true } as const
+  const range = { after, upTo, instanceId: null, from: null, to: null, limit: EVENTS_READ, entries: true } as const
   const usage = groups.includes('usage') ? await reader.usage.range(range) : { records: [], end: upTo }
   // After the read: until then, none was deleted. An archive waits for all sinks that the database knows.
   const archive = groups.includes('usage') ? await reader.usageArchives.later(after, range) : null
   if (archive !== null) throw usageArchivedError(after, archive)
   const isUsageOnly = groups.every((group) => group === 'usage')
-  const changes = isUsageOnly ? [] : await reader.events.range(after, upTo, ROWS_READ)
-  const lastChange = changes.length < ROWS_READ ? upTo : (changes.at(-1)?.position ?? upTo)
+  const changes = isUsageOnly ? [] : await reader.events.range(after, upTo, EVENTS_READ)
+  const lastChange = changes.length < EVENTS_READ ? upTo : (changes.at(-1)?.position ?? upTo)
   // Where one kind may have more, the other one waits for it.
   const end = usage.end < lastChange ? usage.end : lastChange
   const events = [

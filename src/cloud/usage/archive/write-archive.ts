@@ -21,7 +21,7 @@ import {
 import type { ArchivePlace, Compression } from './place.ts'
 import { readText } from './read-archive.ts'
 
-/** A report of a device comes whole, so there can be more. */
+/** A row of the store comes whole, so there can be more. */
 export interface ArchiveLimits {
   /** In one archive: what a killed run repeats at most. */
   readonly records: number
