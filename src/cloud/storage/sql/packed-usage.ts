@@ -14,8 +14,9 @@ import type { Row } from './tables.ts'
 
 export type UsageRow = Row<'usage'>
 
-/** Most records of a row of the cloud: so many are unpacked at once. */
+/** Most records of a row of the cloud, and characters of their metadata, unless one has more: so much is unpacked at once. */
 const ROW_RECORDS_MAX = 500
+const ROW_CHARACTERS_MAX = 256 * 1024
 
 /** Of a record. The row has its instance. Exact numbers are texts. */
 type Values = readonly [
@@ -40,14 +41,25 @@ type Values = readonly [
   metaData: string | null,
 ]
 
-/** A row for each instance and device, in the sequence of their first records. */
+/** Rows for each instance and device, in the sequence of their first records. */
 export function rowsOfRecords(records: readonly UsageRecord[]): readonly Omit<UsageRow, 'seq'>[] {
-  const rows: Omit<UsageRow, 'seq'>[] = []
-  for (const own of Map.groupBy(records, ({ instanceId, source }) => `${instanceId} ${deviceOf(source)}`).values()) {
-    for (let at = 0; at < own.length; at += ROW_RECORDS_MAX)
-      rows.push(rowOfRecords(own.slice(at, at + ROW_RECORDS_MAX)))
+  const alike = Map.groupBy(records, ({ instanceId, source }) => `${instanceId} ${deviceOf(source)}`)
+  return [...alike.values()].flatMap((own) => [...partsOf(own)].map(rowOfRecords))
+}
+
+/** What fits into a row each. */
+function* partsOf(records: readonly UsageRecord[]): Generator<readonly UsageRecord[]> {
+  let [begin, characters] = [0, 0]
+  for (const [at, { metaData }] of records.entries()) {
+    const more = metaData?.length ?? 0
+    const isFull = at - begin === ROW_RECORDS_MAX || characters + more > ROW_CHARACTERS_MAX
+    if (isFull && at > begin) {
+      yield records.slice(begin, at)
+      ;[begin, characters] = [at, 0]
+    }
+    characters += more
   }
-  return rows
+  yield records.slice(begin)
 }
 
 function deviceOf(source: UsageRecord['source']): string | null {
