@@ -14,8 +14,8 @@ import { type UsageRow, isDelivery, recordsOf } from './packed-usage.ts'
 import type { Sql } from './sql.ts'
 import { endOf, rowAfter } from './usage-positions.ts'
 
-/** Rows whose times one step compares: SQLite takes some milliseconds, in which nothing else runs. */
-const ROWS_COMPARED = 50_000n
+/** Rows whose times one step compares: SQLite takes some milliseconds, in which nothing else runs. Many rows take a page each. */
+const ROWS_COMPARED = 10_000n
 
 /** Records that one step unpacks. All of them can be of other instances or times. */
 const UNPACKED_RECORDS = 1_000n
