@@ -1,5 +1,6 @@
 export const EDGE_BODY_BYTES_MAX = 256 * 1024
 
+/** How far the clocks of those who make tokens may differ. */
 export const TOKEN_SKEW_S = 60
 
 export const DEVICE_TOKEN_LIFETIME_S_MAX = 24 * 60 * 60
@@ -46,7 +47,7 @@ export const NOTIFICATION_LOOK_MS = 300
 /** How long a node may publish what it has claimed without a renewal. Then another node continues. */
 export const NOTIFICATION_CLAIM_MS = 600
 
-/** Upper bound of rows of usage (records, or segments of a device) written after the backup from which a cloud was restored. */
+/** Upper bound of rows of usage written after the backup from which a cloud was restored. */
 export const USAGE_FORGOTTEN_ROWS_MAX = 1_000_000_000n
 
 /** A restored cloud skips so many rows for each ms since 1970: two restores never use the same positions. */

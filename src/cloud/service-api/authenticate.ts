@@ -12,14 +12,13 @@ import { CodedError } from '../../protocol/errors.ts'
 import { keyInForce } from './change-keys.ts'
 import { Batcher, type Defer } from '../runtime/batcher.ts'
 import { authenticateDevice } from '../devices/authenticate-device.ts'
+import { TOKEN_SKEW_S } from '../devices/limits.ts'
 import type { KnownDeviceKey } from '../storage/device-records.ts'
 import type { KeyRecord, KeyVersion } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
 import { type Principal, lowerCase } from './principal.ts'
 import type { SignIn } from './sign-in.ts'
 import { type VerificationKey, readVerificationKey } from './verification-key.ts'
-
-const CLOCK_SKEW_S = 60
 
 const KEYS_MAX = 1_000
 
@@ -226,7 +225,7 @@ async function verify(token: string, { key, algorithms }: VerificationKey, now: 
     await jwtVerify(token, key, {
       algorithms: [...algorithms],
       currentDate: new Date(now),
-      clockTolerance: CLOCK_SKEW_S,
+      clockTolerance: TOKEN_SKEW_S,
     })
   } catch (cause) {
     const outOfTime =

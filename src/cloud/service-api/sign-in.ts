@@ -5,6 +5,7 @@
 import { type JWTPayload, type JWTVerifyGetKey, errors, jwtVerify } from 'jose'
 import { CodedError } from '../../protocol/errors.ts'
 import { type AccessRule, type SignInOptionsWire, printable } from '../../protocol/sign-in.ts'
+import { TOKEN_SKEW_S } from '../devices/limits.ts'
 import { type Administrator, type Right, lowerCase, scopeWith } from './principal.ts'
 
 export interface SignInTerms {
@@ -21,8 +22,6 @@ export interface SignInTerms {
   /** Maximum age of a token. A reload may change this. */
   readonly maxAgeMs: number
 }
-
-const CLOCK_SKEW_S = 60
 
 /** OpenID Connect limits subjects to 255 ASCII characters. */
 const SUBJECT = /^[\x20-\x7e]{1,255}$/
@@ -76,7 +75,7 @@ export class SignIn {
         algorithms: [...algorithms],
         requiredClaims: ['sub', 'iat', 'exp'],
         currentDate: new Date(now),
-        clockTolerance: CLOCK_SKEW_S,
+        clockTolerance: TOKEN_SKEW_S,
         maxTokenAge: maxAgeMs / 1_000,
       })
       // Access tokens and logout tokens of the provider can name the same client.
