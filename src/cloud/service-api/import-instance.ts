@@ -109,7 +109,7 @@ async function inputsOf(reader: Reader, { instanceId, body, ...wanted }: Wanted)
     lineItems.push({ record, stored, isKnown, storedActions, actions: of.actions, used: of.used ?? null })
     known.delete(id)
   }
-  const accounts = lineItems.flatMap((lineItem) => accountsOf(lineItem, now))
+  const accounts = lineItems.flatMap((lineItem) => importedAccounts(lineItem, now))
   return {
     instanceId,
     now,
@@ -125,7 +125,7 @@ async function inputsOf(reader: Reader, { instanceId, body, ...wanted }: Wanted)
   }
 }
 
-function accountsOf({ record, actions, storedActions }: ImportedLineItem, now: number): readonly AccountId[] {
+function importedAccounts({ record, actions, storedActions }: ImportedLineItem, now: number): readonly AccountId[] {
   const actionIds = new Set([...actions, ...storedActions].map((action) => action.id))
   return [
     currentAccount(record, now),

@@ -49,7 +49,7 @@ export class SyncBatcher {
 
   /** @throws CodedError DEVICE_REVOKED, GRANTS_FORGOTTEN */
   async receive(opened: OpenedSync): Promise<SyncResult> {
-    const request: SyncRequest = { ...opened, accounts: accountsOf(opened) }
+    const request: SyncRequest = { ...opened, accounts: namedAccounts(opened) }
     return looksUsual(request) ? this.#batcher.submit(request) : this.#alone(opened)
   }
 
@@ -138,6 +138,6 @@ function epochOf({ deviceId, segment }: OpenedSync) {
   return { deviceId, number: segment.epoch }
 }
 
-function accountsOf({ segment }: OpenedSync): readonly AccountId[] {
+function namedAccounts({ segment }: OpenedSync): readonly AccountId[] {
   return [...new Set([...segment.received.counters.map(({ account }) => account), ...accountsIn(segment.topUps)])]
 }

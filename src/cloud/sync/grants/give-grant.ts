@@ -42,7 +42,7 @@ export function accountsIn({ topUpRequests, needs }: TopUps): readonly AccountId
   return [...new Set([...topUpRequests, ...needs.flat()].map(({ account }) => account))]
 }
 
-export function accountsOf(topUps: TopUps, grantable: Grantable): readonly AccountId[] {
+export function grantableIn(topUps: TopUps, grantable: Grantable): readonly AccountId[] {
   return accountsIn(topUps).filter((account) => grantable(account) !== undefined)
 }
 
@@ -81,7 +81,7 @@ export async function giveGrant(grantContext: GrantContext, inputs: GrantInputs)
   const context: Context = { ...grantContext, ...inputs }
   const { deps, tx, device, epoch, now, rules, grantable, topUps, releasing } = context
   const { terms } = deps
-  const known = await knownShortages(context, accountsOf(topUps, grantable))
+  const known = await knownShortages(context, grantableIn(topUps, grantable))
   const requested = await requestedAccounts(context, known)
   const granting = grantRequested(requested, topUps, (account) => quantityOf(account, grantable))
   const { moves, after } = inputs.unsaved
@@ -127,7 +127,7 @@ async function requestedAccounts(
   { deps, tx, device, now, rules, grantable, topUps, named, pools, recordOf, inUse, releasing }: Context,
   known: Known,
 ): Promise<ReadonlyMap<AccountId, RequestedAccount>> {
-  const accounts = new Set([...accountsOf(topUps, grantable), ...named])
+  const accounts = new Set([...grantableIn(topUps, grantable), ...named])
   const others = new Map<string, number>()
   for (const instanceId of new Set([...accounts].map((account) => instanceIdOf(account)))) {
     const since = now - deps.terms.grantHorizonMs

@@ -38,17 +38,17 @@ export async function billBranch(
     epoch,
     caps: overspendCapOf(rules),
     records: await tx.edge.deviceAccounts.ofEpoch(device.id, epoch.number),
-    isPlausible: await plausibleBy(tx, accountsOf(fresh), epoch),
+    isPlausible: await plausibleBy(tx, chargedAccounts(fresh), epoch),
   }
   const judge = (entries: readonly OpenedEntry[], pools: ReadonlyMap<AccountId, Pool>) => {
     const tally = new BranchTally(branch, pools)
     return { billed: entries.filter(({ body }) => tally.take(body.postings)), tally }
   }
   // Unbilled entries must create no accounts: pools are opened for the rest only, and checked again.
-  const listed = await lockListedPools(tx, rules, accountsOf(fresh), epoch)
+  const listed = await lockListedPools(tx, rules, chargedAccounts(fresh), epoch)
   const ofRules = fresh.filter(({ body }) => body.postings.every(({ account }) => listed.has(account)))
   const likely = judge(ofRules, listed)
-  const before = await openPools(tx, rules, accountsOf(likely.billed))
+  const before = await openPools(tx, rules, chargedAccounts(likely.billed))
   const { billed, tally } = judge(likely.billed, before)
   const moved = movePools(before, tally.moves())
   if (moved === undefined) throw new Error('invariant: what is plausible fits a counter')
@@ -65,7 +65,7 @@ export async function billBranch(
 
 const NOTHING_UNBILLED: BranchUnbilled = { unsound: 0, unknown: 0, implausible: 0, accounts: new Set() }
 
-function accountsOf(entries: readonly OpenedEntry[]): ReadonlySet<AccountId> {
+function chargedAccounts(entries: readonly OpenedEntry[]): ReadonlySet<AccountId> {
   return new Set(entries.flatMap(({ body }) => body.postings.map(({ account }) => account)))
 }
 

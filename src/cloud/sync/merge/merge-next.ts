@@ -13,7 +13,7 @@ import {
 import type { Grant, SyncAnswerWire } from '../../../protocol/edge/sync.ts'
 import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
 import { disconnectUnreported, commandsFor, takeSessions } from '../../sessions/device-sessions.ts'
-import { type GrantInputs, accountsIn, accountsOf, giveGrant, mustRelease } from '../grants/give-grant.ts'
+import { type GrantInputs, accountsIn, giveGrant, grantableIn, mustRelease } from '../grants/give-grant.ts'
 import { type Grantable, grantableAt } from '../grants/grants.ts'
 import { LIMITED_AGAIN_MAX } from '../../devices/limits.ts'
 import type { MovedPools } from '../../accounts/move-pools.ts'
@@ -91,7 +91,7 @@ async function lockAndRead(context: MergeContext, mayGrant: boolean): Promise<Me
   const topUps = continues && device.suspension === null ? segment.topUps : NO_TOP_UPS
   const { rules, records: listed, limited } = await lockRulesAndRead(context, topUps, continues)
   const grantable = grantableAt(rules, now)
-  const requested = accountsOf(topUps, grantable)
+  const requested = grantableIn(topUps, grantable)
   const ofSegment = [...segment.received.counters.map(({ account }) => account), ...requested]
   const records = segment.final ? listed : pick(listed, ofSegment)
   const named = [...ofSegment, ...limited.map(({ account }) => account)]

@@ -41,7 +41,7 @@ export async function mergeUndelivered(context: Context, also: readonly AccountI
   const stored = await earlierEpoch(context, undeliveredRange.epoch)
   if (!undeliveredRange.isChained) return keepUnmerged(context, stored, count, unbilledOf({ broken: count }))
   const sound = soundStart(undeliveredRange, new Set(device.instanceIds))
-  await tx.accounts.lock([...new Set([...accountsOf(undeliveredRange, sound, device), ...also])])
+  await tx.accounts.lock([...new Set([...accountsMoved(undeliveredRange, sound, device), ...also])])
   const withLost = await billLost(context, stored, undeliveredRange)
   // Also without entries: the impossible counters are the evidence.
   if (withLost === null) return keepUnmerged(context, stored, 1, { entries: count, problem: LOST_DO_NOT_ADD_UP })
@@ -62,7 +62,7 @@ export async function mergeUndelivered(context: Context, also: readonly AccountI
 
 const LOST_DO_NOT_ADD_UP = 'What the device says of entries that the cloud has lost does not add up.'
 
-function accountsOf(
+function accountsMoved(
   { counted }: OpenedUndelivered,
   sound: readonly OpenedEntry[],
   device: Context['device'],

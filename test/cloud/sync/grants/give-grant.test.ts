@@ -11,7 +11,7 @@ import {
   newDeviceAccount,
 } from '../../../../src/cloud/storage/device-records.ts'
 import type { Pool } from '../../../../src/cloud/storage/records.ts'
-import { type GrantInputs, accountsOf, giveGrant } from '../../../../src/cloud/sync/grants/give-grant.ts'
+import { type GrantInputs, giveGrant, grantableIn } from '../../../../src/cloud/sync/grants/give-grant.ts'
 import { grantableAt } from '../../../../src/cloud/sync/grants/grants.ts'
 import { NOW, ShortageTables } from './shortages.ts'
 
@@ -163,7 +163,7 @@ describe('a grant', () => {
       { account: OTHER, granted: 0n, available: 40n },
     ])
     expect(
-      accountsOf({ topUpRequests: [wanted(1n)], needs: [need(1n), need(2n, 'no account')] }, (account) =>
+      grantableIn({ topUpRequests: [wanted(1n)], needs: [need(1n), need(2n, 'no account')] }, (account) =>
         account === 'no account' ? undefined : lineItem('ACT-1', 0),
       ),
     ).toEqual([LINE])
