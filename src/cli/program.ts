@@ -114,8 +114,8 @@ export async function run(args: readonly string[], world: World): Promise<number
     const name = given.find((arg) => Object.hasOwn(COMMANDS, arg))
     const program = await build(io, (each) => each === name)
     called = calledBy(program, given)
-    if (given.length === 0) {
-      program.outputHelp()
+    if (given.length === 0 || (given[0] === 'help' && given.length > 1)) {
+      named(program, given.slice(1)).outputHelp()
       return exitCode
     }
     await program.parseAsync(given, { from: 'user' })
@@ -154,7 +154,7 @@ async function build(io: Io, isLoaded: (name: string) => boolean): Promise<Comma
     }
   }
   // Last, so that it is under the last heading.
-  program.helpCommand('help [command]', 'show the help of a command')
+  program.helpCommand('help [command...]', 'show the help of a command')
   program.hook('preAction', (_program, { args, registeredArguments }) => {
     const index = args.indexOf('')
     const empty = registeredArguments[index] ?? registeredArguments.at(-1)
@@ -198,6 +198,17 @@ function refuseRepeats(command: Command, option: Option): void {
     if (isGiven) throw new CodedError('USAGE', `Give ${option.long ?? option.flags} only once.`)
     isGiven = true
   })
+}
+
+/** Of `help`, which commander understands for one word only. @throws CodedError USAGE for an unknown command */
+function named(program: Command, words: readonly string[]): Command {
+  let command = program
+  for (const word of words.filter((each) => !each.startsWith('-'))) {
+    const below = command.commands.find((each) => each.name() === word)
+    if (below === undefined) throw new CodedError('USAGE', `unknown command '${word}'`)
+    command = below
+  }
+  return command
 }
 
 /** The innermost command that the arguments name. */

@@ -68,6 +68,7 @@ describe('a command line that is not understood is USAGE, exit code 64, in one l
     ['an argument of another kind', ['sessions', 'lock', 'x'], "argument 'id' 'x' is invalid. Use a UUID."],
     ['help for an unknown command', ['help', 'nope'], "unknown command 'nope'."],
     ['help for an unknown subcommand', ['devices', 'help', 'nope'], "unknown command 'nope'."],
+    ['help for an unknown subcommand of a command', ['help', 'devices', 'nope'], "unknown command 'nope'."],
     ['no subcommand', ['devices'], 'Specify a command: enrollment-token, provision, list, '],
     ['an unknown subcommand', ['devices', 'lsit'], "unknown command 'lsit'"],
   ])('%s', async (_what, args, message) => {
@@ -189,6 +190,11 @@ test.each([[['token', '--help']], [['help', 'token']]])('%j shows the help of th
   expect(code).toBe(0)
   expect(out).toContain('Usage: tallygate token [options]')
   expect(out).toContain('--kid <id>')
+})
+
+test('help shows the help of a command below another one', async () => {
+  expect(await tallygate(['help', 'line-items', 'set'])).toEqual(await tallygate(['line-items', 'set', '--help']))
+  expect((await tallygate(['help', 'line-items', 'set'])).out).toContain('Usage: tallygate line-items set [options]')
 })
 
 test('the help of settings with long names fits a terminal of 80 columns', async () => {
