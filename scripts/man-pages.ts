@@ -140,8 +140,9 @@ function argumentsText({ arguments: taken }: CommandShape): string {
 }
 
 function optionText({ flags, description, choices }: OptionShape): string {
+  const isWhole = choices.length === 0 ? /[.)]$/ : /\.$/
   const one = choices.length === 0 ? '' : ` One of: ${choices.join(', ')}.`
-  return tagged(`.B ${text(flags)}`, `${description}${/[.)]$/.test(description) ? '' : '.'}${one}`)
+  return tagged(`.B ${text(flags)}`, `${description}${isWhole.test(description) ? '' : '.'}${one}`)
 }
 
 function tagged(head: string, body: string): string {

@@ -54,9 +54,10 @@ function optionShape(option: Option): OptionShape {
 }
 
 function defaultOf({ defaultValue, defaultValueDescription }: Option, description: string): string {
-  const isShown = typeof defaultValue === 'string' || typeof defaultValue === 'number'
+  const shown: unknown = defaultValueDescription ?? defaultValue
+  const isShown = typeof shown === 'string' || typeof shown === 'number'
   if (!isShown || description.includes('(default')) return description
-  return `${description} (default: ${defaultValueDescription ?? defaultValue})`
+  return `${description} (default: ${shown})`
 }
 
 /** Text of the line at each command: the path of its parent, then its own word. */

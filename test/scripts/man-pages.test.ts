@@ -31,6 +31,8 @@ test('there is one for each command, and the one of settings', () => {
 
 test('a default has the form in which it is given', () => {
   expect(read('tallygate-status.1')).toContain('which it implies (default: 2s)')
+  expect(read('tallygate-usage.1')).toContain(String.raw`requester or device (default: instance,line\-item,item)`)
+  expect(read('tallygate-usage.1')).toContain('output format (default: csv). One of: csv, ndjson.')
 })
 
 test('man prints every page without a warning', { timeout: 120_000 }, (context) => {
