@@ -90,7 +90,10 @@ async function commandAll(name: string, path: string, flags: Flags, io: Io): Pro
     id: String(id),
     name: typeof called === 'string' ? called : String(id),
   }))
-  if (devices.length === 0) throw new CodedError('NOT_FOUND', `No device has ${labels.join(' and ')}.`)
+  if (devices.length === 0) {
+    const message = `No device has ${labels.join(' and ')}.`
+    throw new CodedError('NOT_FOUND', message, { details: { list: 'tallygate devices list' } })
+  }
   if (flags.yes !== true) {
     const shown = devices.slice(0, 10).map((device) => device.name)
     const rest = devices.length > shown.length ? ` and ${devices.length - shown.length} more` : ''

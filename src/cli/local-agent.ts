@@ -82,8 +82,10 @@ export async function localInstance(client: HttpClient, named: string | undefine
   const [found, ...others] = named === undefined ? policies : policies.filter(({ name }) => name === named)
   if (found !== undefined && others.length === 0) return found.instanceId
   const served = policies.map(instanceInWords).join(', ')
-  if (found === undefined)
-    throw new CodedError('NOT_FOUND', `The device serves no instance ${named ?? ''}. It serves ${served}.`)
+  if (found === undefined) {
+    const message = `The device serves no instance ${named ?? ''}. It serves ${served}.`
+    throw new CodedError('NOT_FOUND', message, { details: { remedy: 'Name one of them with --instance.' } })
+  }
   throw named === undefined
     ? new CodedError('USAGE', `The device serves several instances: ${served}. Select one with --instance.`)
     : new CodedError('USAGE', `Several instances have the name ${named}: ${served}. Use the id.`)

@@ -1,6 +1,6 @@
 /** Each command is a module that is loaded only when it is called. An error is one line: `tallygate: CODE: ...`. */
 import { Command, CommanderError, type Option } from 'commander'
-import { CodedError, ERRORS, type ErrorCode, messageOf } from '../protocol/errors.ts'
+import { CodedError, ERRORS, messageOf } from '../protocol/errors.ts'
 import { isSingle } from './collect.ts'
 import type { Io, World } from './io.ts'
 import { softwareVersion } from '../platform/software-version.ts'
@@ -241,16 +241,40 @@ function noCommandMessage(called: Command, args: readonly string[]): string {
   return `Specify a command: ${called.commands.map((each) => each.name()).join(', ')}.`
 }
 
-function line({ code, message, details }: CodedError, called: Command): string {
+function line(error: CodedError, called: Command): string {
+  const { code, message } = error
   const sentence = /[.?!)]$/.test(message) ? message : `${message}.`
-  const remedy = code === 'USAGE' ? `See ${wordsOf(called)} --help.` : withWait(remedyOf(code, details), details)
+  const remedy = code === 'USAGE' ? `See ${wordsOf(called)} --help.` : withWait(remedyOf(error, called), error.details)
   return `tallygate: ${code}: ${sentence} ${remedy}`.replaceAll(/\s*\n\s*/g, ' ').trimEnd()
 }
 
-function remedyOf(code: ErrorCode, { list, remedy = ERRORS[code].remedy }: CodedError['details']): string {
+function remedyOf(error: CodedError, called: Command): string {
+  const { code, details } = error
+  const { remedy, list = listOf(error, called) } = details
+  if (typeof remedy === 'string') return remedy
   if (typeof list === 'string') return `${list} shows those that exist.`
   // Its messages end with what to do.
-  return code === 'CONFLICT' ? '' : String(remedy)
+  return code === 'CONFLICT' ? '' : ERRORS[code].remedy
+}
+
+/** The command that lists what the service does not have. */
+function listOf({ code, message }: CodedError, called: Command): string | undefined {
+  const [, missing = ''] = /^There is no ([a-z]+(?: item| table)?)\b/.exec(message) ?? []
+  const lists = /^tallygate (access|session)\b/.test(wordsOf(called)) ? LISTS_OF_AGENT : LISTS_OF_CLOUD
+  if (code !== 'NOT_FOUND' || !Object.hasOwn(lists, missing)) return undefined
+  return `tallygate ${lists[missing]}`
+}
+
+const LISTS_OF_AGENT: Readonly<Record<string, string>> = { instance: 'offers', session: 'session list' }
+const LISTS_OF_CLOUD: Readonly<Record<string, string>> = {
+  condition: 'conditions list',
+  device: 'devices list',
+  event: 'events list',
+  instance: 'instances list',
+  'line item': 'line-items list',
+  'rate table': 'rate-tables list',
+  session: 'sessions list',
+  sink: 'events sinks',
 }
 
 const ARGUMENT_SHOWN_MAX = 200

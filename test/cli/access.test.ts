@@ -141,7 +141,7 @@ describe('--instance', () => {
     const { code, err } = await ask('Workshp', 'Workshop', null)
     expect(code).toBe(1)
     expect(err).toContain(
-      `NOT_FOUND: The device serves no instance Workshp. It serves Workshop (${instanceId}), ${second}.`,
+      `NOT_FOUND: The device serves no instance Workshp. It serves Workshop (${instanceId}), ${second}. Name one of them with --instance.`,
     )
   })
 

@@ -312,6 +312,25 @@ it('says what to do about a refused change, in the message only', async () => {
   )
 })
 
+describe('the service lacks what a command names:', () => {
+  const nowhere = '00000000-0000-4000-8000-000000000000'
+  it.each([
+    ['a line item', ['limits', 'set', 'X', '--limit', '1', '--frequency', 'DAILY'], 'line-items list'],
+    ['the line item of actions', ['rules', 'set', 'X', '-f', '/x.yaml'], 'line-items list'],
+    ['an instance', ['line-items', 'list', '--instance', nowhere], 'instances list'],
+    ['a device', ['devices', 'show', nowhere], 'devices list'],
+    ['devices with a label', ['devices', 'lock', '--label', 'site=bonn', '--yes'], 'devices list'],
+    ['a session', ['sessions', 'lock', nowhere], 'sessions list'],
+    ['a sink', ['events', 'replay', 'x', '--dead-letters'], 'events sinks'],
+    ['an event', ['events', 'show', 'X'], 'events list'],
+  ])('%s', async (_what, args, list) => {
+    await twin.shop()
+    files['/x.yaml'] = 'actions: []\n'
+    const { err } = await run(...args)
+    expect(err).toMatch(new RegExp(`^tallygate: NOT_FOUND: .*\\. tallygate ${list} shows those that exist\\.\n$`))
+  })
+})
+
 it('ends a session of the cloud', async () => {
   const instanceId = await twin.shop()
   const { body } = await twin.call('POST', '/api/v1.1/sessions', { body: { instanceId } })

@@ -43,6 +43,11 @@ test('keeps a session at the agent from its beginning to its end', async () => {
   expect(await session('heartbeat', id)).toEqual({ code: 0, out: '', err: '' })
   expect(await session('close', id)).toEqual({ code: 0, out: '', err: '' })
   expect((await session('list')).out).toBe('No live sessions.\n')
+  const nowhere = '00000000-0000-4000-8000-000000000000'
+  expect((await session('show', nowhere)).err).toMatch(
+    /NOT_FOUND: .*\. tallygate session list shows those that exist\.\n$/,
+  )
+  expect((await session('open', '--instance', nowhere)).err).toMatch(/NOT_FOUND: .*\. tallygate offers shows /)
   expect((await session('show', id)).out).toMatch(/state +TERMINATED\n$/)
   for (const again of [await session('heartbeat', id), await session('close', id), await ask('--item', 'print')]) {
     expect(again.code).toBe(1)

@@ -91,6 +91,7 @@ export async function forgetSigningKey(path: string, keyId: string): Promise<voi
     throw new CodedError(
       'NOT_FOUND',
       `${keyId} is not a trusted previous signing key. Trusted previous keys: ${known.join(', ') || 'none'}.`,
+      { details: { remedy: known.length === 0 ? 'There is nothing to forget.' : 'Give one of these.' } },
     )
   }
   const chain = readChain(path).map(async (link) =>
