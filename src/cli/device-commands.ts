@@ -227,7 +227,8 @@ function describe(device: DeviceState, names: ReadonlyMap<string, string>): read
   return [...properties, ...(device.outstanding.length === 0 ? [] : ['', ...accounts])]
 }
 
-function stateOf({ revokedAt, revokedBy, suspension, forked, status }: DeviceState): string {
+function stateOf(device: DeviceState): string {
+  const { revokedAt, revokedBy, suspension, status } = device
   const by = (who: string | null, at: number): string =>
     `since ${new Date(at).toISOString()}${who === null ? '' : ` by ${who}`}`
   if (revokedAt !== null) return `revoked ${by(revokedBy, revokedAt)}`
@@ -235,13 +236,17 @@ function stateOf({ revokedAt, revokedBy, suspension, forked, status }: DeviceSta
     suspension === null
       ? statusText(status)
       : `${suspension.state.toLowerCase()} ${by(suspension.by, suspension.since)}`
-  return forked ? `${now}, copied` : now
+  return `${now}${marks(device)}`
 }
 
-export function shortState({ revokedAt, suspension, forked, status }: DeviceState): string {
+export function shortState(device: DeviceState): string {
+  const { revokedAt, suspension, status } = device
   if (revokedAt !== null) return 'revoked'
-  const state = suspension === null ? statusText(status) : suspension.state.toLowerCase()
-  return forked ? `${state}, copied` : state
+  return `${suspension === null ? statusText(status) : suspension.state.toLowerCase()}${marks(device)}`
+}
+
+function marks({ overdue, forked }: DeviceState): string {
+  return `${overdue ? ', overdue' : ''}${forked ? ', copied' : ''}`
 }
 
 function statusText(status: DeviceState['status']): string {

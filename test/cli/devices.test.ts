@@ -21,6 +21,7 @@ const device = (n: number, changes: Partial<DeviceStateWire> = {}): DeviceStateW
   presence: null,
   clock: null,
   lastSyncAt: 1_800_000_000_000,
+  overdue: false,
   software: null,
   epoch: 1,
   status: 'ACTIVE',
@@ -95,6 +96,16 @@ test('the list has the devices of all pages', async () => {
     '0c1d8a1e-0000-4000-8000-000000000002  fenced, copied  never                         2        1.500001                                      0c1d8a1e-0000-4000-8000-000000000002',
     '',
   ])
+})
+
+test('a device that missed reports is listed and shown as overdue', async () => {
+  const body = device(1, { overdue: true, forked: true })
+  await using twin = await fakeService('tcp', {
+    'GET /dm/edge/api/v1/devices?next=0': { body: { devices: [body], next: 0 } },
+    [`GET /dm/edge/api/v1/devices/${body.id}`]: { body },
+  })
+  expect((await devices(twin.address, 'list')).out).toContain('  active, overdue, copied  ')
+  expect((await devices(twin.address, 'show', body.id)).out).toContain('state         active, overdue, copied\n')
 })
 
 test('on a terminal, the list has the columns that fit, and all of them with --wide', async () => {

@@ -32,12 +32,12 @@ import { sessionsTable } from './sessions.ts'
 const AUDIT_SHOWN = 10
 
 export async function devicePage(view: View): Promise<Page> {
-  const { reader, params, presence } = view
+  const { reader, params } = view
   const id = params['deviceId'] ?? ''
   const device = await reader.edge.devices.get(id.toLowerCase())
   if (device === undefined) throw new CodedError('NOT_FOUND', `There is no device ${id}.`)
   requireReadable(view, device.instanceIds, 'The device')
-  const state = await reportedState(reader, device, presence(device.id))
+  const state = await reportedState(view, device)
   const accounts = await reader.edge.deviceAccounts.someOfEpoch(device.id, device.epoch, ROWS_SHOWN)
   const names = await actionNamesByAccount(
     view,

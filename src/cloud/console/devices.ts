@@ -32,7 +32,7 @@ export function devicesPage(view: View): Promise<Page> {
 }
 
 async function listPage(view: View): Promise<Page> {
-  const { reader, query, now, presence, root } = view
+  const { reader, query, now, root } = view
   const choice = deviceFilterOf(view)
   const { contact, search, labels, filter } = choice
   const offset = offsetOf(query['from'])
@@ -40,7 +40,7 @@ async function listPage(view: View): Promise<Page> {
   const found = await reader.edge.devices.find(filter, offset, ROWS_SHOWN + 1)
   const rows = []
   for (const device of found.slice(0, ROWS_SHOWN)) {
-    const state = await reportedState(reader, device, presence(device.id))
+    const state = await reportedState(view, device)
     const behind = state.policies.some(({ applied, newest }) => newest > applied)
     rows.push([
       canCommand ? html`${selectBox(device)} ${deviceLink(view, device)}` : deviceLink(view, device),
@@ -116,11 +116,15 @@ export function stateInWords({
   revokedAt,
   suspension,
   forked,
+  overdue,
   status,
-}: Pick<Awaited<ReturnType<typeof reportedState>>, 'revokedAt' | 'suspension' | 'forked' | 'status'>): string {
+}: Pick<
+  Awaited<ReturnType<typeof reportedState>>,
+  'revokedAt' | 'suspension' | 'forked' | 'overdue' | 'status'
+>): string {
   const state =
     revokedAt !== null ? 'revoked' : suspension !== null ? suspension.state.toLowerCase() : STATUS_TEXT[status]
-  return forked ? `${state}, copied` : state
+  return `${state}${overdue ? ', overdue' : ''}${forked ? ', copied' : ''}`
 }
 
 const STATUS_TEXT = {

@@ -11,19 +11,27 @@ import {
 } from '../../protocol/edge/administration.ts'
 import type { Reader, Store } from '../storage/store.ts'
 import { fenceCurrent } from './epochs.ts'
+import { type EdgeTerms, isOverdue } from './terms.ts'
 import { disconnectSessions } from '../sessions/device-sessions.ts'
 import { type Device, type DeviceClock, type DeviceFilter, billedOn, reservedOn } from '../storage/device-records.ts'
 import { lockDevice, lockUnrevoked, requireDevice, requireInstance } from '../storage/require-record.ts'
 import type { SuspendDevice } from './suspend-device.ts'
 
-export interface ViewDevices {
-  readonly store: Pick<Store, 'read'>
+interface DeviceView {
+  readonly reader: Reader
   readonly presence: (deviceId: string) => DeviceStateWire['presence']
+  readonly terms: Pick<EdgeTerms, 'syncEveryMs'>
+  readonly now: number
+}
+
+export interface ViewDevices extends Pick<DeviceView, 'presence' | 'terms'> {
+  readonly store: Pick<Store, 'read'>
+  readonly now: () => number
 }
 
 /** @throws CodedError NOT_FOUND for an unknown instance */
 export async function listDevices(
-  { store, presence }: ViewDevices,
+  { store, presence, terms, now }: ViewDevices,
   filter: Pick<DeviceFilter, 'instanceId' | 'labels' | 'scope'>,
   offset: number,
   limit: number,
@@ -32,17 +40,21 @@ export async function listDevices(
     const { instanceId } = filter
     if (instanceId !== undefined) await requireInstance(reader, instanceId)
     const found = await reader.edge.devices.find(filter, offset, limit + 1)
+    const view = { reader, presence, terms, now: now() }
     const devices: DeviceStateWire[] = []
-    for (const device of found.slice(0, limit)) devices.push(await stateOf(reader, device, presence(device.id)))
+    for (const device of found.slice(0, limit)) devices.push(await stateOf(view, device))
     return { devices, next: found.length > limit ? offset + limit : 0 }
   })
 }
 
 /** @throws CodedError NOT_FOUND */
-export async function showDevice({ store, presence }: ViewDevices, deviceId: string): Promise<DeviceStateWire> {
+export async function showDevice(
+  { store, presence, terms, now }: ViewDevices,
+  deviceId: string,
+): Promise<DeviceStateWire> {
   return store.read(async (reader) => {
     const device = await requireDevice(reader, deviceId)
-    return stateOf(reader, device, presence(device.id))
+    return stateOf({ reader, presence, terms, now: now() }, device)
   })
 }
 
@@ -124,20 +136,15 @@ export async function showEvidence(
   })
 }
 
-async function stateOf(
-  reader: Reader,
-  device: Device,
-  presence: DeviceStateWire['presence'],
-): Promise<DeviceStateWire> {
-  const outstanding = await outstandingOf(reader, device.id)
-  return { ...(await reportedState(reader, device, presence)), outstanding }
+async function stateOf(view: DeviceView, device: Device): Promise<DeviceStateWire> {
+  const outstanding = await outstandingOf(view.reader, device.id)
+  return { ...(await reportedState(view, device)), outstanding }
 }
 
 /** All but the accounts, whose number grows with the epochs. */
 export async function reportedState(
-  reader: Reader,
+  { reader, presence, terms, now }: DeviceView,
   device: Device,
-  presence: DeviceStateWire['presence'],
 ): Promise<Omit<DeviceStateWire, 'outstanding'>> {
   const epoch = await reader.edge.epochs.get(device.id, device.epoch)
   const evidence = await reader.edge.evidence.kinds(device.id)
@@ -162,9 +169,10 @@ export async function reportedState(
       rotationRequested: device.replaceKey === device.thumbprint,
     },
     suspension: device.suspension,
-    presence,
+    presence: presence(device.id),
     clock: device.clock === null ? null : clockState(device.clock),
     lastSyncAt: device.lastSyncAt,
+    overdue: isOverdue(device, now, terms),
     software: device.software,
     epoch: device.epoch,
     status: epoch?.status ?? 'NONE',

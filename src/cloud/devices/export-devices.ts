@@ -16,7 +16,7 @@ const PART = 100
 type State = Awaited<ReturnType<typeof reportedState>>
 
 export async function* exportDevices(
-  { store, presence }: ViewDevices,
+  { store, presence, terms, now }: ViewDevices,
   filter: DeviceFilter,
   format: DeviceFormat,
 ): AsyncGenerator<string> {
@@ -26,8 +26,9 @@ export async function* exportDevices(
     const from: bigint = after
     const { states, last } = await store.read(async (reader) => {
       const part = await reader.edge.devices.part(filter, from, PART)
+      const view = { reader, presence, terms, now: now() }
       const found: State[] = []
-      for (const device of part.devices) found.push(await reportedState(reader, device, presence(device.id)))
+      for (const device of part.devices) found.push(await reportedState(view, device))
       return { states: found, last: part.last }
     })
     if (states.length > 0) {
@@ -56,6 +57,7 @@ const COLUMNS: Readonly<Record<string, (state: State) => string | number | null>
   INSTANCES: ({ instanceIds }) => instanceIds.join(' '),
   STATE: ({ revokedAt, suspension, status }) => (revokedAt !== null ? 'REVOKED' : (suspension?.state ?? status)),
   COPIED: ({ forked }) => (forked ? 'yes' : 'no'),
+  OVERDUE: ({ overdue }) => (overdue ? 'yes' : 'no'),
   ENROLLED: ({ enrolledAt }) => timeText(enrolledAt),
   LAST_SYNC: ({ lastSyncAt }) => timeText(lastSyncAt),
   LIVE_UPDATES: ({ presence }) => (presence === null ? null : presence.online ? 'connected' : 'not connected'),

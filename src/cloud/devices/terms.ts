@@ -1,3 +1,5 @@
+import type { Device } from '../storage/device-records.ts'
+
 export const ATTACH_WINDOW_MS = 60 * 60_000
 
 export interface EdgeTerms {
@@ -19,6 +21,15 @@ const SILENT_AFTER_SYNCS = 3
 /** A device whose last sync is earlier is overdue: it is not expected to return tokens. POSIX ms. */
 export function overdueBefore(now: number, { syncEveryMs }: Pick<EdgeTerms, 'syncEveryMs'>): number {
   return now - SILENT_AFTER_SYNCS * syncEveryMs
+}
+
+export function isOverdue(
+  { revokedAt, suspension, lastSyncAt }: Pick<Device, 'revokedAt' | 'suspension' | 'lastSyncAt'>,
+  now: number,
+  terms: Pick<EdgeTerms, 'syncEveryMs'>,
+): boolean {
+  const isServed = revokedAt === null && suspension === null
+  return isServed && lastSyncAt !== null && lastSyncAt < overdueBefore(now, terms)
 }
 
 export interface Addresses {

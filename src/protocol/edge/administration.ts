@@ -46,6 +46,7 @@ export const deviceState = z
       })
       .nullable(),
     lastSyncAt: instant.nullable(),
+    overdue: z.boolean().meta({ description: 'The device is in service and missed three reports.' }),
     software: z.string().nullable(),
     /** 0: never attached. */
     epoch: z.int().min(0),

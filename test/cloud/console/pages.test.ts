@@ -84,6 +84,16 @@ it('finds what is typed with spaces around it', async () => {
   }
 })
 
+it('marks the devices that the filter finds overdue, also in the export', async () => {
+  const states = async (contact: string) =>
+    (await browser.open(`/devices?contact=${contact}`)).page.match(/active(, overdue)?/g) ?? []
+  expect([await states('OVERDUE'), await states('CURRENT')]).toEqual([['active, overdue'], []])
+  const [head = '', line = ''] = (await browser.open('/devices.csv?contact=OVERDUE')).page.split('\r\n')
+  expect(line.split(',')[head.split(',').indexOf('OVERDUE')]).toBe('yes')
+  await scene.device.device.sync()
+  expect([await states('OVERDUE'), await states('CURRENT')]).toEqual([[], ['active']])
+})
+
 it('shows the names of instances on the page of a device', async () => {
   const { page } = await browser.open(`/devices/${scene.device.id}`)
   expect(page).toMatch(new RegExp(`instance &lt;img [^<]*<code>${scene.instanceId}</code>`))

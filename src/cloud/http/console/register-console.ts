@@ -253,9 +253,9 @@ class Console {
 
   async exportDevices(format: DeviceFormat, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
     const signedIn = await this.#signedIn(request, reply)
-    const { store, presence } = this.#deps
+    const { store, presence, terms, now } = this.#deps
     const view = await store.read((reader) => this.#view(reader, request, signedIn))
-    const pieces = exportDevices({ store, presence }, deviceFilterOf(view).filter, format)
+    const pieces = exportDevices({ store, presence, terms, now }, deviceFilterOf(view).filter, format)
     return reply.headers(HEADERS).type(DEVICE_MEDIA_TYPES[format]).send(Readable.from(pieces))
   }
 

@@ -474,6 +474,21 @@ describe('administration', () => {
     })
   })
 
+  it('shows a device in service as overdue once it missed three reports', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    const isOverdue = async () =>
+      deviceState.parse((await twin.call('GET', `${EDGE}/devices/${client.id}`)).body).overdue
+    expect(await isOverdue()).toBe(false)
+    await client.device.sync()
+    twin.now += 3 * twin.settings.edge.syncEvery
+    expect(await isOverdue()).toBe(false)
+    twin.now += 1
+    expect(await isOverdue()).toBe(true)
+    expect(deviceList.parse((await twin.call('GET', `${EDGE}/devices`)).body).devices[0]?.overdue).toBe(true)
+    await twin.call('POST', `${EDGE}/devices/${client.id}/lock`)
+    expect(await isOverdue()).toBe(false)
+  })
+
   it('shows who was copied, with the evidence, also after the device has begun again', async () => {
     const client = await EdgeClient.join(twin, instanceId)
     const copy = client.device.copy()
