@@ -1,4 +1,4 @@
-import { Html, html } from '../../html/html.ts'
+import { Html, type Piece, html } from '../../html/html.ts'
 import type { Page } from './page.ts'
 
 /** The fragment never reaches a server or its log, and leaves the address bar and the history at once. */
@@ -14,7 +14,7 @@ addEventListener('hashchange',signIn)
 signIn()
 `
 
-export function signInPage(root: string, problems: readonly string[]): Page {
+export function signInPage(root: string, problems: readonly Piece[]): Page {
   const at = `${root}/sign-in`
   return {
     title: 'Sign in',

@@ -328,7 +328,7 @@ it('lists the keys of a device', async () => {
 it.each(['/nothing', '/devices/command/none', '/sign-out'])('shows a page for the unknown address %s', async (path) => {
   const { status, page } = await browser.open(path)
   expect(status).toBe(404)
-  expect(page).toContain('The console has no such page.')
+  expect(page).toContain('The console has no such page. (NOT_FOUND)')
   expect(page).toContain('>Overview</a>')
 })
 

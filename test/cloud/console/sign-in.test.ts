@@ -109,6 +109,7 @@ describe('a sign-in with a token', () => {
     const { status, page } = await new Browser(twin).send('/sign-in', { token })
     expect(status).toBe(401)
     expect(page).toContain('CONSOLE_SIGN_IN_REFUSED')
+    expect(page).toContain('Run <code>tallygate console</code> again')
   })
 })
 

@@ -7,6 +7,7 @@ import { cloudInWords, countersOf, inWords, isRemedied, suspensionSentence } fro
 import { Html, html } from '../../../html/html.ts'
 import { section } from '../../../html/section.ts'
 import { sourceOf } from '../../../html/source-of.ts'
+import { withCode } from '../../../html/with-code.ts'
 import { SCRIPT, STYLE } from './page-style.ts'
 
 // The policy contains hashes of these exact bytes: keep formatters away.
@@ -60,10 +61,6 @@ function stepsOf(steps: readonly string[]): Html {
         <ol class="steps">
           ${steps.map((step) => html`<li>${withCode(step)}</li>`)}
         </ol>`
-}
-
-function withCode(text: string): readonly Html[] {
-  return text.split('`').map((part, at) => (at % 2 === 1 ? html`<code>${part}</code>` : html`${part}`))
 }
 
 /** Large text on a phone: a line can end between the words of a code. */

@@ -5,11 +5,12 @@
 import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { z } from 'zod'
-import { CodedError, ERRORS } from '../../../protocol/errors.ts'
+import { CodedError, ERRORS, type ErrorCode } from '../../../protocol/errors.ts'
 import { noInstance, requireDevice } from '../../storage/require-record.ts'
 import { USAGE_MEDIA_TYPES } from '../../../protocol/service/usage-export.ts'
 import { uuidInLowerCase } from '../../../protocol/wire.ts'
-import { html } from '../../../html/html.ts'
+import { type Piece, html } from '../../../html/html.ts'
+import { withCode } from '../../../html/with-code.ts'
 import { commandOf, commandedDevices, resultPieces } from '../../console/device-commands.ts'
 import { type Edit, saveForm, withChange } from '../../console/edit.ts'
 import type { Fields, Problem } from '../../console/inputs.ts'
@@ -131,7 +132,7 @@ class Console {
     this.#deps = deps
   }
 
-  showSignIn(reply: FastifyReply, status: number, problems: readonly string[]): FastifyReply {
+  showSignIn(reply: FastifyReply, status: number, problems: readonly Piece[]): FastifyReply {
     return send(reply, status, documentOf(signInPage(this.#root, problems), null), SIGN_IN_SCRIPT)
   }
 
@@ -285,7 +286,8 @@ class Console {
   refuse(error: unknown, request: FastifyRequest, reply: FastifyReply): void {
     const { status, headers, message, code } = shownError(error, request)
     void reply.headers(headers)
-    const problem = `${message} ${ERRORS[code].remedy} (${code})`
+    const remedy = WITHOUT_REMEDY.has(code) ? '' : withCode(`${ERRORS[code].remedy} `)
+    const problem = html`${message} ${remedy}(${code})`
     if (status === UNAUTHORIZED) {
       const { method, routeOptions } = request
       const isEdit = method === 'POST' && EDITS.some(({ path }) => routeOptions.url === `${this.#root}${path}`)
@@ -355,6 +357,9 @@ class Console {
     }
   }
 }
+
+/** Their remedies are for programs. */
+const WITHOUT_REMEDY: ReadonlySet<ErrorCode> = new Set(['CONFLICT', 'NOT_FOUND'])
 
 const SEE_OTHER = 303
 const UNAUTHORIZED = 401

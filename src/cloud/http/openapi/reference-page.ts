@@ -1,6 +1,7 @@
 /** The pages of the reference: Scalar, which shows the documents, and the error codes. */
 import { BASE_STYLE } from '../../../html/base-style.ts'
-import { Html, type Piece, html } from '../../../html/html.ts'
+import { Html, html } from '../../../html/html.ts'
+import { withCode } from '../../../html/with-code.ts'
 import { type ErrorCode, ERRORS } from '../../../protocol/errors.ts'
 
 export interface DocumentLink {
@@ -89,11 +90,6 @@ export function errorsPage(referenceUrl: string): string {
     </main>`,
     new Html(`<style>${STYLE}</style>`),
   )
-}
-
-/** Text between backquotes as code. */
-function withCode(text: string): Piece {
-  return text.split('`').map((piece, index) => (index % 2 === 1 ? html`<code>${piece}</code>` : piece))
 }
 
 /** @param style empty for Scalar, which has its own */
