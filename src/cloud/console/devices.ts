@@ -1,5 +1,6 @@
 import { type Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
+import type { DeviceStateWire } from '../../protocol/edge/administration.ts'
 import { reportedState } from '../devices/devices.ts'
 import { CONTACTS, type Contact, type Device } from '../storage/device-records.ts'
 import { commandChoice, mayCommand } from './device-commands.ts'
@@ -41,13 +42,12 @@ async function listPage(view: View): Promise<Page> {
   const rows = []
   for (const device of found.slice(0, ROWS_SHOWN)) {
     const state = await reportedState(view, device)
-    const behind = state.policies.some(({ applied, newest }) => newest > applied)
     rows.push([
       canCommand ? html`${selectBox(device)} ${deviceLink(view, device)}` : deviceLink(view, device),
       stateInWords(state),
       timeOf(state.lastSyncAt, now),
       state.presence === null ? 'unknown' : state.presence.online ? 'connected' : 'not connected',
-      behind ? 'older than the newest' : 'up to date',
+      rulesInWords(state.policies),
       String(state.backlog),
       state.software ?? 'unknown',
       labelLinks(view, device),
@@ -125,6 +125,11 @@ export function stateInWords({
   const state =
     revokedAt !== null ? 'revoked' : suspension !== null ? suspension.state.toLowerCase() : STATUS_TEXT[status]
   return `${state}${overdue ? ', overdue' : ''}${forked ? ', copied' : ''}`
+}
+
+function rulesInWords(policies: DeviceStateWire['policies']): string {
+  if (policies.every(({ applied }) => applied === 0)) return 'none yet'
+  return policies.some(({ applied, newest }) => newest > applied) ? 'older than the newest' : 'up to date'
 }
 
 const STATUS_TEXT = {

@@ -84,6 +84,12 @@ it('finds what is typed with spaces around it', async () => {
   }
 })
 
+it('says in the list that a device that never attached has no rules yet', async () => {
+  const rules = async (search: string) =>
+    /none yet|older than the newest|up to date/.exec((await browser.open(`/devices?search=${search}`)).page)?.[0]
+  expect([await rules('Press'), await rules('Printer')]).toEqual(['none yet', 'older than the newest'])
+})
+
 it('marks the devices that the filter finds overdue, also in the export', async () => {
   const states = async (contact: string) =>
     (await browser.open(`/devices?contact=${contact}`)).page.match(/active(, overdue)?/g) ?? []
