@@ -3,7 +3,7 @@ import type { Logger } from 'pino'
 import { certificateProblem } from '../platform/certificate-problem.ts'
 import { hostInUrl, hostOf } from '../platform/host-of.ts'
 import { CodedError } from '../protocol/errors.ts'
-import { isLoopback } from '../protocol/sign-in.ts'
+import { isLoopback } from '../platform/is-loopback.ts'
 import type { CloudSettings } from './settings.ts'
 
 /** PEM. */

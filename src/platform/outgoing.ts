@@ -6,6 +6,7 @@ import { BlockList, isIP } from 'node:net'
 import { createSecureContext, getCACertificates, setDefaultCACertificates } from 'node:tls'
 import { CodedError } from '../protocol/errors.ts'
 import { hostOf } from './host-of.ts'
+import { contains, isLoopback } from './is-loopback.ts'
 
 /** Variables such as HTTPS_PROXY, HTTP_PROXY and NO_PROXY, in either case. */
 export type ProxyVariables = Readonly<Record<string, string | undefined>>
@@ -110,14 +111,6 @@ function variableOf(name: string, variables: ProxyVariables): string {
   return given.find((value) => value !== '') ?? ''
 }
 
-const LOOPBACK = new BlockList()
-LOOPBACK.addSubnet('127.0.0.0', 8, 'ipv4')
-LOOPBACK.addAddress('::1', 'ipv6')
-
-export function isLoopback(host: string): boolean {
-  return host === 'localhost' || contains(LOOPBACK, host)
-}
-
 /** @param list of host names (subdomains included), addresses, networks such as 10.0.0.0/8, each with `:port` if wanted; or `*` */
 function isDirect(host: string, port: string, list: string): boolean {
   if (isLoopback(host)) return true
@@ -137,11 +130,6 @@ function networkOf(text: string): BlockList {
   if (kind !== 0 && Number(bits) <= (kind === 4 ? 32 : 128))
     network.addSubnet(address, Number(bits), `ipv${kind}` as 'ipv4')
   return network
-}
-
-function contains(network: BlockList, host: string): boolean {
-  const kind = isIP(host)
-  return kind !== 0 && network.check(host, `ipv${kind}` as 'ipv4')
 }
 
 /** Why a proxy does not lead to an address; null: the error has another cause. */

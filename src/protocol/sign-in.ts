@@ -24,11 +24,6 @@ export function printable(text: string, max = 1_000): string {
     .trim()
 }
 
-/** Whether a host is this machine. @param hostname of a URL, or an address */
-export function isLoopback(hostname: string): boolean {
-  return ['localhost', '::1', '[::1]'].includes(hostname) || /^127(\.\d{1,3}){3}$/.test(hostname)
-}
-
 const RULES_MAX = 1_000
 const INSTANCES_MAX = 100
 

@@ -1,6 +1,7 @@
 import { Command, Option } from 'commander'
 import { CodedError } from '../../protocol/errors.ts'
-import { SIGN_IN_PATH, isLoopback, signInOptions } from '../../protocol/sign-in.ts'
+import { isLoopback } from '../../platform/is-loopback.ts'
+import { SIGN_IN_PATH, signInOptions } from '../../protocol/sign-in.ts'
 import { type AdministratorFlags, type Target, clientWith, targetOf, withCloudFlags } from '../administrator.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'

@@ -4,7 +4,7 @@
  */
 import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
-import { isLoopback } from '../../../platform/outgoing.ts'
+import { isLoopback } from '../../../platform/is-loopback.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 
 export interface StatusAuthOptions {

@@ -2,10 +2,10 @@
 import { hash, timingSafeEqual } from 'node:crypto'
 import { once } from 'node:events'
 import { type IncomingHttpHeaders, type IncomingMessage, type ServerResponse, createServer } from 'node:http'
-import { BlockList, isIPv6 } from 'node:net'
-import type { AddressInfo, Socket } from 'node:net'
+import { type AddressInfo, type Socket, isIPv6 } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { z } from 'zod'
+import { isLoopback } from '../../../platform/is-loopback.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { brokenHead } from '../../../protocol/service/refusals.ts'
 import type { AccessResponse } from '../../../protocol/service/access-request.ts'
@@ -111,10 +111,6 @@ async function answer(
   }
 }
 
-const LOOPBACK = new BlockList()
-LOOPBACK.addSubnet('127.0.0.0', 8, 'ipv4')
-LOOPBACK.addAddress('::1', 'ipv6')
-
 /** Headers that reveal a forwarded request. */
 const FORWARDED = ['forwarded', 'x-forwarded-for', 'x-real-ip', 'via']
 
@@ -123,7 +119,7 @@ function requireReader(headers: IncomingHttpHeaders, peer: string | undefined, t
     requireToken(headers, token)
     return
   }
-  const isLocal = peer !== undefined && LOOPBACK.check(peer, isIPv6(peer) ? 'ipv6' : 'ipv4')
+  const isLocal = peer !== undefined && isLoopback(peer)
   if (isLocal && FORWARDED.every((name) => headers[name] === undefined)) return
   throw new CodedError(
     'TOKEN_MISSING',
