@@ -1,3 +1,4 @@
+/** The rules that a transaction has locked, by instance, and the pools and caps that follow from them. */
 import { type AccountId, instanceIdOf, parseAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import { unlistedLimitPeriod, unlistedPeriod } from '../accounts/calendar.ts'

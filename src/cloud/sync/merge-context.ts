@@ -1,3 +1,4 @@
+/** What the steps of a merge share: the segment with what is locked for it, and the result. */
 import { type AccountId, instanceIdOf } from '../../core/accounts/account.ts'
 import type { ChainFit } from '../../core/sync/receive.ts'
 import type { SyncAnswerWire } from '../../protocol/edge/sync.ts'

@@ -54,10 +54,14 @@ export interface GrantInputs {
   readonly rules: RulesInForce
   readonly grantable: Grantable
   readonly topUps: TopUps
+  /** The grant reports them, whether they are requested or not. */
   readonly named: readonly AccountId[]
+  /** Locked: of all accounts that the grant reports. */
   readonly pools: ReadonlyMap<AccountId, Pool>
   readonly recordOf: (account: AccountId) => DeviceAccountRecord
+  /** Accounts that the segment has charged. */
   readonly inUse: ReadonlySet<AccountId>
+  /** The device has to return its tokens, so it gets none. */
   readonly releasing: boolean
   /** Changes of the same accounts that are saved together with the grant. */
   readonly unsaved: Pick<MovedPools, 'moves' | 'after'>
