@@ -108,8 +108,8 @@ export function isRefusal(status: string): status is RefusalReason {
   return Object.hasOwn(REFUSAL_REASONS, status)
 }
 
-/** Whether tokens were missing that a top-up or a recall may bring. What is withheld in recovery comes back by neither. */
+/** Whether tokens were missing that a top-up or a recall may bring, also where others are withheld in recovery. */
 export function isShortage(reason: RefusalReason): boolean {
   const { check } = REFUSAL_REASONS[reason]
-  return (check === 'TOKENS' || check === 'ALLOCATION' || check === 'LIMIT') && reason !== 'POOL_IN_RECOVERY'
+  return check === 'TOKENS' || check === 'ALLOCATION' || check === 'LIMIT'
 }

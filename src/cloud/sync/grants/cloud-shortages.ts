@@ -33,7 +33,8 @@ export class CloudShortages implements ShortageNotes {
   async note(tx: Transaction, loaded: LoadedPolicy, { requests, pools }: Decided, now: number): Promise<void> {
     await this.#noteServed(tx, requests, now)
     const short = requests.filter(({ decision }) => isShort(decision))
-    if (short.length === 0) return
+    // Returned tokens would not be sold either.
+    if (short.length === 0 || loaded.unproven) return
     const context = { deps: { terms: this.#terms }, tx, now }
     const own = [...pools.keys()].filter((account) => parseAccount(account)?.instanceId === loaded.policy.instanceId)
     const returnable = await returnableOf(context, own, '')

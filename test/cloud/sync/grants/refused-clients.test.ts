@@ -5,6 +5,7 @@ import { lineAccount } from '../../../../src/core/accounts/account.ts'
 import { decimal } from '../../../../src/core/pricing/amount.ts'
 import { AccessBatcher } from '../../../../src/cloud/service-api/request-access.ts'
 import { CLOUD_CLIENTS, type Shortage } from '../../../../src/cloud/storage/device-records.ts'
+import { beginRecovery } from '../../../../src/cloud/sync/recovery/recovery.ts'
 import { TestDevice, topUpRequest } from '../test-device.ts'
 import { INSTANCE, START, Twin } from '../twin.ts'
 import { cloudShortages, shortagesIn } from './shortages.ts'
@@ -124,5 +125,39 @@ describe('the shortage of clients', () => {
     await hold(60)
     expect(await request(101)).toEqual([false])
     expect(await shortages()).toEqual([])
+  })
+
+  describe('of a restored cloud', () => {
+    /** Of sales that the backup does not contain. */
+    const withhold = (count: number): Promise<void> =>
+      twin.store.transaction(async (tx) => {
+        const pools = [...(await tx.accounts.lock([LINE])).values()]
+        await tx.accounts.save(pools.map((pool) => ({ ...pool, withheld: tokens(count) })))
+      })
+
+    it('is noted, without the tokens that are withheld', async () => {
+      await hold(60)
+      await withhold(35)
+      expect(await request(30)).toEqual([false])
+      expect(await noted()).toEqual({ lacking: 30n, at: 0 })
+      device.giveBack(LINE, tokens(25))
+      await device.sync()
+      expect(await request(30)).toEqual([true])
+    })
+
+    it('is not noted if devices cannot end it', async () => {
+      await hold(60)
+      await withhold(35)
+      expect(await request(70)).toEqual([false])
+      expect(await shortages()).toEqual([])
+    })
+
+    it('is not noted while nothing is sold', async () => {
+      await hold(60)
+      const unproven = { sold: new Map(), unproven: 'MARK', position: 0n, until: START, reason: 'a test' } as const
+      await twin.store.transaction((tx) => beginRecovery(tx, twin.policies, unproven, START))
+      expect(await request(50)).toEqual([false])
+      expect(await shortages()).toEqual([])
+    })
   })
 })
