@@ -2,6 +2,7 @@
  * At rest, clients on every device and at the cloud request again: with contact, no request may be refused that the
  * pool can pay. Judged by rows of the pools, not by responses.
  */
+import { ITEM_STATUS } from '../../src/protocol/service/status.ts'
 import { query } from '../audit/query.ts'
 import { type AccountRow, type DeviceAccountRow, ownerOf, sellsNothing, unfilledReserve } from '../audit/records.ts'
 import { Violation } from '../audit/violation.ts'
@@ -79,8 +80,8 @@ export class Probes {
       const asked = short.map((asker) => {
         return { asker, outcome: this.#begin(asker, { ...this.#request(item), count }) }
       })
-      await this.#stage.until(this.#stage.time.now + ANSWER_MS)
-      short = asked.filter(({ outcome }) => isShort(outcome())).map(({ asker }) => asker)
+      await this.#answers()
+      short = asked.filter(({ outcome }) => outcome() !== GRANTED).map(({ asker }) => asker)
       if (short.length === 0 || this.#hasFailed()) return
       if (this.#stage.time.now >= end) break
       await this.#stage.until(this.#stage.time.now + AGAIN_MS)
@@ -98,12 +99,12 @@ export class Probes {
       auditor.shared.look('REFUSAL')
       const end = time.now + patienceMs()
       let outcome = await this.#ask(asker, this.#request(item))
-      while (isShort(outcome) && time.now < end && !this.#hasFailed()) {
+      while (outcome !== GRANTED && time.now < end && !this.#hasFailed()) {
         await this.#stage.until(time.now + AGAIN_MS)
         outcome = await this.#ask(asker, this.#request(item))
       }
       this.#stage.outcome(`probe of ${of}: ${outcome}`)
-      if (!isShort(outcome)) continue
+      if (outcome === GRANTED) continue
       const state = `${this.#free(item)} free and ${this.#unspent(item)} unspent of ${item.id}`
       this.#stage.violate(new Violation('REFUSAL', `${asker.name} is refused ${of}: ${outcome}, with ${state}`))
     }
@@ -115,8 +116,14 @@ export class Probes {
 
   async #ask(asker: Asker, request: PlannedRequest): Promise<string> {
     const outcome = this.#begin(asker, request)
-    await this.#stage.until(this.#stage.time.now + ANSWER_MS)
+    await this.#answers()
     return outcome()
+  }
+
+  /** Also where nothing else happens meanwhile: then there is no step whose end waits for the work of the cloud. */
+  async #answers(): Promise<void> {
+    await this.#stage.settle()
+    await this.#stage.until(this.#stage.time.now + ANSWER_MS)
   }
 
   /** @returns the response so far */
@@ -183,8 +190,5 @@ function isForGold(item: LineItemPlan): boolean {
   return allowing(item, {})?.allocation !== null
 }
 
-function isShort(outcome: string): boolean {
-  return SHORT.has(outcome)
-}
-
-const SHORT: ReadonlySet<string> = new Set(['2002', '2008', '2009', '2011'])
+/** Nothing else is expected at rest: no error, no other refusal, and no silence. */
+const GRANTED = ITEM_STATUS.GRANTED['v1.1']
