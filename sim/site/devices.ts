@@ -228,7 +228,8 @@ export class Devices {
             this.#stage.twin.database,
           ),
         )
-        if (!logger.memory.isAhead || logger !== this.first(device) || !this.#damagedWhenAhead.delete(device)) return
+        if (this.isCalm || !logger.memory.isAhead || logger !== this.first(device)) return
+        if (!this.#damagedWhenAhead.delete(device)) return
         this.#stage.time.at(this.#stage.time.now + 1, () => this.#damage(device, 'COUNTERS'))
       },
       onRetracted: (logger, from) => this.#stage.judge(() => this.#stage.auditor.entries.retracted(logger, from)),
