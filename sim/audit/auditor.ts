@@ -6,6 +6,7 @@ import type Sqlite from 'better-sqlite3'
 import type { Machine } from '../device/machine.ts'
 import { AlarmAudit } from './alarms.ts'
 import { BillAudit } from './bill.ts'
+import { CloudRefusalAudit } from './cloud-refusals.ts'
 import { DeviceAudit } from './devices.ts'
 import { EntryAudit } from './entries.ts'
 import { SharedState } from './shared-state.ts'
@@ -25,6 +26,7 @@ export class Auditor {
   readonly shared: SharedState
   readonly pools: PoolAudit
   readonly bill: BillAudit
+  readonly refusals: CloudRefusalAudit
   readonly entries: EntryAudit
   readonly devices: DeviceAudit
   readonly published: PublishedAudit
@@ -43,6 +45,7 @@ export class Auditor {
     const time = new TimeAudit(this.shared, this.settled)
     this.pools = new PoolAudit(this.shared)
     this.bill = new BillAudit(this.shared)
+    this.refusals = new CloudRefusalAudit(this.shared)
     this.entries = new EntryAudit(this.shared, this.pools, time, this.published)
     this.devices = new DeviceAudit(this.shared, this.entries, time)
     this.#restores = new RestoreAudit(this.shared, this.bill, this.pools)

@@ -33,7 +33,7 @@ export interface RecordedDecision {
 }
 
 /** Refusals that depend on balances, which the auditor does not know. */
-const SHORT: ReadonlySet<string> = new Set([
+export const SHORT: ReadonlySet<string> = new Set([
   'INSUFFICIENT_TOKENS',
   'ALLOCATION_EXHAUSTED',
   'CONSUMPTION_LIMIT_REACHED',

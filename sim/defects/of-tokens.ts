@@ -78,6 +78,34 @@ function settlingByFlag(tx: Transaction, flagged: Set<string>): Transaction {
   }
 }
 
+const ALL_TOKENS = 10n ** 15n
+
+/** In the transaction of a session that is due, all tokens are withheld. */
+function renewingNothing(tx: Transaction): Transaction {
+  const { accounts, sessions } = tx
+  let isDue = false
+  return {
+    ...tx,
+    sessions: {
+      ...sessions,
+      lockDue: async (now) => {
+        const session = await sessions.lockDue(now)
+        isDue = session !== undefined
+        return session
+      },
+    },
+    accounts: {
+      ...accounts,
+      lock: async (wanted) => {
+        const pools = await accounts.lock(wanted)
+        const withheld = isDue ? ALL_TOKENS : 0n
+        return new Map([...pools].map(([account, pool]) => [account, { ...pool, withheld: pool.withheld + withheld }]))
+      },
+      save: (pools) => accounts.save(pools.map((pool) => ({ ...pool, withheld: pool.withheld % ALL_TOKENS }))),
+    },
+  }
+}
+
 /** Bills nothing of an epoch that two machines have written. */
 function forksUnbilled(tx: Transaction): Transaction {
   return unbilled(tx, async ({ deviceId, epoch }) => (await tx.edge.epochs.get(deviceId, epoch))?.forked === true)
@@ -279,6 +307,12 @@ export const TOKEN_DEFECTS: readonly Defect[] = [
         edge: { ...tx.edge, shortages: { ...tx.edge.shortages, save: async () => undefined } },
       }),
     }),
+  },
+  {
+    name: 'renews-nothing',
+    is: 'the twin ends sessions at the end of their interval, as if no tokens were free',
+    always: ['session-life'],
+    twin: () => ({ transaction: renewingNothing }),
   },
   {
     name: 'grants-from-the-reserve',

@@ -74,7 +74,10 @@ export class Stage {
         this.#dirty = true
       },
       onClocks: (errors) => this.auditor.shared.clocks.set(errors),
-      onDecided: (correlationId, rules) => this.auditor.bill.cloud.decides(correlationId, rules),
+      onDecided: (correlationId, rules, records) => {
+        this.auditor.bill.cloud.decides(correlationId, rules)
+        this.judge(() => this.auditor.refusals.check(this.twin.database, records, rules))
+      },
       onViolation: (violation) => this.violate(violation),
       onFault: (kind) => this.fault(kind),
     })

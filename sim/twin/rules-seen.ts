@@ -1,10 +1,12 @@
 /** By which rules the cloud decides: those of the revision that the transaction of the decision sees. */
 import { Policies } from '../../src/cloud/policy/load-policy.ts'
+import type { UsageRecord } from '../../src/cloud/storage/records.ts'
 import type { Transaction } from '../../src/cloud/storage/store.ts'
 import type { Policy } from '../../src/core/rules/policy.ts'
 
 interface Deps extends Pick<Policy, 'undecidedClock'> {
-  readonly onDecided: (correlationId: string, rules: Policy) => void
+  /** Within the transaction. */
+  readonly onDecided: (correlationId: string, rules: Policy, records: readonly UsageRecord[]) => void
 }
 
 export class RulesSeen {
@@ -22,8 +24,10 @@ export class RulesSeen {
 
   watch(tx: Transaction): Transaction {
     const append: Transaction['usage']['append'] = async (records) => {
-      for (const { source, correlationId, instanceId } of records) {
-        if (source.kind !== 'device') this.#deps.onDecided(correlationId, await this.#rulesOf(tx, instanceId))
+      const own = records.filter(({ source }) => source.kind !== 'device')
+      for (const [correlationId, decided] of Map.groupBy(own, (record) => record.correlationId)) {
+        const [first] = decided
+        if (first !== undefined) this.#deps.onDecided(correlationId, await this.#rulesOf(tx, first.instanceId), decided)
       }
       await tx.usage.append(records)
     }

@@ -11,6 +11,7 @@ import { readerOf, runWork } from '../../src/cloud/storage/sql/transaction.ts'
 import type { Database } from '../../src/cloud/storage/sqlite/database.ts'
 import { withoutQueue } from '../../src/cloud/storage/sqlite/dialect.ts'
 import { GroupCommit } from '../../src/cloud/storage/sqlite/group-commit.ts'
+import type { UsageRecord } from '../../src/cloud/storage/records.ts'
 import type { Store, Transaction } from '../../src/cloud/storage/store.ts'
 import { query } from '../audit/query.ts'
 import type { Random } from '../world/random.ts'
@@ -32,7 +33,7 @@ export interface TwinDeps extends Omit<NodeDeps, 'name' | 'now' | 'engine' | 'wa
   /** @param errors of the nodes' wall clocks, ms */
   readonly onClocks: (errors: readonly number[]) => void
   /** A transaction, which may fail, records a decision. */
-  readonly onDecided: (correlationId: string, rules: Policy) => void
+  readonly onDecided: (correlationId: string, rules: Policy, records: readonly UsageRecord[]) => void
 }
 
 export class Twin {
