@@ -21,6 +21,8 @@ export class Rest {
   readonly #devices: Devices
   readonly #rules: Rules
   readonly #backups: Backups
+  /** Since when only one machine works with each identity. */
+  #aloneSince = Infinity
 
   constructor(stage: Stage, devices: Devices, rules: Rules, backups: Backups) {
     this.#stage = stage
@@ -51,6 +53,7 @@ export class Rest {
         this.#stage.auditor.devices.discarded(copy)
       }
     }
+    this.#aloneSince = this.#stage.time.now
     // Then they may have to wait until the attach limit permits another attach.
     const end = this.#stage.time.now + CALM_MS + (copies.length > 0 ? 60 * 60_000 : 0)
     const machines = this.#devices.hands.flatMap(([machine]) => (machine === undefined ? [] : [machine]))
@@ -102,6 +105,10 @@ export class Rest {
     if (!isTerminated && this.#backups.restoredAt !== null && !this.#hasSynced(deviceId, this.#backups.restoredAt)) {
       return `${machine.name} has not synced since the twin was restored`
     }
+    const isCopied = deviceId !== null && shared.suspects.has(deviceId)
+    if (!isTerminated && isCopied && !this.#hasSynced(deviceId, this.#aloneSince)) {
+      return `${machine.name} has not learned yet what its copies have done`
+    }
     const isDown = !isTerminated && (fenced || epoch === 0 || !connected || behind.length > 0)
     if (owes || isDown) {
       const state = { backlog, unacknowledgedSeq, fenced, epoch, connected, behind, conditions }
@@ -110,7 +117,7 @@ export class Rest {
     return null
   }
 
-  /** A restored cloud learns of undelivered entries only from a sync. */
+  /** A restored cloud learns of undelivered entries only from a sync, and a copied device that the other one has its epoch. */
   #hasSynced(deviceId: string | null, since: number): boolean {
     const row = query(this.#stage.twin.database, 'SELECT last_sync_at FROM devices WHERE id = ?').get(deviceId) as
       { last_sync_at: bigint | null } | undefined
