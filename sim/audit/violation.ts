@@ -16,7 +16,7 @@ export type Invariant =
   | 'TIME'
   /** Everything comes to rest after the faults. */
   | 'LIVENESS'
-  /** With contact, no request is refused that the pool can pay. */
+  /** With contact, no request is refused that the pool can pay, and no call with an unexpected error. */
   | 'REFUSAL'
   /** A plain evaluator decides the same by the same rules, and charges the same accounts. */
   | 'DECISION'

@@ -8,6 +8,7 @@ import type { UsageRecord } from '../../src/cloud/storage/records.ts'
 import { type CreateLoadedSyncs, LoadedSyncs, Unusual } from '../../src/cloud/sync/loaded-syncs.ts'
 import type { SyncResult, OpenedSync } from '../../src/cloud/sync/receive-segment.ts'
 import type { Transaction } from '../../src/cloud/storage/store.ts'
+import { CodedError } from '../../src/protocol/errors.ts'
 import type { Defect } from './defects.ts'
 import { type Delivered, type TwinDefects, instead } from './twin-defects.ts'
 import { payloadOf } from './payload.ts'
@@ -307,6 +308,34 @@ export const TOKEN_DEFECTS: readonly Defect[] = [
         edge: { ...tx.edge, shortages: { ...tx.edge.shortages, save: async () => undefined } },
       }),
     }),
+  },
+  {
+    name: 'refuses-rates',
+    is: 'the twin takes the rates of an administrator for ones that it has',
+    always: ['rates'],
+    twin: () => ({
+      transaction: (tx) => ({
+        ...tx,
+        rateTables: {
+          ...tx.rateTables,
+          get: async (series) => (await tx.rateTables.list()).find((table) => table.series === series),
+        },
+      }),
+    }),
+  },
+  {
+    name: 'refuses-syncs',
+    is: 'the twin takes every fifth segment for a malformed one, until it is sent again',
+    twin: () => {
+      let syncs = 0
+      return {
+        operation: instead('sync', async (_call, _twin, work) => {
+          syncs += 1
+          if (syncs % 5 === 0) throw new CodedError('BAD_REQUEST', 'The segment cannot be read.')
+          return work()
+        }),
+      }
+    },
   },
   {
     name: 'renews-nothing',

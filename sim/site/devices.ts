@@ -4,7 +4,7 @@ import { releaseDevice, revokeDevice, rotateDeviceKey } from '../../src/cloud/de
 import { suspendDevice } from '../../src/cloud/devices/suspend-device.ts'
 import { ENGINE } from '../../src/core/engine.ts'
 import { agentOptions, type AgentSettings } from '../../src/agent/settings.ts'
-import { CodedError } from '../../src/protocol/errors.ts'
+import { CodedError, type ErrorCode } from '../../src/protocol/errors.ts'
 import { loadSettings } from '../../src/settings/load.ts'
 import { Secret } from '../../src/settings/option.ts'
 import { query } from '../audit/query.ts'
@@ -43,6 +43,30 @@ type OfDevices =
   | 'release'
   | 'rotate-key'
   | 'hold'
+
+/** What the cloud may answer to a call of a sound device, however many of them wait, share transactions and are sent again. */
+const ANSWERS: ReadonlySet<ErrorCode> = new Set([
+  'DEVICE_REVOKED',
+  'DEVICE_TERMINATED',
+  'DEVICE_LOCKED',
+  'ENROLLMENT_REFUSED',
+  'ATTACH_TOO_OFTEN',
+  // Copies of messages arrive while the first one waits.
+  'KEY_BUSY',
+  'SYNC_TOO_OFTEN',
+  'GRANTS_FORGOTTEN',
+  'SESSION_NOT_OPERABLE',
+  'AGENT_ENGINE_OLD',
+  'CLOUD_ENGINE_OLD',
+  // By a clock that is wrong.
+  'TOKEN_NOT_IN_TIME',
+  // A restored cloud has forgotten the key, or the session.
+  'TOKEN_INVALID',
+  'NOT_FOUND',
+])
+
+/** The device may be revoked or terminated, or unknown to a restored cloud. */
+const NO_COMMANDS = ['CONFLICT', 'NOT_FOUND'] as const
 
 let settingsOfAll: AgentSettings | undefined
 
@@ -154,7 +178,7 @@ export class Devices {
       case 'release': {
         const { deviceId } = ownerOf(this.first(what.device).deps.disk.database)
         if (deviceId === null) return
-        this.#stage.byTwin(async (twin) => {
+        this.#stage.byTwinOrRefused(NO_COMMANDS, async (twin) => {
           this.#stage.fault(what.kind)
           try {
             await (what.kind === 'revoke' ? revokeDevice : releaseDevice)(twin, deviceId)
@@ -176,7 +200,7 @@ export class Devices {
           })
           break
         }
-        this.#stage.byTwin(async (twin) => {
+        this.#stage.byTwinOrRefused(NO_COMMANDS, async (twin) => {
           this.#stage.fault(what.kind)
           await rotateDeviceKey(twin, deviceId)
         })
@@ -249,7 +273,16 @@ export class Devices {
 
   async #answered(request: HttpRequest): Promise<HttpAnswer | undefined> {
     const answer = await this.#stage.twin.answer(request)
-    if (answer?.status === 200 && new URL(request.url).pathname.endsWith('/policy')) {
+    const { pathname } = new URL(request.url)
+    if (answer !== undefined && answer.status >= 400) {
+      const { code, message } = JSON.parse(answer.body) as { readonly code: ErrorCode; readonly message: string }
+      const { suspects, damaged } = this.#stage.auditor.shared
+      const isSuspect = [...suspects, ...damaged].some((deviceId) => pathname.includes(deviceId))
+      if (!ANSWERS.has(code) && !(code === 'SEGMENT_REJECTED' && isSuspect)) {
+        this.#stage.violate(new Violation('REFUSAL', `the twin answers ${pathname} with ${code}: ${message}`))
+      }
+    }
+    if (answer?.status === 200 && pathname.endsWith('/policy')) {
       this.#stage.judge(() => this.#stage.auditor.published.see(answer.body))
     }
     return answer
@@ -324,7 +357,7 @@ export class Devices {
   hold(device: number, order: 'LOCK' | 'UNLOCK' | 'TERMINATE'): void {
     const { deviceId } = ownerOf(this.first(device).deps.disk.database)
     if (deviceId === null) return
-    this.#stage.byTwin(async (twin) => {
+    this.#stage.byTwinOrRefused(NO_COMMANDS, async (twin) => {
       const { store, now, present } = twin
       const sessions = { ...twin, sessionIntervalMs: twin.terms.sessionIntervalMs }
       if (!this.isCalm) this.#stage.fault(order.toLowerCase())

@@ -204,7 +204,7 @@ export class Load {
 
   #cloudRequests({ repeatAfterMs = [], ...what }: Extract<Happening, { kind: 'cloud-request' }>): void {
     const send = (key: string | null): void => {
-      this.#stage.byTwin(async (twin) => {
+      this.#stage.byTwinOrRefused(['IDEMPOTENCY_IN_PROGRESS'], async (twin) => {
         await this.#cloudRequest(twin, what, key)
       })
     }
@@ -221,12 +221,7 @@ export class Load {
   /** Resolves with the status code of the first item. */
   async #cloudRequest(twin: TwinProcess, what: PlannedRequest, key: string | null = null): Promise<string> {
     const instanceId = this.#rules.instanceId(what.instance)
-    const { text } = await requestAccess(twin, instanceId, bodyOf(what, key), key).catch((error: unknown) => {
-      if (error instanceof CodedError && error.code === 'BAD_REQUEST') {
-        this.#stage.violate(new Violation('REFUSAL', `the twin takes a valid request for a bad one: ${error.message}`))
-      }
-      throw error
-    })
+    const { text } = await requestAccess(twin, instanceId, bodyOf(what, key), key)
     const { correlationId, requestedItems } = JSON.parse(text) as AccessResponse
     const tokens = requestedItems.reduce((sum, { totalTokensCharged }) => sum + microOf(totalTokensCharged), 0n)
     this.#stage.outcome(`${tokens > 0n ? 'granted' : 'refused'} by the twin${key === null ? '' : ', with a key'}`)
@@ -236,11 +231,10 @@ export class Load {
 
   #cloudSession({ heartbeats, ...what }: Extract<Happening, { kind: 'cloud-session' }>): void {
     const { slot } = what
-    this.#stage.byTwin((twin) => this.#inCloudSession(twin, what))
+    this.#stage.byTwinOrRefused(SESSION_OVER, (twin) => this.#inCloudSession(twin, what))
     if (heartbeats === undefined) return
-    for (let n = 1; n <= heartbeats.count; n += 1) {
-      this.#stage.later(n * heartbeats.everyMs, () => this.#stage.byTwin((twin) => this.#heartbeat(twin, slot)))
-    }
+    const beat = (): void => this.#stage.byTwinOrRefused(SESSION_OVER, (twin) => this.#heartbeat(twin, slot))
+    for (let n = 1; n <= heartbeats.count; n += 1) this.#stage.later(n * heartbeats.everyMs, beat)
   }
 
   async #heartbeat(twin: TwinProcess, slot: number): Promise<void> {
@@ -297,12 +291,15 @@ export class Load {
     const { deviceId } = ownerOf(machine.deps.disk.database)
     const id = this.#deviceSessions.get(`${machine.name} ${slot}`)
     if (deviceId === null || id === undefined) return
-    this.#stage.byTwin(async (twin) => {
+    this.#stage.byTwinOrRefused(SESSION_OVER, async (twin) => {
       const { outcome } = await commandDeviceSession(sessionDepsOf(twin), { deviceId, id, command }, twin.now())
       this.#stage.fault(`session of a device: ${command.toLowerCase()}, ${outcome.toLowerCase()}`)
     })
   }
 }
+
+/** By a timer, or because a restored cloud has forgotten it, or the device. */
+const SESSION_OVER = ['CONFLICT', 'NOT_FOUND'] as const
 
 const belongs = (): void => undefined
 

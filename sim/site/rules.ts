@@ -208,7 +208,8 @@ export class Rules {
   #reserve({ lineItem, tokens }: Extract<Happening, { kind: 'cloud-reserve' }>): void {
     const { id, instance } = this.#item(lineItem)
     const reserve = { instanceId: this.instanceId(instance), lineItemId: id, tokens: BigInt(tokens) * MICRO }
-    this.#stage.byTwin(async (twin) => {
+    // The line item may be deleted.
+    this.#stage.byTwinOrRefused(['NOT_FOUND'], async (twin) => {
       this.#stage.fault('changed: reserve of the cloud')
       await setCloudReserve(twin, reserve)
     })

@@ -3,7 +3,7 @@ import { Auditor } from '../audit/auditor.ts'
 import { Violation } from '../audit/violation.ts'
 import type { Defect } from '../defects/defects.ts'
 import { SOUND_TWIN } from '../defects/twin-defects.ts'
-import { CodedError } from '../../src/protocol/errors.ts'
+import { CodedError, type ErrorCode } from '../../src/protocol/errors.ts'
 import { BEGIN, HOUR, type Happening, type Plan } from '../plan.ts'
 import { Twin } from '../twin/twin.ts'
 import type { TwinProcess } from '../twin/twin-process.ts'
@@ -140,15 +140,22 @@ export class Stage {
     })
   }
 
-  /** Work of the cloud or its administrator; skipped while it is down. */
+  /** Work of the cloud or its administrator; skipped while it is down. No part of it may be refused. */
   byTwin(work: (twin: TwinProcess) => Promise<void>): void {
+    this.byTwinOrRefused([], work)
+  }
+
+  /** @param expected errors that it may end with */
+  byTwinOrRefused(expected: readonly ErrorCode[], work: (twin: TwinProcess) => Promise<void>): void {
     const { process: twin } = this.twin
     if (twin === null) return
     this.twin
       .run(twin, () => work(twin))
       .catch((error: unknown) => {
         if (!(error instanceof CodedError)) throw error
-        this.trace.note('twin', `refuses ${error.code}`)
+        const { code, message } = error
+        this.trace.note('twin', `refuses ${code}`)
+        if (!expected.includes(code)) this.violate(new Violation('REFUSAL', `the twin refuses ${code}: ${message}`))
       })
   }
 

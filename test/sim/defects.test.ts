@@ -56,6 +56,8 @@ const KNOWN: Readonly<Record<string, number>> = {
   'stale-pools-in-batch': 6,
   'unusual-leaves-a-trace': 3,
   'forgets-answers-by-any-clock': 44,
+  'refuses-rates': 1,
+  'refuses-syncs': 4,
   'renews-nothing': 2,
   'grants-from-the-reserve': 8,
   'mixes-up-dictionaries': 1,
