@@ -6,6 +6,7 @@ import type { AssembledAgent } from '../../src/agent/assemble.ts'
 import type { Pool, UsageRecord } from '../../src/cloud/storage/records.ts'
 import type { Session } from '../../src/core/sessions/session.ts'
 import type { Transaction } from '../../src/cloud/storage/store.ts'
+import { CodedError } from '../../src/protocol/errors.ts'
 import type { Defect } from './defects.ts'
 
 interface Body {
@@ -21,6 +22,15 @@ function mixUpDictionaries({ access }: AssembledAgent): void {
     const body = { ...(call.body as Body), requester: { ...requester, ...before } }
     before = 'dictionary' in requester ? { dictionary: requester.dictionary } : null
     return request({ ...call, body })
+  }
+}
+
+function failNowAndThen({ access }: AssembledAgent): void {
+  const request = access.request.bind(access)
+  let requests = 0
+  access.request = (call: AccessCall) => {
+    requests += 1
+    return requests % 3 === 0 ? Promise.reject(new CodedError('OVERLOADED', 'too many requests wait')) : request(call)
   }
 }
 
@@ -85,6 +95,11 @@ export const DECISION_DEFECTS: readonly Defect[] = [
     is: 'a device decides on a requester by the properties of the requester before',
     always: ['actions'],
     device: () => ({ agent: mixUpDictionaries }),
+  },
+  {
+    name: 'fails-now-and-then',
+    is: 'a device answers every third request with an error',
+    device: () => ({ agent: failNowAndThen }),
   },
   {
     name: 'bills-one-item',

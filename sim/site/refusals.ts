@@ -1,7 +1,7 @@
 /**
- * During the run: a connected device may refuse a request for lack of tokens only if the pools cannot pay it now.
- * Judges only devices that nothing disturbs, and only requests that one line item can surely pay alone, by the rows of
- * the cloud and an upper bound of the price. Draws nothing, so that the plan stays as it is.
+ * During the run: a connected device may refuse a request for lack of tokens only if the pools cannot pay it now, and answers
+ * none with an error. Judges only devices that nothing disturbs, and only requests that one line item can surely pay alone, by
+ * the rows of the cloud and an upper bound of the price. Draws nothing, so that the plan stays as it is.
  */
 import { query } from '../audit/query.ts'
 import { type AccountRow, ownerOf, unfilledReserve } from '../audit/records.ts'
@@ -65,6 +65,12 @@ export class Refusals {
       if (after === null || after.at - before.at >= IN_TIME_MS) return
       if (!before.same.every((value, index) => value === after.same[index])) return
       this.#stage.auditor.shared.look('REFUSAL')
+      const error = codes.find((code) => !isStatus(code))
+      if (error !== undefined) {
+        const violation = `${machine.name} answers a request for ${request.item} with ${error} while connected`
+        this.#stage.violate(new Violation('REFUSAL', violation))
+        return
+      }
       if (!codes.some((code) => SHORT.has(code))) return
       // Other requests may have taken this many in between.
       const sold = after.sold - before.sold
@@ -151,6 +157,11 @@ export class Refusals {
     }
     return least ?? 0n
   }
+}
+
+/** Of an item, or the code of an error. */
+function isStatus(code: string): boolean {
+  return /^\d/.test(code)
 }
 
 /** Micro-tokens. */

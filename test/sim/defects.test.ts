@@ -61,6 +61,7 @@ const KNOWN: Readonly<Record<string, number>> = {
   'renews-nothing': 2,
   'grants-from-the-reserve': 8,
   'mixes-up-dictionaries': 1,
+  'fails-now-and-then': 1,
   'bills-one-item': 1,
   'allocation-stays-charged': 34,
   'sessions-forget-their-charge': 34,
