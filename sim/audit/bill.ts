@@ -76,7 +76,7 @@ export class BillAudit {
       if (source !== 'device') {
         const direct = this.#direct.get(id)
         if (direct !== undefined) direct.billed += tokens
-        else if (source === 'one-off') this.#early.add(id, tokens)
+        else if (row.operation === 'REQUEST') this.#early.add(id, tokens)
         continue
       }
       if (row.operation === 'SETTLEMENT') {

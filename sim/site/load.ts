@@ -1,5 +1,6 @@
 /** Requests of applications and agents' sessions on devices, and of the cloud's clients. */
 import type { AccessAnswer } from '../../src/agent/access/access.ts'
+import type { Decision } from '../../src/core/rules/decision.ts'
 import { hasEnded } from '../../src/core/sessions/session.ts'
 import { commandDeviceSession } from '../../src/cloud/sessions/command-device-session.ts'
 import { commandSession } from '../../src/cloud/sessions/command-session.ts'
@@ -280,9 +281,15 @@ export class Load {
       rollbackOnDeny: !endsOnDeny,
     }
     const answer = await requestInSession(deps, asked, belongs, now)
+    if (answer.operable && order !== 'HALT') this.#answeredInSession(asked.correlationId, answer.decision)
     const goesOn = answer.operable ? answer.granted || !endsOnDeny : !hasEnded(answer.session)
     if (goesOn) this.sessions.set(slot, sessionId)
     this.#stage.outcome('asked in a session of the twin')
+  }
+
+  #answeredInSession(correlationId: string, { items }: Decision): void {
+    const tokens = items.reduce((sum, item) => (item.outcome === 'GRANTED' ? sum + item.total : sum), 0n)
+    this.#stage.judge(() => this.#stage.auditor.bill.answered(correlationId, tokens, { key: null, text: '' }))
   }
 
   /** An administrator's command for a session that a device keeps. */
