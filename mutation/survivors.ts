@@ -772,7 +772,7 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
   'src/cloud/sync/merge/merge-undelivered.ts': [
     ['[]', 'Locking an account that does not exist changes nothing.', 'also: readonly'],
     [
-      /^\[\.\.\.new Set|^\[\.\.\.accountsOf|^\[\.\.\.reported|^\(account\) => isServed|^\(counted\?\.counters|^\(\{ body \}\) => body\.postings|^\(\{ account \}\) => account$/,
+      /^\[\.\.\.new Set|^\[\.\.\.accountsMoved|^\[\.\.\.reported|^\(account\) => isServed|^\(counted\?\.counters|^\(\{ body \}\) => body\.postings|^\(\{ account \}\) => account$/,
       'Only concurrent transactions show in which sequence accounts are locked.',
     ],
     [
@@ -931,7 +931,7 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
   ],
   'src/core/rules/refusal-reasons.ts': [
     [
-      /^check ===|^'(?:ALLOCATION|LIMIT|POOL_IN_RECOVERY)'|^reason !==/,
+      /^check ===|^'(?:ALLOCATION|LIMIT)'/,
       untested('which refusals a top-up can prevent; tests of the agent and the cloud use it'),
     ],
   ],
