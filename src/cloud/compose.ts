@@ -115,7 +115,9 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
 
   claimDirectory(settings, started)
   const entrance = new Entrance()
-  const node = nodeOf({ settings, log, now, newId }, overrides, entrance, (error) => shutdown.fail(error))
+  const { requestsMax, requestsPerKeyMax } = settings.http
+  const slots = new Slots({ requestsMax, ofKeyMax: requestsPerKeyMax, now: () => performance.now() })
+  const node = nodeOf({ settings, log, now, newId }, overrides, { entrance, slots }, (error) => shutdown.fail(error))
   const cells = cellsOf(node)
   for (const cell of cells) {
     started.defer(() => cell.stop())
@@ -137,7 +139,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   renewals.push(server.renewCertificate, (renewed) => push.renewCertificate(renewed))
 
   registerHealthOf(http, cells, watch)
-  registerRoutes(server, { ...services, settings, now, keys, entrance })
+  registerRoutes(server, { ...services, settings, now, keys, entrance, slots })
   const shown = watch === null ? metrics : merged([metrics, ...cells.map((cell) => cell.metrics)])
   const metricsOrigin = await openMetrics(settings.metrics, http, shown, started)
   const origin = await listenForRequests(server, settings.http, started)
@@ -255,7 +257,7 @@ function claimDirectory(settings: CloudSettings, started: AsyncDisposableStack):
 function nodeOf(
   base: Pick<CellNode, 'settings' | 'log' | 'now' | 'newId'>,
   overrides: Overrides,
-  entrance: Entrance,
+  { entrance, slots }: Pick<RoutesDeps, 'entrance' | 'slots'>,
   fail: CellNode['fail'],
 ): CellNode {
   const { settings, now } = base
@@ -274,6 +276,7 @@ function nodeOf(
       lastBackupAt: () => (isShared(settings) ? null : (readLastBackup(path)?.at ?? null)),
     },
     clocks: { now, ...boot, comparesDatabase },
+    isQuiet: () => slots.inProgress <= 1,
     cloud: null,
     pause: overrides.pause,
     fail,
@@ -366,14 +369,14 @@ function registerHealthOf(http: FastifyInstance, cells: readonly Cell[], watch: 
 
 interface RoutesDeps extends Pick<CellDeps, 'settings' | 'now' | 'keys'>, Omit<Services, 'watch'> {
   readonly entrance: Entrance
+  readonly slots: Slots
 }
 
 function registerRoutes(server: Server, deps: RoutesDeps): void {
   const { http } = server
-  const { settings, composed, over, push, keys, now, entrance, signIn, consoleSignIn, publicAddress } = deps
-  const { prefix, requestsMax, requestsPerKeyMax, requestTimeout } = settings.http
+  const { settings, composed, over, push, keys, now, entrance, slots, signIn, consoleSignIn, publicAddress } = deps
+  const { prefix, requestTimeout } = settings.http
   const [{ store, authenticator, operations }] = composed.cells
-  const slots = new Slots({ requestsMax, ofKeyMax: requestsPerKeyMax, now: () => performance.now() })
   const serving = {
     store,
     keys,

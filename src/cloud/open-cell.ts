@@ -34,6 +34,8 @@ export interface CellNode {
   readonly now: () => number
   readonly newId: () => string
   readonly clocks: Clocks
+  /** Whether at most one request is in progress. */
+  readonly isQuiet: () => boolean
   readonly pause?: ((ms: number) => Promise<unknown>) | undefined
   /** Called when the node must end. */
   readonly fail: (error: unknown) => void
@@ -167,11 +169,11 @@ export class Cell {
   }
 
   async #openStore(): Promise<PostgresStore> {
-    const { settings, log, fail } = this.#node
+    const { settings, log, fail, isQuiet } = this.#node
     const { db, dbPassword, dbStandby, store } = settings
     const url = this.#place?.url ?? db
     if (url === null) {
-      const file = { path: join(store.path, 'twin.db'), check: store.check, onBroken: fail }
+      const file = { path: join(store.path, 'twin.db'), check: store.check, onBroken: fail, isQuiet }
       // A file responds.
       return { ...openSqliteStore(file), keepPartitions: nothing, renewStatistics: nothing, cut: () => undefined }
     }

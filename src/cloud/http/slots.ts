@@ -69,6 +69,11 @@ export class Slots {
     this.#comeback = new Comeback(limits.now)
   }
 
+  /** Requests. */
+  get inProgress(): number {
+    return this.#inProgress.total
+  }
+
   /** @throws CodedError KEY_BUSY, OVERLOADED, or of `authenticate` */
   async authenticate<T>({ socket }: Pick<IncomingMessage, 'socket'>, authenticate: () => Promise<T>): Promise<T> {
     const { requestsMax } = this.#limits

@@ -14,7 +14,7 @@ import {
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import Sqlite from 'better-sqlite3'
-import { afterAll, beforeEach, describe, expect, it, vi } from 'vitest'
+import { afterAll, afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { claimStore } from '../../../src/cloud/storage/sqlite/claim-store.ts'
 import { openDatabase } from '../../../src/cloud/storage/sqlite/database.ts'
 import { flushOf, openSqliteStore } from '../../../src/cloud/storage/sqlite/store.ts'
@@ -245,11 +245,15 @@ describe('a database file', () => {
 
   const setting = { name: 'n', value: 'v', modified: 1, updatedBy: 'k' }
 
+  const never = () => {
+    throw new Error('not expected')
+  }
+
   /** A store whose flushes end as the test wants, after the first one. */
   const openFlushed = (flush: () => Promise<void>, onBroken: (error: unknown) => void = () => undefined) => {
     let count = 0
-    const flushFile = async () => ((count += 1) === 1 ? undefined : flush())
-    return openSqliteStore({ path, check: false, onBroken, flushFile })
+    const beside = async () => ((count += 1) === 1 ? undefined : flush())
+    return openSqliteStore({ path, check: false, onBroken, flushes: { beside, here: never } })
   }
 
   it('stops a store for good when its log cannot be flushed, and answers nothing that a power cut could undo', async () => {
@@ -264,6 +268,71 @@ describe('a database file', () => {
     expect(broken).toMatchObject([failed])
     await expect(store.read((reader) => reader.configuration.list())).rejects.toThrow('the store is broken')
     await store.close()
+  })
+
+  describe('with one request in progress', () => {
+    let now = 0
+    beforeEach(() => {
+      now = 0
+      vi.spyOn(performance, 'now').mockImplementation(() => now)
+    })
+    afterEach(() => vi.restoreAllMocks())
+
+    /** @param ms how long each flush takes */
+    const openQuiet = (ms: () => number, failsHere = false) => {
+      const flushed: string[] = []
+      let isQuiet = true
+      const store = openSqliteStore({
+        path,
+        check: false,
+        onBroken: () => undefined,
+        isQuiet: () => isQuiet,
+        flushes: {
+          beside: async () => {
+            now += ms()
+            flushed.push('beside')
+          },
+          here: () => {
+            now += ms()
+            flushed.push('here')
+            if (failsHere) throw new Error('EIO')
+          },
+        },
+      })
+      const write = () => store.transaction((tx) => tx.configuration.save(setting))
+      return { store, write, flushed, others: () => (isQuiet = false) }
+    }
+
+    it('flushes in the thread after a fast flush', async () => {
+      const { store, write, flushed, others } = openQuiet(() => 0.5)
+      await write()
+      await write()
+      others()
+      await write()
+      expect(flushed).toEqual(['beside', 'here', 'here', 'beside'])
+      await store.close()
+    })
+
+    it('flushes beside the thread after a slow flush, until one is fast again', async () => {
+      let ms = 0.5
+      const { store, write, flushed } = openQuiet(() => ms)
+      await write()
+      ms = 5
+      await write()
+      await write()
+      ms = 0.5
+      await write()
+      await write()
+      expect(flushed).toEqual(['beside', 'here', 'here', 'beside', 'beside', 'here'])
+      await store.close()
+    })
+
+    it('stops the store for good when that flush fails', async () => {
+      const { store, write } = openQuiet(() => 0.5, true)
+      await expect(write()).rejects.toMatchObject({ code: 'DISK_FAILED', cause: { code: 'SQLITE_IOERR_FSYNC' } })
+      await expect(write()).rejects.toThrow('the store is broken')
+      await store.close()
+    })
   })
 
   it.for(['', '-wal'])('stops a store when another program removes a file (%j)', async (suffix) => {
@@ -366,7 +435,8 @@ describe('a database file', () => {
   it('is read only when the commits that a killed process has left are flushed', async () => {
     leaveLog()
     const flushed = Promise.withResolvers<undefined>()
-    const store = openSqliteStore({ path, check: false, onBroken: () => undefined, flushFile: () => flushed.promise })
+    const flushes = { beside: () => flushed.promise, here: never }
+    const store = openSqliteStore({ path, check: false, onBroken: () => undefined, flushes })
     const seen = Promise.withResolvers<unknown>()
     let isAnswered = false
     const read = store

@@ -1,29 +1,49 @@
-/** Flushes the write-ahead log beside the thread, which does other work meanwhile. */
-import { close, existsSync, fdatasync, openSync, renameSync } from 'node:fs'
+/**
+ * Flushes the write-ahead log beside the thread, which does other work meanwhile, or in the thread if there is none: a change
+ * to another thread and back takes as long as a fast flush.
+ */
+import { close, existsSync, fdatasync, fdatasyncSync, openSync, renameSync } from 'node:fs'
 import { promisify } from 'node:util'
 import Sqlite from 'better-sqlite3'
 import { FilesInUse } from '../../../platform/files-in-use.ts'
 import { messageOf } from '../../../protocol/errors.ts'
 
-/** @param file descriptor */
-export type FlushFile = (file: number) => Promise<void>
+/** Of a file with this descriptor. */
+export interface Flushes {
+  readonly beside: (file: number) => Promise<void>
+  readonly here: (file: number) => void
+}
+
+export interface LogFlushOptions {
+  /** Of an open database. */
+  readonly path: string
+  /** Whether the thread has nothing else to do during a flush. Default: never. */
+  readonly isQuiet?: (() => boolean) | undefined
+  /** Default: fdatasync. */
+  readonly flushes?: Flushes | undefined
+}
+
+/** After a slower flush, ms, the next one runs beside the thread. */
+const FAST_FLUSH_MS = 1
+
+const OF_NODE: Flushes = { beside: promisify(fdatasync), here: fdatasyncSync }
 
 export class LogFlush {
   readonly #database: string
   readonly #path: string
-  readonly #flushFile: FlushFile
+  readonly #isQuiet: () => boolean
+  readonly #flushes: Flushes
   readonly #file: number
   readonly #inUse: FilesInUse
   #last: Promise<void> = Promise.resolve()
+  #lastMs = Infinity
 
-  /**
-   * Begins a flush: a process that was killed may have left commits that are not on the disk.
-   * @param path of an open database
-   */
-  constructor(path: string, flushFile: FlushFile = promisify(fdatasync)) {
+  /** Begins a flush: a process that was killed may have left commits that are not on the disk. */
+  constructor({ path, isQuiet = () => false, flushes = OF_NODE }: LogFlushOptions) {
     this.#database = path
     this.#path = `${path}-wal`
-    this.#flushFile = flushFile
+    this.#isQuiet = isQuiet
+    this.#flushes = flushes
     // Before the first commit: a file that is opened after a failed write may not learn of it.
     this.#file = openSync(this.#path, 'r+')
     this.#inUse = new FilesInUse([path, this.#path])
@@ -51,11 +71,14 @@ export class LogFlush {
   }
 
   async #flush(): Promise<void> {
+    const begun = performance.now()
     try {
-      await this.#flushFile(this.#file)
+      if (this.#lastMs < FAST_FLUSH_MS && this.#isQuiet()) this.#flushes.here(this.#file)
+      else await this.#flushes.beside(this.#file)
     } catch (cause) {
       throw new Sqlite.SqliteError(`${this.#path}: ${messageOf(cause)}`, 'SQLITE_IOERR_FSYNC')
     }
+    this.#lastMs = performance.now() - begun
     const removed = this.#inUse.removed()
     if (removed === null) return
     const kept = this.#setAside()

@@ -13,16 +13,13 @@ import { readerOf, runWork } from '../sql/transaction.ts'
 import { type Database, coded, codedAtOpen, openDatabase, openReader } from './database.ts'
 import { withoutQueue } from './dialect.ts'
 import { GroupCommit } from './group-commit.ts'
-import { type FlushFile, LogFlush } from './log-flush.ts'
+import { LogFlush, type LogFlushOptions } from './log-flush.ts'
 
-export interface SqliteStoreOptions {
-  readonly path: string
+export interface SqliteStoreOptions extends Pick<LogFlushOptions, 'path' | 'isQuiet' | 'flushes'> {
   /** Verify the whole file at open. */
   readonly check: boolean
   /** Called once when the file may not contain what was committed. */
   readonly onBroken: (error: unknown) => void
-  /** Default: fdatasync. */
-  readonly flushFile?: FlushFile
 }
 
 /**
@@ -37,10 +34,10 @@ export interface SqliteStore extends Store {
 }
 
 /** @throws CodedError DATABASE_CORRUPT, DATABASE_NEWER or STATE_UNWRITABLE */
-export function openSqliteStore({ path, check, onBroken, flushFile }: SqliteStoreOptions): SqliteStore {
+export function openSqliteStore({ path, check, onBroken, ...flush }: SqliteStoreOptions): SqliteStore {
   const forWriting = openWriter(path, check)
   const forReading = openReader(path)
-  const log = new LogFlush(path, flushFile)
+  const log = new LogFlush({ path, ...flush })
   // A statement blocks the thread. Between the statements of a long transaction, other events run.
   const giveWay = giveWayTo(() => performance.now(), setImmediate)
   const writer = withoutQueue(forWriting, giveWay)
