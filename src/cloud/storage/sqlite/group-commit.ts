@@ -1,7 +1,8 @@
 /**
- * Waiting transactions share one commit and so one flush. Each runs in a savepoint: a failure affects only itself. Results
- * are returned after the flush; if the commit fails, all its transactions fail without effect. While a commit is flushed,
- * the next transactions run; they are committed after that flush, so that each flush serves as many as possible.
+ * Waiting transactions share one commit and so one flush. A failure affects only its own transaction: of the first, it ends
+ * the group, and each later one runs in a savepoint. Results are returned after the flush; if the commit fails, all its
+ * transactions fail without effect. While a commit is flushed, the next transactions run; they are committed after that
+ * flush, so that each flush serves as many as possible.
  */
 import { setTimeout } from 'node:timers/promises'
 import Sqlite from 'better-sqlite3'
@@ -71,7 +72,7 @@ export class GroupCommit {
   async #group(): Promise<void> {
     const database = this.#database
     const group: Waiting[] = []
-    const outcomes: (() => void)[] = []
+    let outcomes: (() => void)[] = []
     try {
       await this.#begin()
       const begun = this.#stopwatch()
@@ -79,7 +80,7 @@ export class GroupCommit {
         const one = this.#waiting.shift() ?? (await this.#nextDuringFlush())
         if (one === undefined) break
         group.push(one)
-        outcomes.push(await this.#alone(one))
+        outcomes.push(await (group.length === 1 ? first(one) : this.#alone(one)))
         if (one.isLast()) break
         // Until the flush ends, the first transaction waits for it, whatever others do.
         const isFull = group.length >= GROUP_MAX || this.#stopwatch() - begun > GROUP_MS_MAX
@@ -90,8 +91,13 @@ export class GroupCommit {
     } catch (error) {
       if (database.inTransaction) database.exec('ROLLBACK')
       if (group.length === 0) group.push(...this.#waiting.splice(0, 1))
-      for (const { reject } of group) reject(error)
-      return
+      // After a flush, too: a refusal may depend on the last commit.
+      outcomes = group.map(
+        ({ reject }) =>
+          () =>
+            reject(error),
+      )
+      await this.#flushing
     }
     this.#flushing = this.#flush()
       .then(
@@ -140,4 +146,9 @@ export class GroupCommit {
       return () => reject(error)
     }
   }
+}
+
+async function first({ work, resolve }: Waiting): Promise<() => void> {
+  const result = (await work()) as never
+  return () => resolve(result)
 }

@@ -78,7 +78,7 @@ describe('transactions that wait together', () => {
     const later = noted(4)
     await turn()
     expect(told).toEqual([])
-    expect([count('COMMIT'), count('flush'), count('SAVEPOINT alone')]).toEqual([1, 1, 4])
+    expect([count('COMMIT'), count('flush'), count('SAVEPOINT alone')]).toEqual([1, 1, 2])
     flushing.resolve(undefined)
     await Promise.all([...others, later])
     expect(told).toEqual([1, 2, 3, 4])
@@ -136,6 +136,35 @@ describe('transactions that wait together', () => {
     expect(outcomes.map(({ status }) => status)).toEqual(['fulfilled', 'rejected', 'rejected', 'fulfilled'])
     expect(kept()).toEqual([1, 2])
     expect(count('COMMIT')).toBe(1)
+  })
+
+  it('fail by themselves, also the first of them, which is refused when the last commit is flushed', async () => {
+    const refused: unknown[] = []
+    const flushing = await duringFlush(() => note(1))
+    const failing = commits
+      .run(async () => {
+        database.prepare('INSERT INTO notes VALUES (99, NULL)').run()
+        throw new Error('on purpose')
+      }, never)
+      .catch((error: unknown) => refused.push(error))
+    const other = note(2)
+    await turn()
+    expect(refused).toEqual([])
+    flushing.resolve(undefined)
+    await Promise.all([failing, other])
+    expect(refused).toMatchObject([{ message: 'on purpose' }])
+    expect(kept()).toEqual([1, 2])
+  })
+
+  it('are not refused for reasons of their own when the flush before them fails', async () => {
+    const first = Promise.withResolvers<PromiseSettledResult<number>[]>()
+    const flushing = await duringFlush(() => first.resolve(Promise.allSettled([note(1)])))
+    const failing = Promise.allSettled([commits.run(() => Promise.reject(new Error('on purpose')), never)])
+    await turn()
+    flush = () => flushing.promise
+    flushing.reject(new Error('the disk is gone'))
+    await first.promise
+    expect(await failing).toMatchObject([{ reason: { message: 'the disk is gone' } }])
   })
 
   it('do not see what must be committed first', async () => {
