@@ -7,7 +7,7 @@ import { ENGINE } from '../../src/core/engine.ts'
 import type { Policy } from '../../src/core/rules/policy.ts'
 import { FleetFigures } from '../../src/cloud/storage/sql/fleet-figures.ts'
 import { ALONE, type Sql } from '../../src/cloud/storage/sql/sql.ts'
-import { readerOf, runWork } from '../../src/cloud/storage/sql/transaction.ts'
+import { readerOf, workOn } from '../../src/cloud/storage/sql/transaction.ts'
 import type { Database } from '../../src/cloud/storage/sqlite/database.ts'
 import { withoutQueue } from '../../src/cloud/storage/sqlite/dialect.ts'
 import { GroupCommit } from '../../src/cloud/storage/sqlite/group-commit.ts'
@@ -197,6 +197,7 @@ export class Twin {
     const { database } = this
     const db = this.#queries(database)
     const sql: Sql = { db, lockRows: false, rules: ALONE, fleet: this.#fleetFigures(), ahead: null, shrink: null }
+    const runWork = workOn(sql)
     const commits = new GroupCommit(
       this.#guarded(node, database, alive),
       () => 0,
@@ -216,7 +217,7 @@ export class Twin {
           const written = { outbox: false, keys: false }
           const run = (tx: Transaction) => work(this.#rules.watch(this.deps.defects.transaction(tx, database)))
           const result = await commits.run(
-            () => runWork(sql, run, written),
+            () => runWork(run, written),
             () => written.outbox,
           )
           if (written.outbox) for (const listener of this.#listeners) listener()

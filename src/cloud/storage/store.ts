@@ -12,7 +12,9 @@
  *     account's lock covers its shortages
  *   5 inserts: outbox, documents, and last the usage records and events, whose tables an export locks
  */
-import type { readerOf, transactionOf } from './sql/transaction.ts'
+import type { Transaction, readerOf } from './sql/transaction.ts'
+
+export type { Transaction } from './sql/transaction.ts'
 
 export interface Store {
   /**
@@ -27,5 +29,3 @@ export interface Store {
 }
 
 export type Reader = ReturnType<typeof readerOf>
-
-export type Transaction = ReturnType<typeof transactionOf>['tx']

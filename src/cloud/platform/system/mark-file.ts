@@ -103,11 +103,12 @@ function recorded<T>(path: string, work: () => T): T {
   }
 }
 
+/** Used again by the next one. */
+const LINE = Buffer.alloc(SLOT_BYTES)
+
 function lineOf(text: string): Buffer {
-  const line = Buffer.alloc(SLOT_BYTES, ' ')
-  line.write(`${checksum(text)} ${text}`, 'latin1')
-  line.write('\n', SLOT_BYTES - 1)
-  return line
+  LINE.write(`${`${checksum(text)} ${text}`.padEnd(SLOT_BYTES - 1)}\n`, 'latin1')
+  return LINE
 }
 
 function slotsIn(bytes: Buffer): readonly string[] | 'DAMAGED' {

@@ -8,7 +8,7 @@ import { CodedError } from '../../../protocol/errors.ts'
 import type { Store } from '../store.ts'
 import { FleetFigures } from '../sql/fleet-figures.ts'
 import { ALONE } from '../sql/sql.ts'
-import { readerOf, runWork } from '../sql/transaction.ts'
+import { readerOf, workOn } from '../sql/transaction.ts'
 import { databaseAddress } from './hosts.ts'
 import { type Pool, type PooledConnection, openPool } from './pool.ts'
 import { prepareDatabase } from './database.ts'
@@ -80,7 +80,7 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
         try {
           return await inTransaction('WRITE', async (db) => {
             const sql = { db, lockRows: true, rules: ruleLocks(db, schema), fleet, ahead: pipelineOn(db), shrink: null }
-            const result = await runWork(sql, work, written)
+            const result = await workOn(sql)(work, written)
             done.result = result
             return result
           })

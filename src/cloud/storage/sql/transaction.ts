@@ -90,10 +90,9 @@ export interface Written {
   keys: boolean
 }
 
-export function transactionOf(sql: Sql, written: Written) {
-  const { accounts, lockAhead } = accountTransaction(sql)
-  const { usage, events, write } = usageTransaction(sql)
-  const tx = {
+/** What keeps nothing of a transaction, so that it serves all transactions on the connection. */
+function lastingPartsOf(sql: Sql) {
+  return {
     /** Whose changes the audit records. */
     actor: CLOUD,
     instances: instanceTransaction(sql),
@@ -102,19 +101,12 @@ export function transactionOf(sql: Sql, written: Written) {
     conditions: conditionTransaction(sql),
     rateTables: rateTableTransaction(sql),
     consumptionLimits: consumptionLimitTransaction(sql),
-    keys: keyTransaction(sql, () => (written.keys = true)),
     configuration: configurationTransaction(sql),
     cell: cellTransaction(sql),
-    accounts,
     importedUse: importedUseTransaction(sql),
-    usage,
-    // `append` is made with the usage records: both share one sequence of numbers.
-    events: { ...eventTransaction(sql), ...events },
     eventSinks: eventSinkTransaction(sql),
     usageArchives: usageArchiveTransaction(sql),
-    policyRevisions: policyRevisionTransaction(sql, lockAhead),
     sessions: sessionTransaction(sql),
-    outbox: outboxTransaction(sql, () => (written.outbox = true)),
     idempotency: idempotencyTransaction(sql),
     edge: {
       devices: deviceTransaction(sql),
@@ -137,16 +129,33 @@ export function transactionOf(sql: Sql, written: Written) {
     sweeps: sweepTransaction(sql),
     totals: totalsOf(sql),
   }
+}
+
+function transactionOf(sql: Sql, lasting: ReturnType<typeof lastingPartsOf>, written: Written) {
+  const { accounts, lockAhead } = accountTransaction(sql)
+  const { usage, events, write } = usageTransaction(sql)
+  const tx = {
+    ...lasting,
+    keys: keyTransaction(sql, () => (written.keys = true)),
+    accounts,
+    usage,
+    // `append` is made with the usage records: both share one sequence of numbers.
+    events: { ...eventTransaction(sql), ...events },
+    policyRevisions: policyRevisionTransaction(sql, lockAhead),
+    outbox: outboxTransaction(sql, () => (written.outbox = true)),
+  }
   return { tx, write }
 }
 
-export async function runWork<T>(
-  sql: Sql,
-  work: (tx: ReturnType<typeof transactionOf>['tx']) => Promise<T>,
-  written: Written,
-): Promise<T> {
-  const { tx, write } = transactionOf(sql, written)
-  const result = await work(tx)
-  await write()
-  return result
+export type Transaction = ReturnType<typeof transactionOf>['tx']
+
+/** Runs the work of transactions on a connection, one after another. */
+export function workOn(sql: Sql) {
+  const lasting = lastingPartsOf(sql)
+  return async <T>(work: (tx: Transaction) => Promise<T>, written: Written): Promise<T> => {
+    const { tx, write } = transactionOf(sql, lasting, written)
+    const result = await work(tx)
+    await write()
+    return result
+  }
 }

@@ -9,7 +9,7 @@ import { Turns } from '../../runtime/turns.ts'
 import type { Reader, Store } from '../store.ts'
 import { FleetFigures } from '../sql/fleet-figures.ts'
 import { ALONE } from '../sql/sql.ts'
-import { readerOf, runWork } from '../sql/transaction.ts'
+import { readerOf, workOn } from '../sql/transaction.ts'
 import { type Database, coded, codedAtOpen, openDatabase, openReader } from './database.ts'
 import { withoutQueue } from './dialect.ts'
 import { GroupCommit } from './group-commit.ts'
@@ -27,6 +27,9 @@ export interface SqliteStoreOptions extends Pick<LogFlushOptions, 'path' | 'isQu
  * a longer log saves writes; the thread waits longer for each checkpoint.
  */
 const CHECKPOINT_FRAMES = 4_000
+
+/** Commits between two looks at the length of the log, which take as long as a statement. */
+const LOOK_EVERY = 16
 
 export interface SqliteStore extends Store {
   /** Another number after each change of registered keys, before the change is confirmed: no other process writes. */
@@ -46,6 +49,7 @@ export function openSqliteStore({ path, check, onBroken, ...flush }: SqliteStore
   const snapshots = new Snapshots(forReading, fleet)
   const listeners = new Set<() => void>()
   const shrink = (pages: number): boolean => shrinkBy(forWriting, pages)
+  const runWork = workOn({ db: writer, lockRows: false, rules: ALONE, fleet, ahead: null, shrink })
   const health: { cause?: unknown } = {}
   let keysVersion = 0
 
@@ -66,9 +70,8 @@ export function openSqliteStore({ path, check, onBroken, ...flush }: SqliteStore
     transaction: (work) =>
       guard(async () => {
         const written = { outbox: false, keys: false }
-        const sql = { db: writer, lockRows: false, rules: ALONE, fleet, ahead: null, shrink }
         const result = await commits.run(
-          () => runWork(sql, work, written),
+          () => runWork(work, written),
           // It may have bumped a policy revision: decisions must not cache a revision before it is committed.
           () => written.outbox,
         )
@@ -155,7 +158,10 @@ function openWriter(path: string, check: boolean): Database {
 function checkpointOf(database: Database): () => void {
   const size = database.prepare('PRAGMA wal_checkpoint(NOOP)').raw()
   const checkpoint = database.prepare('PRAGMA wal_checkpoint(PASSIVE)')
+  let commits = 0
   return () => {
+    commits += 1
+    if (commits % LOOK_EVERY !== 0) return
     const [, frames = 0n] = size.get() as readonly bigint[]
     if (frames < CHECKPOINT_FRAMES) return
     try {
