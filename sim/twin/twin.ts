@@ -214,7 +214,7 @@ export class Twin {
     return {
       transaction: (work) =>
         counted(async () => {
-          const written = { outbox: false, keys: false }
+          const written = { outbox: false, keys: false, requests: 1 }
           const run = (tx: Transaction) => work(this.#rules.watch(this.deps.defects.transaction(tx, database)))
           const result = await commits.run(
             () => runWork(run, written),

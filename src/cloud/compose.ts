@@ -276,7 +276,7 @@ function nodeOf(
       lastBackupAt: () => (isShared(settings) ? null : (readLastBackup(path)?.at ?? null)),
     },
     clocks: { now, ...boot, comparesDatabase },
-    isQuiet: () => slots.inProgress <= 1,
+    requestsInProgress: () => slots.inProgress,
     cloud: null,
     pause: overrides.pause,
     fail,

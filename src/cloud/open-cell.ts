@@ -34,8 +34,7 @@ export interface CellNode {
   readonly now: () => number
   readonly newId: () => string
   readonly clocks: Clocks
-  /** Whether at most one request is in progress. */
-  readonly isQuiet: () => boolean
+  readonly requestsInProgress: () => number
   readonly pause?: ((ms: number) => Promise<unknown>) | undefined
   /** Called when the node must end. */
   readonly fail: (error: unknown) => void
@@ -169,11 +168,11 @@ export class Cell {
   }
 
   async #openStore(): Promise<PostgresStore> {
-    const { settings, log, fail, isQuiet } = this.#node
+    const { settings, log, fail, requestsInProgress } = this.#node
     const { db, dbPassword, dbStandby, store } = settings
     const url = this.#place?.url ?? db
     if (url === null) {
-      const file = { path: join(store.path, 'twin.db'), check: store.check, onBroken: fail, isQuiet }
+      const file = { path: join(store.path, 'twin.db'), check: store.check, onBroken: fail, requestsInProgress }
       // A file responds.
       return { ...openSqliteStore(file), keepPartitions: nothing, renewStatistics: nothing, cut: () => undefined }
     }

@@ -204,6 +204,7 @@ export class AccessBatcher {
     const prepared = isCurrent ? early : this.#prepare((instanceId) => rules.get(instanceId), commands, isFirst)
     if (prepared === undefined) throw new Error('invariant: the rules of these instances are locked')
     const outcomes = await this.#decideAndRecord(tx, commands, prepared)
+    tx.serves(all.length)
     // While this transaction is committed, the next one reads and waits for its locks.
     next()
     for (const [index, outcome] of outcomes.entries()) {

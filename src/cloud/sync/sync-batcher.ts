@@ -62,6 +62,7 @@ export class SyncBatcher {
     try {
       const judged = await this.#deps.store.transaction(async (tx) => {
         const outcomes = await this.#judge(tx, requests)
+        tx.serves(requests.length)
         next(EARLY_MIN)
         return outcomes
       })

@@ -801,17 +801,19 @@ function watched(store: Store, tell: (name: string) => void): Pick<Store, 'trans
           Object.fromEntries(
             Object.entries(tx).map(([noun, verbs]) => [
               noun,
-              Object.fromEntries(
-                Object.entries(verbs as Record<string, unknown>).map(([verb, call]) => [
-                  verb,
-                  typeof call !== 'function'
-                    ? call
-                    : (...given: unknown[]): unknown => {
-                        tell(`${noun}.${verb}`)
-                        return (call as (...all: unknown[]) => unknown)(...given)
-                      },
-                ]),
-              ),
+              typeof verbs === 'function'
+                ? verbs
+                : Object.fromEntries(
+                    Object.entries(verbs as Record<string, unknown>).map(([verb, call]) => [
+                      verb,
+                      typeof call !== 'function'
+                        ? call
+                        : (...given: unknown[]): unknown => {
+                            tell(`${noun}.${verb}`)
+                            return (call as (...all: unknown[]) => unknown)(...given)
+                          },
+                    ]),
+                  ),
             ]),
           ) as unknown as Transaction,
         ),

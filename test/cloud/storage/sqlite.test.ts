@@ -270,7 +270,7 @@ describe('a database file', () => {
     await store.close()
   })
 
-  describe('with one request in progress', () => {
+  describe('whose commit all requests wait for', () => {
     let now = 0
     beforeEach(() => {
       now = 0
@@ -281,12 +281,12 @@ describe('a database file', () => {
     /** @param ms how long each flush takes */
     const openQuiet = (ms: () => number, failsHere = false) => {
       const flushed: string[] = []
-      let isQuiet = true
+      let inProgress = 3
       const store = openSqliteStore({
         path,
         check: false,
         onBroken: () => undefined,
-        isQuiet: () => isQuiet,
+        requestsInProgress: () => inProgress,
         flushes: {
           beside: async () => {
             now += ms()
@@ -299,8 +299,12 @@ describe('a database file', () => {
           },
         },
       })
-      const write = () => store.transaction((tx) => tx.configuration.save(setting))
-      return { store, write, flushed, others: () => (isQuiet = false) }
+      const write = () =>
+        store.transaction(async (tx) => {
+          tx.serves(3)
+          await tx.configuration.save(setting)
+        })
+      return { store, write, flushed, others: () => (inProgress = 4) }
     }
 
     it('flushes in the thread after a fast flush', async () => {
@@ -371,7 +375,7 @@ describe('a database file', () => {
     })
     const log = { flush: vi.fn(async () => undefined) }
     const flush = flushOf(log, checkpoint)
-    for (let time = 0; time < 2; time += 1) await expect(flush()).rejects.toBe(failed)
+    for (let time = 0; time < 2; time += 1) await expect(flush(1)).rejects.toBe(failed)
     expect(checkpoint).toHaveBeenCalledTimes(1)
     expect(log.flush).not.toHaveBeenCalled()
   })

@@ -73,7 +73,7 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
 
   return {
     async transaction(work) {
-      const written = { outbox: false, keys: false }
+      const written = { outbox: false, keys: false, requests: 1 }
       const result = await rerunning(shown, limits, onRerun, async () => {
         Object.assign(written, { outbox: false, keys: false })
         const done: { result?: Awaited<ReturnType<typeof work>> } = {}

@@ -83,11 +83,14 @@ export function readerOf(sql: Sql) {
   }
 }
 
-/** Tables that a transaction has written to. */
+/** What a transaction has done. */
 export interface Written {
+  /** Whether it has written to this table. */
   outbox: boolean
-  /** Registered keys. */
+  /** Whether it has changed registered keys. */
   keys: boolean
+  /** How many requests wait for it. */
+  requests: number
 }
 
 /** What keeps nothing of a transaction, so that it serves all transactions on the connection. */
@@ -136,6 +139,8 @@ function transactionOf(sql: Sql, lasting: ReturnType<typeof lastingPartsOf>, wri
   const { usage, events, write } = usageTransaction(sql)
   const tx = {
     ...lasting,
+    /** Call if another number of requests than one wait for it. */
+    serves: (requests: number): void => void (written.requests = requests),
     keys: keyTransaction(sql, () => (written.keys = true)),
     accounts,
     usage,

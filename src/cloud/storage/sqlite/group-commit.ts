@@ -20,6 +20,7 @@ const RETRY_MS_MAX = 50
 interface Waiting {
   readonly work: () => Promise<unknown>
   readonly isLast: () => boolean
+  readonly requests: () => number
   readonly resolve: (result: never) => void
   readonly reject: (error: unknown) => void
 }
@@ -27,7 +28,7 @@ interface Waiting {
 export class GroupCommit {
   readonly #database: Database
   readonly #stopwatch: () => number
-  readonly #flush: () => Promise<void>
+  readonly #flush: (waiting: number) => Promise<void>
   readonly #waiting: Waiting[] = []
   #running: Promise<void> | undefined
   /** Resolves at the end of the flush, whether or not it succeeds. Undefined: none is in progress. */
@@ -36,9 +37,9 @@ export class GroupCommit {
 
   /**
    * @param stopwatch monotonic clock, ms
-   * @param flush makes commits durable
+   * @param flush makes commits durable for so many requests
    */
-  constructor(database: Database, stopwatch: () => number, flush: () => Promise<void>) {
+  constructor(database: Database, stopwatch: () => number, flush: (waiting: number) => Promise<void>) {
     this.#database = database
     this.#stopwatch = stopwatch
     this.#flush = flush
@@ -47,10 +48,11 @@ export class GroupCommit {
   /**
    * Resolves when the commit is durable.
    * @param isLast called after the work; true if the next transaction must not see its uncommitted writes
+   * @param requests called after the work: so many wait for it
    */
-  run<T>(work: () => Promise<T>, isLast: () => boolean): Promise<T> {
+  run<T>(work: () => Promise<T>, isLast: () => boolean, requests = () => 1): Promise<T> {
     return new Promise<T>((resolve, reject) => {
-      this.#waiting.push({ work, isLast, resolve, reject })
+      this.#waiting.push({ work, isLast, requests, resolve, reject })
       this.#arrived()
       this.#running ??= this.#drain()
     })
@@ -99,7 +101,7 @@ export class GroupCommit {
       )
       await this.#flushing
     }
-    this.#flushing = this.#flush()
+    this.#flushing = this.#flush(group.reduce((sum, { requests }) => sum + requests(), 0))
       .then(
         () => outcomes.forEach((tell) => tell()),
         (error: unknown) => group.forEach(({ reject }) => reject(error)),

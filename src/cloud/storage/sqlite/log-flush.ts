@@ -1,6 +1,6 @@
 /**
- * Flushes the write-ahead log beside the thread, which does other work meanwhile, or in the thread if there is none: a change
- * to another thread and back takes as long as a fast flush.
+ * Flushes the write-ahead log beside the thread, which does other work meanwhile, or in the thread if all requests wait for the
+ * flush: a change to another thread and back takes as long as a fast one.
  */
 import { close, existsSync, fdatasync, fdatasyncSync, openSync, renameSync } from 'node:fs'
 import { promisify } from 'node:util'
@@ -17,8 +17,8 @@ export interface Flushes {
 export interface LogFlushOptions {
   /** Of an open database. */
   readonly path: string
-  /** Whether the thread has nothing else to do during a flush. Default: never. */
-  readonly isQuiet?: (() => boolean) | undefined
+  /** Requests that have no response yet. Default: more than wait for any flush. */
+  readonly requestsInProgress?: (() => number) | undefined
   /** Default: fdatasync. */
   readonly flushes?: Flushes | undefined
 }
@@ -31,7 +31,7 @@ const OF_NODE: Flushes = { beside: promisify(fdatasync), here: fdatasyncSync }
 export class LogFlush {
   readonly #database: string
   readonly #path: string
-  readonly #isQuiet: () => boolean
+  readonly #requestsInProgress: () => number
   readonly #flushes: Flushes
   readonly #file: number
   readonly #inUse: FilesInUse
@@ -39,10 +39,10 @@ export class LogFlush {
   #lastMs = Infinity
 
   /** Begins a flush: a process that was killed may have left commits that are not on the disk. */
-  constructor({ path, isQuiet = () => false, flushes = OF_NODE }: LogFlushOptions) {
+  constructor({ path, requestsInProgress = () => Infinity, flushes = OF_NODE }: LogFlushOptions) {
     this.#database = path
     this.#path = `${path}-wal`
-    this.#isQuiet = isQuiet
+    this.#requestsInProgress = requestsInProgress
     this.#flushes = flushes
     // Before the first commit: a file that is opened after a failed write may not learn of it.
     this.#file = openSync(this.#path, 'r+')
@@ -52,10 +52,11 @@ export class LogFlush {
 
   /**
    * Resolves when the commits so far are on the disk. Call it after a commit.
+   * @param waiting requests that wait for it
    * @throws SqliteError SQLITE_IOERR_FSYNC, also in all later calls: the disk's content is unknown
    */
-  flush(): Promise<void> {
-    this.#last = this.#last.then(() => this.#flush())
+  flush(waiting = 0): Promise<void> {
+    this.#last = this.#last.then(() => this.#flush(waiting))
     return this.#last
   }
 
@@ -70,10 +71,10 @@ export class LogFlush {
     await promisify(close)(this.#file)
   }
 
-  async #flush(): Promise<void> {
+  async #flush(waiting: number): Promise<void> {
     const begun = performance.now()
     try {
-      if (this.#lastMs < FAST_FLUSH_MS && this.#isQuiet()) this.#flushes.here(this.#file)
+      if (this.#lastMs < FAST_FLUSH_MS && this.#requestsInProgress() <= waiting) this.#flushes.here(this.#file)
       else await this.#flushes.beside(this.#file)
     } catch (cause) {
       throw new Sqlite.SqliteError(`${this.#path}: ${messageOf(cause)}`, 'SQLITE_IOERR_FSYNC')

@@ -15,7 +15,7 @@ import { withoutQueue } from './dialect.ts'
 import { GroupCommit } from './group-commit.ts'
 import { LogFlush, type LogFlushOptions } from './log-flush.ts'
 
-export interface SqliteStoreOptions extends Pick<LogFlushOptions, 'path' | 'isQuiet' | 'flushes'> {
+export interface SqliteStoreOptions extends Pick<LogFlushOptions, 'path' | 'requestsInProgress' | 'flushes'> {
   /** Verify the whole file at open. */
   readonly check: boolean
   /** Called once when the file may not contain what was committed. */
@@ -69,11 +69,12 @@ export function openSqliteStore({ path, check, onBroken, ...flush }: SqliteStore
   return {
     transaction: (work) =>
       guard(async () => {
-        const written = { outbox: false, keys: false }
+        const written = { outbox: false, keys: false, requests: 1 }
         const result = await commits.run(
           () => runWork(work, written),
           // It may have bumped a policy revision: decisions must not cache a revision before it is committed.
           () => written.outbox,
+          () => written.requests,
         )
         if (written.keys) keysVersion += 1
         if (written.outbox) for (const listener of listeners) listener()
@@ -173,9 +174,9 @@ function checkpointOf(database: Database): () => void {
 }
 
 /** To be called between transactions. If a checkpoint fails, all later calls do. */
-export function flushOf(log: Pick<LogFlush, 'flush'>, checkpoint: () => void): () => Promise<void> {
+export function flushOf(log: Pick<LogFlush, 'flush'>, checkpoint: () => void): (waiting: number) => Promise<void> {
   let failed: { readonly error: unknown } | undefined
-  return async () => {
+  return async (waiting) => {
     if (failed !== undefined) throw failed.error
     try {
       // Not after the flush: the next transaction runs meanwhile.
@@ -184,7 +185,7 @@ export function flushOf(log: Pick<LogFlush, 'flush'>, checkpoint: () => void): (
       failed = { error }
       throw error
     }
-    await log.flush()
+    await log.flush(waiting)
   }
 }
 
