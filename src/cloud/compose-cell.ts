@@ -195,7 +195,7 @@ function serviceOf({ store, policies, clock }: Cell, terms: EdgeTerms, deps: Cel
   }
 }
 
-type Job = readonly [everyMs: number, work: () => Promise<boolean>, failed: string]
+type Job = readonly [everyMs: number, work: () => Promise<boolean> | Promise<void>, failed: string]
 
 interface Jobs {
   readonly service: ReturnType<typeof serviceOf>
@@ -207,14 +207,12 @@ function runJobs(cell: Cell, jobs: Jobs, started: AsyncDisposableStack, deps: Ce
   const archive = archiveOf(cell, jobs.service.giveWay, deps)
   // The mark is on the disk of this node.
   const flush = async (): Promise<boolean> => (await cell.sales?.flush()) ?? false
-  const mark = runRepeatedly(deps, MARK_EVERY_MS, flush, 'the sales mark was not flushed')
-  started.defer(() => mark.stop())
+  started.defer(runRepeatedly(deps, MARK_EVERY_MS, flush, 'the sales mark was not flushed'))
   for (const [everyMs, work, failed] of [
     ...jobsOf(cell, jobs, deps),
     [ARCHIVE_EVERY_MS, () => archive.step(), 'usage was not archived'] as const,
   ]) {
-    const job = runRepeatedly(deps, everyMs, async () => cell.store.isUp && work(), failed)
-    started.defer(() => job.stop())
+    started.defer(runRepeatedly(deps, everyMs, async () => cell.store.isUp && (await work()) === true, failed))
   }
   started.defer(() => archive.stop())
 }
@@ -229,10 +227,6 @@ function jobsOf(cell: Cell, { service, terms, settlement }: Jobs, { settings, lo
     if (Math.abs(at - recalledAt) < recallEveryMs(terms)) return false
     recalledAt = at
     return recallForCloud(sharing)
-  }
-  const look = async (): Promise<false> => {
-    await clock.look()
-    return false
   }
   const forgetSessions = async (): Promise<boolean> => {
     const { sessionRetention, sessionsMax } = settings.audit
@@ -261,7 +255,7 @@ function jobsOf(cell: Cell, { service, terms, settlement }: Jobs, { settings, lo
           [STATISTICS_EVERY_MS, () => cell.renewStatistics(), 'the statistics of the database were not renewed'],
         ] as const)
       : []),
-    [CLOCK_LOOK_EVERY_MS, look, 'the clocks were not compared'],
+    [CLOCK_LOOK_EVERY_MS, () => clock.look(), 'the clocks were not compared'],
     [SETTLE_EVERY_MS, () => endRecoveries(store, now()), 'a recovery was not ended'],
     [SETTLE_EVERY_MS, settle, 'a silent device was not settled'],
     [NOTIFY_EVERY_MS, () => notifyServable(sharing), 'devices were not notified of tokens'],
@@ -345,10 +339,10 @@ function publishEvents(
       watcher: metrics,
     })
     const step = async (): Promise<boolean> => store.isUp && publisher.step()
-    const job = runRepeatedly({ timers, log }, EVENTS_EVERY_MS, step, `events were not sent to ${sink.name}`)
+    const stop = runRepeatedly({ timers, log }, EVENTS_EVERY_MS, step, `events were not sent to ${sink.name}`)
     started.defer(async () => {
       publisher.stop()
-      await job.stop()
+      await stop()
       if (store.isUp) await publisher.release()
       await sink.close()
     })

@@ -75,19 +75,9 @@ export function runCellWatch(
   deps: RepeatedJobDeps,
   started: AsyncDisposableStack,
 ): void {
-  for (const job of [
-    // One that does not respond must not delay the others.
-    ...cells.map((cell) => runRepeatedly(deps, PROBE_EVERY_MS, () => watch.probe(cell), 'a cell was not probed')),
-    runRepeatedly(
-      deps,
-      COPY_EVERY_MS,
-      async () => {
-        await watch.copy()
-        return false
-      },
-      'the control cell was not copied',
-    ),
-  ]) {
-    started.defer(() => job.stop())
+  // One that does not respond must not delay the others.
+  for (const cell of cells) {
+    started.defer(runRepeatedly(deps, PROBE_EVERY_MS, () => watch.probe(cell), 'a cell was not probed'))
   }
+  started.defer(runRepeatedly(deps, COPY_EVERY_MS, () => watch.copy(), 'the control cell was not copied'))
 }

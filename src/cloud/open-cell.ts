@@ -215,15 +215,13 @@ export class Cell {
   }
 
   /** Makes partitions of the usage in advance, and drops archived ones. */
-  async keepPartitions(): Promise<false> {
+  async keepPartitions(): Promise<void> {
     await this.#running?.database.keepPartitions()
-    return false
   }
 
   /** Renews the statistics of tables that have grown. */
-  async renewStatistics(): Promise<false> {
+  async renewStatistics(): Promise<void> {
     await this.#running?.database.renewStatistics()
-    return false
   }
 
   /** Cuts what does not respond, because the time for a stop is over. */

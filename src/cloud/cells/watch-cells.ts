@@ -50,7 +50,7 @@ export class CellWatch {
   }
 
   /** Starts a cell whose database did not respond, and notices when it stops or begins to respond. */
-  async probe(cell: WatchedCell): Promise<false> {
+  async probe(cell: WatchedCell): Promise<void> {
     try {
       if (!cell.isStarted) await cell.start()
       else if (!(await cell.store.probe())) throw new CodedError('DATABASE_UNREACHABLE', 'does not respond')
@@ -59,7 +59,6 @@ export class CellWatch {
       this.#note(cell, 'database', error)
     }
     this.#show(cell)
-    return false
   }
 
   #show({ name, store, metrics }: WatchedCell): void {

@@ -12,26 +12,25 @@ export interface RepeatedJobDeps {
   readonly log: Pick<Log, 'error'>
 }
 
-export interface RepeatedJob {
-  stop(): Promise<void>
-}
-
 const ROUND_MAX = 1_000
 
-/** @param doNext does one piece of work; false if no work is left */
+/**
+ * Returns a function that stops it.
+ * @param doNext does one piece of work; true if more is left
+ */
 export function runRepeatedly(
   { timers, log }: RepeatedJobDeps,
   everyMs: number,
-  doNext: () => Promise<boolean>,
+  doNext: () => Promise<boolean> | Promise<void>,
   failed: string,
-): RepeatedJob {
+): () => Promise<void> {
   const state: { stopped: boolean; round: Promise<void> | undefined } = { stopped: false, round: undefined }
   // A database that does not respond for hours must not fill the disk.
   let passedMs = 0
   const rarely = new Rarely(() => passedMs)
   const work = async (): Promise<void> => {
     try {
-      for (let done = 0; done < ROUND_MAX && !state.stopped && (await doNext()); done += 1) continue
+      for (let done = 0; done < ROUND_MAX && !state.stopped && (await doNext()) === true; done += 1) continue
     } catch (error) {
       const kind = error instanceof CodedError ? error.code : 'UNKNOWN'
       rarely.log(kind, (rounds) => log.error({ err: error, rounds }, failed))
@@ -45,11 +44,9 @@ export function runRepeatedly(
     })
     return state.round
   })
-  return {
-    async stop() {
-      state.stopped = true
-      cancel()
-      await state.round
-    },
+  return async () => {
+    state.stopped = true
+    cancel()
+    await state.round
   }
 }

@@ -6,7 +6,7 @@ it('logs a problem that lasts once a minute, and another one at once', async () 
   let call: () => void | Promise<void> = () => undefined
   let problem = new CodedError('DATABASE_UNREACHABLE', 'there is no primary')
   const lines: unknown[] = []
-  const job = runRepeatedly(
+  const stop = runRepeatedly(
     {
       timers: {
         every: (_ms, given) => {
@@ -17,14 +17,16 @@ it('logs a problem that lasts once a minute, and another one at once', async () 
       log: { error: (fields, message) => void lines.push([message, fields]) },
     },
     1_000,
-    () => Promise.reject(problem),
+    async () => {
+      throw problem
+    },
     'a session was not moved on',
   )
   const first = problem
   for (let round = 0; round < 61; round += 1) await call()
   problem = new CodedError('DATABASE_WITHOUT_STANDBY', 'PostgreSQL does not wait')
   await call()
-  await job.stop()
+  await stop()
   expect(lines).toEqual([
     ['a session was not moved on', { err: first, rounds: 1 }],
     ['a session was not moved on', { err: first, rounds: 60 }],

@@ -32,17 +32,16 @@ export class ArchiveDaily {
   }
 
   /** @throws CodedError of {@link archiveUsage} */
-  async step(): Promise<false> {
+  async step(): Promise<void> {
     const { store, terms, now, onState } = this.#deps
     const due = terms()
-    if (due === null || this.#stopping.signal.aborted) return false
+    if (due === null || this.#stopping.signal.aborted) return
     try {
       if (await this.#isDue(now())) await this.#run(due)
     } finally {
       const { finishedAt } = await store.read((reader) => reader.usageArchives.archiving())
       onState({ finishedAt, failed: this.#failedAt !== null })
     }
-    return false
   }
 
   /** Ends a run between two steps. */
