@@ -1,12 +1,12 @@
 /** Which cloud a command calls, and as whom: options, else environment variables, else the context as a whole. */
 import type { Command } from 'commander'
 import { makeAccessToken } from '../client/access-token.ts'
-import { HttpClient } from '../client/http.ts'
 import { CodedError, messageOf } from '../protocol/errors.ts'
 import { cellArgument, cloudArgument, readAuthority, readFileArgument } from './arguments.ts'
 import { contextNamed, readContexts } from './contexts.ts'
 import type { Io } from './io.ts'
 import { writeLines } from './lines.ts'
+import { Service } from './nouns/service.ts'
 import { onlySignIn } from './sign-in/kept-sign-in.ts'
 import { signInToken } from './sign-in/sign-in-token.ts'
 
@@ -86,7 +86,7 @@ function variable(name: string, { env }: Io): string | undefined {
   return value === '' ? undefined : value
 }
 
-export async function administrator(flags: AdministratorFlags, io: Io): Promise<HttpClient> {
+export async function administrator(flags: AdministratorFlags, io: Io): Promise<Service> {
   const target = targetOf(flags, io)
   return clientWith(target, await administratorToken(target, io), io)
 }
@@ -99,8 +99,8 @@ export async function administratorToken(
   return adminKey === undefined ? signInToken(url, io) : keyToken(adminKey, kid, io, lifetimeMs)
 }
 
-export function clientWith({ url, caFile, cell }: Target, token: string | null, io: Io): HttpClient {
-  return new HttpClient({
+export function clientWith({ url, caFile, cell }: Target, token: string | null, io: Io): Service {
+  return new Service({
     address: url,
     headers: {
       ...(token === null ? {} : { authorization: `Bearer ${token}` }),

@@ -1,6 +1,5 @@
 /** The commands of `tallygate devices` that name a device, which follows at its next sync. */
 import type { Command } from 'commander'
-import type { HttpClient } from '../client/http.ts'
 import { parseAccount } from '../core/accounts/account.ts'
 import { accountInWords, counted, tokensInWords } from '../core/accounts/in-words.ts'
 import type { Micro } from '../core/pricing/amount.ts'
@@ -15,7 +14,7 @@ import { instanceInWords } from './local-agent.ts'
 import type { Io } from './io.ts'
 import { actionsOf } from './nouns/actions.ts'
 import { valueText } from './nouns/noun.ts'
-import { Service } from './nouns/service.ts'
+import type { Service } from './nouns/service.ts'
 
 interface Flags extends AdministratorFlags {
   readonly session?: string
@@ -60,21 +59,21 @@ export function addDeviceCommands(devices: Command, io: Io): void {
 }
 
 async function show(named: string, flags: Flags, io: Io): Promise<void> {
-  using client = await administrator(flags, io)
-  const deviceId = await new Service(client).deviceId(named)
-  const device = await client.json({ method: 'GET', path: `${EDGE}/devices/${deviceId}` }, deviceState)
-  print(device, flags, io, flags.json === true ? NO_NAMES : await actionNamesById(client, device))
+  using service = await administrator(flags, io)
+  const deviceId = await service.deviceId(named)
+  const device = await service.json({ method: 'GET', path: `${EDGE}/devices/${deviceId}` }, deviceState)
+  print(device, flags, io, flags.json === true ? NO_NAMES : await actionNamesById(service, device))
 }
 
 async function label(named: string, set: readonly string[], flags: Flags, io: Io): Promise<void> {
   const body = { set: labelsIn(set.join(' ')), remove: flags.remove ?? [] }
-  using client = await administrator(flags, io)
-  const path = `${EDGE}/devices/${await new Service(client).deviceId(named)}`
+  using service = await administrator(flags, io)
+  const path = `${EDGE}/devices/${await service.deviceId(named)}`
   const isChange = set.length > 0 || body.remove.length > 0
   const call = isChange
     ? ({ method: 'POST', path: `${path}/labels`, body } as const)
     : ({ method: 'GET', path } as const)
-  const device = await client.json(call, deviceState)
+  const device = await service.json(call, deviceState)
   const text = labelsText(device.labels)
   writeLines(io.stdout, [flags.json === true ? jsonLine(device) : text === '' ? 'No labels.' : text])
 }
@@ -86,7 +85,7 @@ async function commandAll(name: string, path: string, flags: Flags, io: Io): Pro
   const { label: labels, session } = flags
   if (labels === undefined || session !== undefined) throw new CodedError('USAGE', 'Name a device, or give --label.')
   using reader = await administrator(flags, io)
-  const devices = (await new Service(reader).devices(labels)).map(({ id, name: called }) => ({
+  const devices = (await reader.devices(labels)).map(({ id, name: called }) => ({
     id: String(id),
     name: typeof called === 'string' ? called : String(id),
   }))
@@ -103,10 +102,10 @@ async function commandAll(name: string, path: string, flags: Flags, io: Io): Pro
   let refused = 0
   let done = 0
   for (let from = 0; from < devices.length; from += DEVICES_PER_TOKEN) {
-    using client = await administrator(flags, io)
+    using service = await administrator(flags, io)
     for (const device of devices.slice(from, from + DEVICES_PER_TOKEN)) {
       if (refused > 0 && flags.stopOnError === true) break
-      const problem = await client
+      const problem = await service
         .json({ method: 'POST', path: `${EDGE}/devices/${device.id}/${path}` }, deviceState)
         .then(() => null, refusalOf)
       if (problem === null) done += 1
@@ -132,15 +131,15 @@ function refusalOf(error: unknown): CodedError {
 
 async function commandOne(named: string, what: string, flags: Flags, io: Io): Promise<void> {
   if (flags.label !== undefined) throw new CodedError('USAGE', 'Name a device or give --label, not both.')
-  using client = await administrator(flags, io)
-  const deviceId = await new Service(client).deviceId(named)
+  using service = await administrator(flags, io)
+  const deviceId = await service.deviceId(named)
   const device = `${EDGE}/devices/${deviceId}`
   const { session: sessionId } = flags
   if (sessionId === undefined) {
-    print(await client.json({ method: 'POST', path: `${device}/${what}` }, deviceState), flags, io)
+    print(await service.json({ method: 'POST', path: `${device}/${what}` }, deviceState), flags, io)
     return
   }
-  const answer = await client.json(
+  const answer = await service.json(
     { method: 'POST', path: `${device}/sessions/${sessionId}/${what}` },
     deviceSessionCommandResult,
   )
@@ -153,7 +152,7 @@ async function commandOne(named: string, what: string, flags: Flags, io: Io): Pr
     DONE: () => answer.state?.toLowerCase() ?? '',
     PENDING: () => `sent to device ${deviceText}, which keeps this session`,
     NOTED: async () =>
-      noted(what, deviceText, (await client.json({ method: 'GET', path: device }, deviceState)).lastSyncAt),
+      noted(what, deviceText, (await service.json({ method: 'GET', path: device }, deviceState)).lastSyncAt),
   }
   writeLines(io.stdout, `session ${sessionId}: ${await text[answer.outcome]()}`.split('\n'))
 }
@@ -174,14 +173,13 @@ function print(device: DeviceState, { json }: Flags, io: Io, names = NO_NAMES): 
 const NO_NAMES: ReadonlyMap<string, string> = new Map()
 
 /** By the id of the action; none where the rules cannot be read. Two actions of a line item can have one name, so the id goes with it. */
-async function actionNamesById(client: HttpClient, { outstanding }: DeviceState): Promise<ReadonlyMap<string, string>> {
+async function actionNamesById(service: Service, { outstanding }: DeviceState): Promise<ReadonlyMap<string, string>> {
   const lineItems = new Map<string, Set<string>>()
   for (const { account } of outstanding) {
     const parsed = parseAccount(account)
     if (parsed?.kind !== 'action') continue
     lineItems.set(parsed.instanceId, (lineItems.get(parsed.instanceId) ?? new Set()).add(parsed.lineItemId))
   }
-  const service = new Service(client)
   const names = new Map<string, string>()
   for (const [instanceId, lineItemIds] of lineItems) {
     for (const { id, name, condition, conditionId } of await actionsOf(service, instanceId, lineItemIds)) {

@@ -9,7 +9,7 @@ import { type Planned, isRow, plan, problemsOf } from '../nouns/change.ts'
 import { readDocument } from '../nouns/document.ts'
 import { valueText } from '../nouns/noun.ts'
 import { windowText } from '../nouns/nouns.ts'
-import { type Row, Service, notFound } from '../nouns/service.ts'
+import { type Row, type Service, notFound } from '../nouns/service.ts'
 import { type SiteObject, readSite } from '../nouns/site.ts'
 
 interface ApplyFlags extends AdministratorFlags {
@@ -41,8 +41,7 @@ interface Step extends Planned {
 
 export async function applySite(flags: ApplyFlags, io: Io): Promise<void> {
   const objects = readSite(readDocument(flags.file, io), io.now())
-  using client = await administrator(flags, io)
-  const service = new Service(client)
+  using service = await administrator(flags, io)
   let target = new Target(service)
   const steps = [...(await planned(objects, target, io.now()))]
   const isDry = flags.dryRun === true

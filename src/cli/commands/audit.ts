@@ -8,7 +8,6 @@ import { requireRange, timeArgument, wholeNumberArgument } from '../arguments.ts
 import { examples } from '../examples.ts'
 import { namesFor } from '../nouns/command.ts'
 import type { Names } from '../nouns/noun.ts'
-import { Service } from '../nouns/service.ts'
 import type { Io } from '../io.ts'
 import { callerText } from '../sign-in/caller.ts'
 import { jsonLine, table, writeLines } from '../lines.ts'
@@ -59,8 +58,7 @@ export function command(io: Io): Command {
 
 async function list(flags: AuditFlags, io: Io): Promise<void> {
   requireRange(flags)
-  using client = await administrator(flags, io)
-  const service = new Service(client)
+  using service = await administrator(flags, io)
   const { by, action, since, until, sessions, before } = flags
   const instanceId = flags.instance === undefined ? undefined : await service.instanceId(flags.instance)
   const deviceId = flags.device === undefined ? undefined : await service.deviceId(flags.device)
@@ -70,7 +68,7 @@ async function list(flags: AuditFlags, io: Io): Promise<void> {
   do {
     const size = Math.min(PAGE_MAX, flags.limit - records.length)
     const query = queryText({ ...filter, size, before: next })
-    const page = await client.json({ method: 'GET', path: `/edge/api/v1/audit?${query}` }, auditList)
+    const page = await service.json({ method: 'GET', path: `/edge/api/v1/audit?${query}` }, auditList)
     records.push(...page.records)
     next = page.next
   } while (next !== null && records.length < flags.limit)

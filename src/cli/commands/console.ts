@@ -33,8 +33,11 @@ export function command(io: Io): Command {
     .option('--json', 'print one JSON document')
     .action(async (flags: Flags) => {
       const target = targetOf(flags, io)
-      using client = clientWith(target, await administratorToken(target, io, flags.for), io)
-      const { code, expiresAt } = await client.json({ method: 'POST', path: '/edge/api/v1/console-codes' }, consoleCode)
+      using service = clientWith(target, await administratorToken(target, io, flags.for), io)
+      const { code, expiresAt } = await service.json(
+        { method: 'POST', path: '/edge/api/v1/console-codes' },
+        consoleCode,
+      )
       const url = `${target.url.replace(/\/+$/, '')}/console/sign-in#${code}`
       writeLines(io.stdout, [flags.json === true ? jsonLine({ url, expiresAt }) : url])
     })

@@ -18,7 +18,6 @@ import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { shellQuoted, shellWord } from '../../protocol/shell-quoted.ts'
 import { writeLines } from '../lines.ts'
-import { Service } from '../nouns/service.ts'
 import { applySite } from './apply.ts'
 
 interface DevFlags {
@@ -102,13 +101,13 @@ async function start(flags: DevFlags, { directory, cloud }: Started, stack: Asyn
   const site = flags.file ?? join(directory, 'site.yaml')
   if (flags.file === undefined && !existsSync(site)) await writeFileAtomically(site, SAMPLE_SITE)
   await applySite({ file: site, url, adminKey, quiet: true }, io)
-  using client = await administrator({ url, adminKey }, io)
-  const instanceIds = (await new Service(client).instances()).map(({ id }) => String(id))
+  using service = await administrator({ url, adminKey }, io)
+  const instanceIds = (await service.instances()).map(({ id }) => String(id))
   const tokenFile = join(directory, 'enrollment-token')
   if (!existsSync(tokenFile)) {
     const body = { instanceIds, name: 'dev' }
     const call = { method: 'POST', path: '/edge/api/v1/enrollment-tokens', body } as const
-    await writeFileAtomically(tokenFile, (await client.json(call, enrollmentTokenResponse)).token)
+    await writeFileAtomically(tokenFile, (await service.json(call, enrollmentTokenResponse)).token)
   }
   const { agent, socket, status } = await startAgent(directory, tokenFile, stack)
   await ready(socket, io.stop())

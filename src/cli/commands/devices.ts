@@ -1,6 +1,5 @@
 import { Command, Option } from 'commander'
 import { type Call, queryText } from '../../client/call.ts'
-import type { HttpClient } from '../../client/http.ts'
 import { counted, tokensInWords } from '../../core/accounts/in-words.ts'
 import { type Micro, formatMicro, parseDecimal, toMicro } from '../../core/pricing/amount.ts'
 import {
@@ -22,7 +21,7 @@ import { type ListFlags, widthFor, withListOptions } from '../lists.ts'
 import { examples } from '../examples.ts'
 import { DEVICES_PER_TOKEN, addDeviceCommands, shortState, unreportedTokens } from '../device-commands.ts'
 import type { Io } from '../io.ts'
-import { Service } from '../nouns/service.ts'
+import type { Service } from '../nouns/service.ts'
 import { everyOption, type Seen, watch } from '../watch.ts'
 import { type ListedDevice, parseDeviceList, provision } from '../provisioning.ts'
 
@@ -140,8 +139,8 @@ async function offlinePolicy(flags: LineItemFlags, io: Io): Promise<void> {
   const overspendCap = tokensFrom(flags.essential, 1n, '--essential needs a number of tokens above 0.')
   const refusal = flags.refuse === true ? { policy: 'refuse' } : undefined
   const body = overspendCap === undefined ? refusal : { policy: 'essential', overspendCap: String(overspendCap) }
-  using client = await administrator(flags, io)
-  const state = await client.json(await lineItemCall('offline-policy', flags, client, body), offlinePolicyState)
+  using service = await administrator(flags, io)
+  const state = await service.json(await lineItemCall('offline-policy', flags, service, body), offlinePolicyState)
   const each = `${formatMicro(state.overspendCap)} tokens above the grant on each of ${state.devices} devices`
   const plain =
     state.policy === 'refuse'
@@ -153,8 +152,8 @@ async function offlinePolicy(flags: LineItemFlags, io: Io): Promise<void> {
 async function cloudReserve(flags: LineItemFlags, io: Io): Promise<void> {
   const tokens = tokensFrom(flags.tokens, 0n, '--tokens needs a number of tokens, 0 or more.')
   const body = tokens === undefined ? undefined : { tokens: String(tokens) }
-  using client = await administrator(flags, io)
-  const state = await client.json(await lineItemCall('cloud-reserve', flags, client, body), cloudReserveState)
+  using service = await administrator(flags, io)
+  const state = await service.json(await lineItemCall('cloud-reserve', flags, service, body), cloudReserveState)
   const recalled = state.onDevices > 0n ? `, including ${formatMicro(state.onDevices)} still on devices` : ''
   const plain = `${formatMicro(state.tokens)} tokens are reserved for the cloud${recalled}`
   writeLines(io.stdout, [flags.json === true ? jsonLine(state) : plain])
@@ -169,15 +168,14 @@ function tokensFrom(text: string | undefined, min: Micro, problem: string): Micr
 }
 
 /** @param body absent: shows the setting */
-async function lineItemCall(setting: string, flags: LineItemFlags, client: HttpClient, body?: object): Promise<Call> {
-  const instanceId = await new Service(client).instanceId(flags.instance)
+async function lineItemCall(setting: string, flags: LineItemFlags, service: Service, body?: object): Promise<Call> {
+  const instanceId = await service.instanceId(flags.instance)
   const lineItem = `/edge/api/v1/instances/${instanceId}/line-items/${encodeURIComponent(flags.lineItem)}`
   return { method: body === undefined ? 'GET' : 'PUT', path: `${lineItem}/${setting}`, body }
 }
 
 async function printEnrollmentToken(flags: EnrollmentFlags, io: Io): Promise<void> {
-  using client = await administrator(flags, io)
-  const service = new Service(client)
+  using service = await administrator(flags, io)
   const instanceIds = await Promise.all((flags.instance ?? [undefined]).map((named) => service.instanceId(named)))
   const body = enrollmentTokenRequest.safeParse({
     instanceIds,
@@ -187,7 +185,7 @@ async function printEnrollmentToken(flags: EnrollmentFlags, io: Io): Promise<voi
   })
   if (!body.success) throw new CodedError('USAGE', firstProblem(body.error, 'enrollment'))
   const call = { method: 'POST', path: '/edge/api/v1/enrollment-tokens', body: body.data } as const
-  const issued = await client.json(call, enrollmentTokenResponse)
+  const issued = await service.json(call, enrollmentTokenResponse)
   writeLines(io.stdout, [flags.json === true ? jsonLine(issued) : issued.token])
 }
 
@@ -198,10 +196,10 @@ async function provisionList(path: string, flags: ProvisionFlags, io: Io): Promi
   const enrolled = new Set(known.map(({ name }) => name ?? ''))
   const counts = { enrolled: 0, issued: 0, waiting: 0, failed: 0 }
   for (let from = 0; from < devices.length; from += DEVICES_PER_TOKEN) {
-    using client = await administrator(flags, io)
+    using service = await administrator(flags, io)
     const issue = ({ name, instanceIds, labels }: ListedDevice) => {
       const body = { instanceIds, name, labels, ...(flags.ttl === undefined ? {} : { lifetimeMs: flags.ttl }) }
-      return client.json({ method: 'POST', path: '/edge/api/v1/enrollment-tokens', body }, enrollmentTokenResponse)
+      return service.json({ method: 'POST', path: '/edge/api/v1/enrollment-tokens', body }, enrollmentTokenResponse)
     }
     const line = { directory: flags.out, enrolled, issue, now: io.now }
     for await (const device of provision(devices.slice(from, from + DEVICES_PER_TOKEN), line)) {
@@ -240,14 +238,14 @@ async function allDevices(
   flags: Pick<DeviceListFlags, 'instance' | 'label'> & AdministratorFlags,
   io: Io,
 ): Promise<readonly DeviceState[]> {
-  using client = await administrator(flags, io)
+  using service = await administrator(flags, io)
   const { instance, label } = flags
-  const instanceId = instance === undefined ? undefined : await new Service(client).instanceId(instance)
+  const instanceId = instance === undefined ? undefined : await service.instanceId(instance)
   const devices: DeviceState[] = []
   let next = 0
   do {
     const query = queryText({ next, instanceId, labels: label?.join(',') })
-    const page = await client.json({ method: 'GET', path: `/edge/api/v1/devices?${query}` }, deviceList)
+    const page = await service.json({ method: 'GET', path: `/edge/api/v1/devices?${query}` }, deviceList)
     devices.push(...page.devices)
     next = page.next
   } while (next !== 0)

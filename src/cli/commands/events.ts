@@ -2,7 +2,6 @@ import { Command, InvalidArgumentError } from 'commander'
 import { z } from 'zod'
 import { EVENT_TYPES, deadLetterList, eventSinkList, eventSinkState } from '../../protocol/edge/events.ts'
 import { queryText } from '../../client/call.ts'
-import type { HttpClient } from '../../client/http.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { wholeNumberArgument } from '../arguments.ts'
@@ -10,7 +9,7 @@ import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { instantText, jsonLine, table, writeLines } from '../lines.ts'
 import { type ListFlags, widthFor, withListOptions } from '../lists.ts'
-import { Service } from '../nouns/service.ts'
+import type { Service } from '../nouns/service.ts'
 
 type SinkFlags = AdministratorFlags & ListFlags
 
@@ -88,8 +87,7 @@ export function command(io: Io): Command {
 type Event = Readonly<Record<string, unknown>>
 
 async function list(flags: EventFlags, io: Io): Promise<void> {
-  using client = await administrator(flags, io)
-  const service = new Service(client)
+  using service = await administrator(flags, io)
   const query = queryText({
     instanceId: flags.instance === undefined ? undefined : await service.instanceId(flags.instance),
     deviceId: flags.device === undefined ? undefined : await service.deviceId(flags.device),
@@ -97,7 +95,7 @@ async function list(flags: EventFlags, io: Io): Promise<void> {
     before: flags.before,
     size: flags.limit,
   })
-  const { events, next } = await eventsAt(client, query)
+  const { events, next } = await eventsAt(service, query)
   const rows = events.map(({ time, type, subject, id }) => [time, type, subject, id].map(String))
   const lines = table(['AT', 'TYPE', 'SUBJECT', 'ID'], rows, 'No events.', widthFor(flags, io))
   writeLines(io.stdout, flags.json === true ? events.map(jsonLine) : lines)
@@ -105,22 +103,22 @@ async function list(flags: EventFlags, io: Io): Promise<void> {
 }
 
 async function show(id: string, flags: AdministratorFlags, io: Io): Promise<void> {
-  using client = await administrator(flags, io)
-  const { events } = await eventsAt(client, queryText({ id }))
+  using service = await administrator(flags, io)
+  const { events } = await eventsAt(service, queryText({ id }))
   writeLines(io.stdout, events.map(jsonLine))
 }
 
 /** Numbers stay as they are. */
-async function eventsAt(client: HttpClient, query: string) {
-  const answer = await new Service(client).get(`/edge/api/v1/events?${query}`)
+async function eventsAt(service: Service, query: string) {
+  const answer = await service.get(`/edge/api/v1/events?${query}`)
   return z.object({ events: z.array(z.custom<Event>()), next: z.string().nullable() }).parse(answer)
 }
 
 type Sink = z.infer<typeof eventSinkState>
 
 async function sinks(flags: SinkFlags, io: Io): Promise<void> {
-  using client = await administrator(flags, io)
-  const { sinks: all } = await client.json({ method: 'GET', path: SINKS }, eventSinkList)
+  using service = await administrator(flags, io)
+  const { sinks: all } = await service.json({ method: 'GET', path: SINKS }, eventSinkList)
   writeLines(io.stdout, flags.json === true ? all.map(jsonLine) : sinkTable(all, widthFor(flags, io)))
 }
 
@@ -145,11 +143,11 @@ function stateOf({ settings, failingSince, behind }: Sink): string {
 }
 
 async function deadLetters(sink: string, flags: SinkFlags, io: Io): Promise<void> {
-  using client = await administrator(flags, io)
+  using service = await administrator(flags, io)
   const rows: z.infer<typeof deadLetterList>['deadLetters'] = []
   for (let next: string | null = '0'; next !== null;) {
     const path = `${sinkPath(sink)}/dead-letters?after=${next}&size=${PAGE_MAX}`
-    const page: z.infer<typeof deadLetterList> = await client.json({ method: 'GET', path }, deadLetterList)
+    const page: z.infer<typeof deadLetterList> = await service.json({ method: 'GET', path }, deadLetterList)
     rows.push(...page.deadLetters)
     next = page.next
   }
@@ -163,20 +161,20 @@ async function replay(sink: string, { after, deadLetters: dead, ...flags }: Repl
     throw new CodedError('USAGE', 'Give either --after or --dead-letters.')
   }
   const body = after === undefined ? { deadLetters: true } : { after: String(BigInt(after)) }
-  using client = await administrator(flags, io)
-  const state = await client.json({ method: 'POST', path: `${sinkPath(sink)}/replay`, body }, eventSinkState)
+  using service = await administrator(flags, io)
+  const state = await service.json({ method: 'POST', path: `${sinkPath(sink)}/replay`, body }, eventSinkState)
   writeLines(io.stdout, flags.json === true ? [jsonLine(state)] : sinkTable([state]))
 }
 
 async function discard(sink: string, flags: AdministratorFlags, io: Io): Promise<void> {
-  using client = await administrator(flags, io)
-  const state = await client.json({ method: 'DELETE', path: `${sinkPath(sink)}/dead-letters` }, eventSinkState)
+  using service = await administrator(flags, io)
+  const state = await service.json({ method: 'DELETE', path: `${sinkPath(sink)}/dead-letters` }, eventSinkState)
   writeLines(io.stdout, flags.json === true ? [jsonLine(state)] : sinkTable([state]))
 }
 
 async function forget(sink: string, flags: AdministratorFlags, io: Io): Promise<void> {
-  using client = await administrator(flags, io)
-  await new Service(client).send({ method: 'DELETE', path: sinkPath(sink) })
+  using service = await administrator(flags, io)
+  await service.send({ method: 'DELETE', path: sinkPath(sink) })
   writeLines(io.stdout, [`The sink ${sink} is forgotten.`])
 }
 

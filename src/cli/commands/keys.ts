@@ -9,7 +9,6 @@ import { readFileArgument } from '../arguments.ts'
 import { collect } from '../collect.ts'
 import { writeLines } from '../lines.ts'
 import { nounCommand } from '../nouns/command.ts'
-import { Service } from '../nouns/service.ts'
 import type { Io } from '../io.ts'
 
 interface SetFlags extends AdministratorFlags {
@@ -52,12 +51,11 @@ async function set(file: string, flags: SetFlags, io: Io): Promise<void> {
     throw new CodedError('USAGE', 'A client key has no roles: omit --role.')
   }
   const { pem, id } = await publicHalf(readFileArgument(io, file, 'KEY_UNUSABLE'), file)
-  using client = await administrator(flags, io)
+  using service = await administrator(flags, io)
   const path = `/api/v1.1/${flags.client === true ? 'client' : 'administration'}-keys`
-  const service = new Service(client)
   const instances = flags.instance && (await Promise.all(flags.instance.map((named) => service.instanceId(named))))
   const body = [{ id: flags.id ?? id, publicKey: pem, name: flags.name, roles: flags.role, instances }]
-  const [saved] = await client.json({ method: 'PUT', path, body }, publicKeys)
+  const [saved] = await service.json({ method: 'PUT', path, body }, publicKeys)
   writeLines(io.stdout, [saved?.id ?? id])
 }
 

@@ -50,8 +50,8 @@ async function signIn(flags: LoginFlags, io: Io): Promise<void> {
     const { issuer, clientId, scopes, maxTokenAgeMs } = options
     tokens = await (byDevice ? provider.signInByDevice(scopes, io) : provider.signInByBrowser(scopes, io))
     const { idToken, refreshToken, lifetimeMs } = tokens
-    using client = clientWith(target, idToken, io)
-    const caller = await readCaller(client)
+    using service = clientWith(target, idToken, io)
+    const caller = await readCaller(service)
     const usableMs = Math.min(lifetimeMs, maxTokenAgeMs)
     const signIn = { cloud, issuer, clientId, idToken, refreshToken, savedAt: io.now(), usableMs }
     // Another command may renew the previous sign-in at this moment, and save it afterwards.
@@ -71,8 +71,8 @@ async function abandon(provider: Provider, tokens: Tokens | undefined): Promise<
 }
 
 async function readOptions(target: Target, io: Io) {
-  using client = clientWith(target, null, io)
-  return await client.json({ method: 'GET', path: SIGN_IN_PATH }, signInOptions)
+  using service = clientWith(target, null, io)
+  return await service.json({ method: 'GET', path: SIGN_IN_PATH }, signInOptions)
 }
 
 /** A browser that a user of this terminal can see. */

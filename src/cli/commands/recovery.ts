@@ -8,7 +8,6 @@ import { columns, jsonLine, writeLines } from '../lines.ts'
 import { examples } from '../examples.ts'
 import { namesFor } from '../nouns/command.ts'
 import type { Names } from '../nouns/noun.ts'
-import { Service } from '../nouns/service.ts'
 import type { Io } from '../io.ts'
 
 type LinesOf = (state: RecoveryState, names: Names) => readonly string[]
@@ -23,10 +22,9 @@ export function command(io: Io): Command {
       .argument('<instance>', 'name or id of the instance')
       .option('--json', 'print one JSON document')
       .action(async (named: string, flags: AdministratorFlags) => {
-        using client = await administrator(flags, io)
-        const service = new Service(client)
+        using service = await administrator(flags, io)
         const path = `/edge/api/v1/instances/${await service.instanceId(named)}/recovery${call.path}`
-        const state = await client.json({ method: call.method, path }, recoveryState)
+        const state = await service.json({ method: call.method, path }, recoveryState)
         if (flags.json === true) {
           writeLines(io.stdout, [jsonLine(state)])
           return

@@ -21,9 +21,9 @@ export function command(io: Io): Command {
       .description(description)
       .option('--json', 'print one JSON document')
       .action(async (id: string, flags: AdministratorFlags) => {
-        using client = await administrator(flags, io)
+        using service = await administrator(flags, io)
         const path = `/edge/api/v1/sessions/${id}/${name}`
-        const answer = await client.json({ method: 'POST', path, body: {} }, sessionCommandResult)
+        const answer = await service.json({ method: 'POST', path, body: {} }, sessionCommandResult)
         const { state, outcome } = answer
         const text = outcome === 'DONE' ? state : `${state}; the device receives the command with its next sync`
         writeLines(io.stdout, [flags.json === true ? jsonLine(answer) : text])

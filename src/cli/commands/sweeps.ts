@@ -33,8 +33,8 @@ async function call(
   flags: AdministratorFlags,
   io: Io,
 ) {
-  using client = await administrator(flags, io)
-  const state = await client.json(request, sweepState)
+  using service = await administrator(flags, io)
+  const state = await service.json(request, sweepState)
   writeLines(io.stdout, flags.json === true ? [jsonLine(state)] : [clockLine(state), settlementLine(state)])
 }
 

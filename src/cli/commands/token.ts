@@ -6,7 +6,6 @@ import { uuid } from '../../protocol/wire.ts'
 import { type AdministratorFlags, administrator, targetOf, withCloudFlags } from '../administrator.ts'
 import { durationBetween, readFileArgument } from '../arguments.ts'
 import { collect } from '../collect.ts'
-import { Service } from '../nouns/service.ts'
 
 type CloudFlags = Pick<AdministratorFlags, 'context' | 'url' | 'caFile'>
 
@@ -78,8 +77,7 @@ function administrationKey(
 
 async function idsOf(named: readonly string[], flags: CloudFlags, io: Io): Promise<readonly string[]> {
   if (named.every((each) => uuid.safeParse(each).success)) return named
-  using client = await administrator(flags, io)
-  const service = new Service(client)
+  using service = await administrator(flags, io)
   const ids: string[] = []
   for (const each of named) ids.push(await service.instanceId(each))
   return ids

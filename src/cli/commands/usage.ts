@@ -1,6 +1,6 @@
 /** Prints the next cursor after every record before it was written: a job that stores it gets each record once. */
 import { EventEmitter, once } from 'node:events'
-import { type ExportedUsage, Service } from '../nouns/service.ts'
+import type { ExportedUsage, Service } from '../nouns/service.ts'
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import { cloudOptions } from '../../cloud/settings.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -79,8 +79,7 @@ async function withRecords(
 ): Promise<void> {
   requireRange(flags)
   if (flags.fromArchive !== undefined) return use(await archivedRecords(flags.fromArchive, flags, format, io), null)
-  using client = await administrator(flags, io)
-  const service = new Service(client)
+  using service = await administrator(flags, io)
   const instanceId = flags.instance === undefined ? null : await service.instanceId(flags.instance)
   const { since: from, until: to, after } = flags
   await use(await service.exportUsage({ format, instanceId, from, to, after }), service)

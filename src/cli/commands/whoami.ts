@@ -11,8 +11,8 @@ export function command(io: Io): Command {
     .option('--json', 'print one JSON document')
     .action(async (flags: AdministratorFlags) => {
       const { url } = targetOf(flags, io)
-      using client = await administrator(flags, io)
-      const caller = await readCaller(client)
+      using service = await administrator(flags, io)
+      const caller = await readCaller(service)
       const rows = [
         ['cloud', url],
         ['user', callerText(caller)],

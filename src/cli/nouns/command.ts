@@ -12,7 +12,7 @@ import { type Settable, isRow, plan, problemsOf, withTimes } from './change.ts'
 import { type Path, readDocument } from './document.ts'
 import { type Field, type Names, type Noun, type Scope, instantText, valueText } from './noun.ts'
 import { NOUNS } from './nouns.ts'
-import { type Row, Service, notFound, severalNamed } from './service.ts'
+import { type Row, type Service, notFound, severalNamed } from './service.ts'
 import { type SiteObject, repeated } from './site.ts'
 
 interface Flags extends AdministratorFlags, ListFlags {
@@ -51,8 +51,7 @@ function addReaders(group: Command, noun: Noun, io: Io): void {
       .option('--limit <n>', 'maximum number of records, oldest first', wholeNumberArgument(1, 100_000), 1_000)
   }
   withListOptions(list, 'print one JSON document per line, with exact amounts').action(async (flags: Flags) => {
-    using client = await administrator(flags, io)
-    const service = new Service(client)
+    using service = await administrator(flags, io)
     const found = await noun.list(service, await scopeOf(noun, service, flags, io))
     const rows = found.slice(0, flags.limit)
     const lines = flags.json === true ? rows.map(jsonLine) : await tableOf(noun, rows, service, widthFor(flags, io))
@@ -65,8 +64,7 @@ function addReaders(group: Command, noun: Noun, io: Io): void {
     .argument('<name>', `${noun.one}: its name or id`)
     .option('--json', 'print one JSON document, with exact amounts')
     .action(async (name: string, flags: Flags) => {
-      using client = await administrator(flags, io)
-      const service = new Service(client)
+      using service = await administrator(flags, io)
       const row = await found(noun, name, service, await scopeOf(noun, service, flags, io))
       writeLines(io.stdout, flags.json === true ? [jsonLine(row)] : columns(pairsOf(row, '')))
     })
@@ -85,8 +83,7 @@ function addSet(group: Command, noun: Settable, io: Io): void {
   addFieldOptions(set, noun.set.fields, io)
   set.action(async (name: string | undefined, flags: Flags) => {
     const given = givenObjects(noun, name, flags, io)
-    using client = await administrator(flags, io)
-    const service = new Service(client)
+    using service = await administrator(flags, io)
     const scope = await scopeOf(noun, service, flags, io)
     let known = await noun.list(service, scope)
     const save = async (object: Row): Promise<{ readonly outcome: string; readonly body: Row }> => {
@@ -128,8 +125,7 @@ function addDelete(group: Command, noun: Noun, pathOf: NonNullable<Noun['remove'
     .description(`Deletes ${a(noun.one)}.`)
     .argument('<name>', `${noun.one}: its name or id`)
     .action(async (name: string, flags: Flags) => {
-      using client = await administrator(flags, io)
-      const service = new Service(client)
+      using service = await administrator(flags, io)
       const scope = await scopeOf(noun, service, flags, io)
       let row = await found(noun, name, service, scope)
       const { status } = await service.ofReadRules(

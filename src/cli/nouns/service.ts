@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { type Call, queryText } from '../../client/call.ts'
 import { numberText, parseRepeatableJson } from '../../client/exact-json.ts'
-import { type Answer, type HttpClient, refusal } from '../../client/http.ts'
+import { type Answer, HttpClient, refusal } from '../../client/http.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { type UsageFormat, usageCursor, usageCursorHeader } from '../../protocol/service/usage-export.ts'
@@ -38,14 +38,10 @@ const PATH_OF_RULES = /^\/(?:provisioning\/)?api\/v1\.1\/instances\/([^/]+)\//
 /** Of each failed attempt, another administrator's change was made. */
 const ATTEMPTS_MAX = 20
 
-export class Service {
-  readonly #client: HttpClient
+/** A client of the cloud for an administrator. */
+export class Service extends HttpClient {
   /** ETag of the rules of each instance, as this command has first read them, or left them. */
   readonly #rules = new Map<string, string>()
-
-  constructor(client: HttpClient) {
-    this.#client = client
-  }
 
   /** A change of rules that were read is conditional. @throws CodedError RULES_CHANGED and others */
   async send(call: Call): Promise<Answer> {
@@ -53,7 +49,7 @@ export class Service {
     const read = this.#rules.get(instanceId)
     const isChange = call.method !== 'GET'
     const condition = isChange && read !== undefined ? { 'if-match': read } : {}
-    const answer = await this.#client.call({ ...call, headers: { ...call.headers, ...condition } })
+    const answer = await this.call({ ...call, headers: { ...call.headers, ...condition } })
     if (answer.status >= 200 && answer.status < 300) {
       const { etag } = answer.headers
       if (instanceId !== '' && etag !== undefined && (isChange || read === undefined)) this.#rules.set(instanceId, etag)
@@ -91,7 +87,7 @@ export class Service {
   /** Usage records, oldest first, as they arrive. */
   async exportUsage(query: UsageExportQuery): Promise<ExportedUsage> {
     const call = { method: 'GET', path: `/provisioning/api/v1.1/usage?${queryText({ ...query })}` } as const
-    const { headers, pieces } = await this.#client.stream(call)
+    const { headers, pieces } = await this.stream(call)
     const next = usageCursor.safeParse(headers[usageCursorHeader])
     if (!next.success) throw new CodedError('ANSWER_UNEXPECTED', `The response has no header ${usageCursorHeader}.`)
     return { next: next.data, pieces }
@@ -134,7 +130,7 @@ export class Service {
     } catch (error) {
       if (!(error instanceof CodedError) || error.code !== 'INSTANCE_NOT_IN_SCOPE') throw error
     }
-    const { rights } = await readCaller(this.#client)
+    const { rights } = await readCaller(this)
     const rows = new Map<string, Row>()
     for (const id of new Set(rights.flatMap(({ instances }) => instances ?? []))) {
       for (const row of await list(id)) rows.set(String(row['id']), row)
