@@ -447,10 +447,8 @@ function servesConsole({ console, host }: CloudSettings['http']): boolean {
 
 /** Encrypts the codes of sign-ins to the console: the same on all nodes, which share the signing key. */
 function consoleSecret(signingKeyFile: string): Uint8Array {
-  const { privateKey } = openKeyFile(signingKeyFile)
-  return new Uint8Array(
-    hkdfSync('sha256', privateKey.export({ type: 'pkcs8', format: 'der' }), '', 'tallygate console codes', 32),
-  )
+  const key = openKeyFile(signingKeyFile).export({ type: 'pkcs8', format: 'der' })
+  return new Uint8Array(hkdfSync('sha256', key, '', 'tallygate console codes', 32))
 }
 
 /** @returns origin at which requests are accepted. @throws CodedError ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED */

@@ -255,7 +255,7 @@ async function giveFirstKey(store: Store, path: string, log: Logger, now: number
   const keyId = await registerFirstKey(
     store,
     async () => {
-      const publicKey = createPublicKey(openKeyFile(path).privateKey)
+      const publicKey = createPublicKey(openKeyFile(path))
       const id = await thumbprint(publicKey.export({ format: 'jwk' }))
       return { id, pem: publicKey.export({ type: 'spki', format: 'pem' }) }
     },

@@ -51,7 +51,6 @@ export function healthy(changes: Partial<Observations> = {}): Observations {
     version: '0.1.0',
     node: { version: '26.10.0', oldestMajor: 24 },
     sqlite: '3.54.1',
-    uid: 0,
     timeZone: { name: 'Europe/Berlin', rules: true },
     configuration: {
       file: '/etc/tallygate/agent.toml',

@@ -86,7 +86,6 @@ export async function gather(
     version: softwareVersion(),
     node: { version: process.versions.node, oldestMajor: OLDEST_NODE_MAJOR },
     sqlite: sqliteVersion(),
-    uid: process.getuid?.() ?? 0,
     timeZone: timeZone(io),
     configuration,
     settings: named === undefined ? settings : { ...settings, socket: { ...settings.socket, path: named } },

@@ -59,7 +59,6 @@ export interface Observations {
   readonly version: string
   readonly node: { readonly version: string; readonly oldestMajor: number }
   readonly sqlite: string
-  readonly uid: number
   readonly timeZone: { readonly name: string; readonly rules: boolean }
   readonly configuration: {
     readonly file: string | null

@@ -35,7 +35,6 @@ type Transact = <T>(work: () => T) => T
 
 /** What a commit checks without reading rows: current while nothing but commits happens. */
 interface Current {
-  readonly epoch: bigint
   readonly isOpen: boolean
   readonly lastEntry: number
   readonly head: string
@@ -154,7 +153,6 @@ export class PendingCommits {
   #readCurrent(): Current {
     const { epoch, fenced, last_entry, entry_head } = this.#state()
     return {
-      epoch,
       isOpen: epoch !== 0n && fenced === 0n,
       lastEntry: Number(last_entry),
       head: entry_head,

@@ -8,15 +8,10 @@ import { flush } from '../../../platform/flush.ts'
 import { readSmallText } from '../../../platform/read-file.ts'
 import { generateKey, isP256 } from '../../../protocol/signing.ts'
 
-export interface KeyFile {
-  readonly privateKey: KeyObject
-  readonly made: boolean
-}
-
 /** @throws CodedError KEY_UNUSABLE, STATE_UNWRITABLE */
-export function openKeyFile(path: string): KeyFile {
+export function openKeyFile(path: string): KeyObject {
   const pem = readIfThere(path)
-  if (pem === undefined) return { privateKey: make(path), made: true }
+  if (pem === undefined) return make(path)
   let privateKey: KeyObject
   try {
     privateKey = createPrivateKey(pem)
@@ -24,7 +19,7 @@ export function openKeyFile(path: string): KeyFile {
     throw new CodedError('KEY_UNUSABLE', `${path} does not contain a PEM private key.`, { cause })
   }
   if (!isP256(privateKey)) throw new CodedError('KEY_UNUSABLE', `${path} contains a key that is not P-256.`)
-  return { privateKey, made: false }
+  return privateKey
 }
 
 /** @throws CodedError KEY_UNUSABLE, or of {@link systemFailure} */

@@ -30,7 +30,7 @@ export function chainPath(keyPath: string): string {
 
 /** `succeeded`: thumbprints of replaced keys. @throws CodedError KEY_UNUSABLE, STATE_UNWRITABLE */
 export async function openKeyring(path: string): Promise<Keyring & { readonly succeeded: readonly string[] }> {
-  const { privateKey } = openKeyFile(path)
+  const privateKey = openKeyFile(path)
   const own = await trustedKey(publicJwkOf(privateKey))
   const chain = readChain(path)
   const before: TrustedKey[] = []
@@ -52,9 +52,9 @@ export async function rotateSigningKey(
   now: number,
 ): Promise<{ readonly from: string; readonly to: string }> {
   refuseAbsent(path)
-  const current = openKeyFile(path).privateKey
+  const current = openKeyFile(path)
   const nextPath = `${path}.next`
-  const next = publicJwkOf(openKeyFile(nextPath).privateKey)
+  const next = publicJwkOf(openKeyFile(nextPath))
   const previous = publicJwkOf(current)
   const [from, to] = [await thumbprint(previous), await thumbprint(next)]
   const chain = readChain(path)
