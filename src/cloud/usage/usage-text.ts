@@ -3,7 +3,6 @@ import { type Micro, decimal, formatDecimal, formatMicro, toMicro } from '../../
 import { csvField } from '../../protocol/csv.ts'
 import { ITEM_STATUS, type ItemStatus } from '../../protocol/service/status.ts'
 import { USAGE_COLUMNS, type UsageColumn, type UsageFormat } from '../../protocol/service/usage-export.ts'
-import type { ReportField } from '../../protocol/service/usage-report.ts'
 import type { NumberedUsage, UsageRecord } from '../storage/records.ts'
 
 /** User text, our number or word, a JSON document, or empty. */
@@ -78,7 +77,7 @@ export function reportRow(tenantId: string, numbered: NumberedUsage, states: Rea
     .join(',')}}`
 }
 
-function reportCells(record: UsageRecord, states: ReadonlyMap<string, string>): Readonly<Record<ReportField, Cell>> {
+function reportCells(record: UsageRecord, states: ReadonlyMap<string, string>): Readonly<Record<string, Cell>> {
   const { count, rate, tokens, quantity, used, source } = record
   const sessionId = source.kind === 'one-off' ? undefined : source.sessionId
   const state = sessionId === undefined ? undefined : states.get(sessionId)

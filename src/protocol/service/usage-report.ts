@@ -1,7 +1,6 @@
-/** Query and rows of the usage report, as existing reporters call it; see docs/reference/usage-report.md. */
+/** Query of the usage report, as existing reporters call it; see docs/reference/usage-report.md. */
 import { z } from 'zod'
 import { uuid } from '../wire.ts'
-import { USAGE_COLUMNS } from './usage-export.ts'
 
 export const REPORT_PAGE_RECORDS = 10_000
 
@@ -25,16 +24,3 @@ export const usageReportQuery = z.object({
   pageNumber: queryCount(999_999_999).optional(),
   instanceId: uuid.toLowerCase().optional(),
 })
-
-export const REPORT_FIELDS = [
-  'itemQuantity',
-  'meterQuantity',
-  'meterCost',
-  'overdraftCount',
-  'requestResponse',
-  'sessionState',
-] as const
-
-export type ReportField = (typeof REPORT_FIELDS)[number]
-
-export const REPORT_ROW: readonly string[] = [...USAGE_COLUMNS.map(([, key]) => key), ...REPORT_FIELDS]

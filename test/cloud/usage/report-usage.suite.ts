@@ -7,7 +7,8 @@ import { createInstance } from '../../../src/cloud/service-api/create-instance.t
 import type { UsageRecord } from '../../../src/cloud/storage/records.ts'
 import type { Store } from '../../../src/cloud/storage/store.ts'
 import { reportUsage } from '../../../src/cloud/usage/report-usage.ts'
-import { REPORT_PAGE_RECORDS, REPORT_ROW } from '../../../src/protocol/service/usage-report.ts'
+import { USAGE_COLUMNS } from '../../../src/protocol/service/usage-export.ts'
+import { REPORT_PAGE_RECORDS } from '../../../src/protocol/service/usage-report.ts'
 
 const DAY = 86_400_000
 const NOW = Date.UTC(2026, 4, 6, 7, 8, 9)
@@ -65,7 +66,15 @@ export function reportUsageSuite(name: string, open: () => Promise<Store>): void
     it('has the fields of the export and those of reporters, for a one-off request', async () => {
       await write(record())
       const [row] = await rows()
-      expect(Object.keys(row!)).toEqual(REPORT_ROW)
+      expect(Object.keys(row!)).toEqual([
+        ...USAGE_COLUMNS.map(([, key]) => key),
+        'itemQuantity',
+        'meterQuantity',
+        'meterCost',
+        'overdraftCount',
+        'requestResponse',
+        'sessionState',
+      ])
       expect(row).toMatchObject({
         accountId: 'customer',
         consumerId: 'LisaBarry',
