@@ -82,7 +82,7 @@ export interface AccessAnswer {
   readonly policyRevision: number
   readonly warnings: readonly Warning[]
   /** What to request instead of unknown items, in ASCII; absent: nothing. */
-  readonly advice?: string
+  readonly advice?: string | undefined
   readonly durability: Durability
 }
 
@@ -256,14 +256,10 @@ function sessionOf(error: unknown): NotOperable {
 
 const OK = 200
 
-type AnswerBeforeCommit = Omit<AccessAnswer, 'operable' | 'advice' | 'durability'> & {
-  readonly advice: string | undefined
-}
-
 /** A separate function: a closure in `#chargeAndRecord` would keep the request in memory until the commit. */
 function answerAfter(
   recording: Promise<Durability>,
-  { status, body, policyRevision, warnings, advice }: AnswerBeforeCommit,
+  { status, body, policyRevision, warnings, advice }: Omit<AccessAnswer, 'operable' | 'durability'>,
 ): Promise<AccessAnswer> {
   return recording.then((durability) => ({
     operable: true,
@@ -271,7 +267,7 @@ function answerAfter(
     body,
     policyRevision,
     warnings,
-    ...(advice === undefined ? {} : { advice }),
+    advice,
     durability,
   }))
 }
