@@ -107,16 +107,14 @@ export interface ComposedCell {
 const heartbeat: SyncDeps['heartbeat'] = (tx, { id }, ...rest) => heartbeatOfDevice(tx, id, ...rest)
 
 export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedCell> {
-  const { settings, log, now, newId, keys, signIn, defer, publicAddress } = deps
+  const { settings, log, now, newId, keys, push, signIn, defer, publicAddress } = deps
   const { store, policies, metrics, clock } = cell
-  const push = (): Push => deps.push()
-  const present = (): number => clock.present()
-  const trustsClock = (): boolean => clock.isTrusted()
-  const onKeyReplaced = (deviceId: string): void => push().drop(deviceId)
+  const { present, isTrusted: trustsClock } = clock
+  const disconnect = (deviceId: string): void => push().drop(deviceId)
   const authenticator = new Authenticator({
     store,
     defer,
-    takeNextKey: (deviceId, used) => takeNextKey({ store, now, onKeyReplaced }, deviceId, used),
+    takeNextKey: (deviceId, used) => takeNextKey({ store, now, onKeyReplaced: disconnect }, deviceId, used),
     signIn,
     keysVersion: cell.keysVersion,
   })
@@ -126,7 +124,7 @@ export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedC
   const service = serviceOf(cell, terms, deps)
   const settlement = settlementOf(cell, settings.edge, log)
   const presence = (deviceId: string) => push().presence(deviceId)
-  const commands = { store, now, present, sessions: service, onRevoked: (deviceId: string) => push().drop(deviceId) }
+  const commands = { store, now, present, sessions: service, onRevoked: disconnect }
   const syncs = { store, keys, now, present, trustsClock, terms, policies, heartbeat, giveWay: service.giveWay }
   const forDevices = edgeOperations({
     ...commands,
@@ -135,7 +133,7 @@ export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedC
     console: deps.consoleSignIn,
     newId,
     presence,
-    onKeyReplaced,
+    onKeyReplaced: disconnect,
     sinks,
     tenantId,
     addresses: () => ({
@@ -186,8 +184,8 @@ function serviceOf({ store, policies, clock }: Cell, terms: EdgeTerms, deps: Cel
     newId,
     tenantId: settings.usage.tenantId,
     sessionIntervalMs: terms.sessionIntervalMs,
-    trustsClock: () => clock.isTrusted(),
-    present: () => clock.present(),
+    trustsClock: clock.isTrusted,
+    present: clock.present,
     batcher: new AccessBatcher({ store, policies, shortages, defer, batchers: isShared(settings) ? NODE_BATCHERS : 1 }),
     keyDelayMs: settings.keys.delay,
     giveWay: giveWayTo(() => performance.now(), setImmediate),
@@ -219,7 +217,7 @@ function runJobs(cell: Cell, jobs: Jobs, started: AsyncDisposableStack, deps: Ce
 
 function jobsOf(cell: Cell, { service, terms, settlement }: Jobs, { settings, log, now }: CellDeps): readonly Job[] {
   const { store, policies, clock, metrics } = cell
-  const trustsClock = (): boolean => clock.isTrusted()
+  const { isTrusted: trustsClock } = clock
   const sharing = { store, policies, now, terms }
   let recalledAt = -Infinity
   const recall = async (): Promise<false> => {
@@ -274,7 +272,7 @@ function settlementOf(cell: Cell, edge: CloudSettings['edge'], log: Pick<Logger,
   return {
     store,
     policies,
-    present: () => clock.present(),
+    present: clock.present,
     get afterMs() {
       return edge.settleAfter
     },
@@ -310,7 +308,7 @@ function archiveOf(
     },
     open: (place, signal) => openPlace(place, settings.s3, signal),
     newHolder: () => `The cloud on ${hostname()}, process ${process.pid} (${newId()})`,
-    trustsClock: () => clock.isTrusted(),
+    trustsClock: clock.isTrusted,
     onArchive: ({ place, manifest, records }) => {
       metrics.archive.archived(records)
       log.info({ place, manifest, records }, 'usage was archived')

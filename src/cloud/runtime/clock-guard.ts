@@ -60,9 +60,8 @@ export class ClockGuard {
     this.#options = options
   }
 
-  isTrusted(): boolean {
-    return this.#doubt === null && this.#trusted !== null && jump(this.#trusted, this.#read()) === null
-  }
+  readonly isTrusted = (): boolean =>
+    this.#doubt === null && this.#trusted !== null && jump(this.#trusted, this.#read()) === null
 
   get doubt(): ClockDoubt | null {
     if (this.#doubt === 'NOT_LOOKED') return null
@@ -74,7 +73,7 @@ export class ClockGuard {
    * For measuring inactivity. In doubt, the last trusted time plus the time since boot: a device that
    * reports meanwhile must not look inactive later.
    */
-  present(): number {
+  readonly present = (): number => {
     const { at, sinceBoot } = this.#read()
     const base = this.#trusted ?? this.#before
     return this.isTrusted() || base === null ? at : base.at + sinceBoot - base.sinceBoot
