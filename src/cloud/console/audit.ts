@@ -13,6 +13,7 @@ import {
   hrefOf,
   instanceField,
   olderLink,
+  positionOf,
   refusedForm,
   requireReadable,
   tableOf,
@@ -25,7 +26,7 @@ export function auditPage(view: View): Promise<Page> {
 
 async function listPage(view: View): Promise<Page> {
   const { reader, query, instance } = view
-  const { before = '', sessions = '' } = query
+  const { before, sessions = '' } = query
   const device = typed(view, 'device')
   const deviceId = await deviceIdOf(view, device)
   if (deviceId !== undefined) {
@@ -36,7 +37,7 @@ async function listPage(view: View): Promise<Page> {
     deviceId,
     instanceId: deviceId === undefined ? instance?.id : undefined,
     traffic: sessions === 'yes',
-    before: /^\d{1,18}$/.test(before) ? BigInt(before) : undefined,
+    before: positionOf(before),
   }
   const { records, next } = await reader.edge.audit.list(filter, ROWS_SHOWN)
   const on = next === null ? null : hrefOf(view, '/audit', { device, sessions, before: String(next) })

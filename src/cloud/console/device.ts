@@ -6,11 +6,11 @@ import { type Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import type { z } from 'zod'
 import { type labelChange, labelsIn, labelsText } from '../../protocol/edge/labels.ts'
-import { CodedError } from '../../protocol/errors.ts'
 import { reportedState } from '../devices/devices.ts'
 import { auditTable } from './audit.ts'
 import { commandRows, mayCommand } from './device-commands.ts'
 import type { Device } from '../storage/device-records.ts'
+import { requireDevice } from '../storage/require-record.ts'
 import { evidencePart } from './evidence.ts'
 import { labelLinks, stateInWords } from './devices.ts'
 import { Inputs } from './inputs.ts'
@@ -33,9 +33,7 @@ const AUDIT_SHOWN = 10
 
 export async function devicePage(view: View): Promise<Page> {
   const { reader, params } = view
-  const id = params['deviceId'] ?? ''
-  const device = await reader.edge.devices.get(id.toLowerCase())
-  if (device === undefined) throw new CodedError('NOT_FOUND', `There is no device ${id}.`)
+  const device = await requireDevice(reader, (params['deviceId'] ?? '').toLowerCase())
   requireReadable(view, device.instanceIds, 'The device')
   const state = await reportedState(view, device)
   const accounts = await reader.edge.deviceAccounts.someOfEpoch(device.id, device.epoch, ROWS_SHOWN)

@@ -324,6 +324,10 @@ export function offsetOf(text = '0'): number {
   return /^\d{1,9}$/.test(text) ? Number(text) : 0
 }
 
+export function positionOf(text = ''): bigint | undefined {
+  return /^\d{1,18}$/.test(text) ? BigInt(text) : undefined
+}
+
 /** Of a filter: text that is pasted often has spaces around it. */
 export function typed({ query }: Pick<View, 'query'>, name: string): string {
   return (query[name] ?? '').trim()

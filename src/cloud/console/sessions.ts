@@ -1,7 +1,7 @@
 import type { Session } from '../../core/sessions/session.ts'
 import { type Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
-import { CodedError } from '../../protocol/errors.ts'
+import { requireSession } from '../storage/require-record.ts'
 import { mayCommand } from './device-commands.ts'
 import { deviceLink } from './devices.ts'
 import {
@@ -13,6 +13,7 @@ import {
   hrefOf,
   nameOfInstance,
   olderLink,
+  positionOf,
   requireReadable,
   rowsOf,
   tableOf,
@@ -34,11 +35,7 @@ export type SessionCommandName = keyof typeof SESSION_COMMANDS
 type Listed = readonly { readonly number: bigint; readonly session: Session }[]
 
 export async function sessionsPage(view: View): Promise<Page> {
-  const { before } = view.query
-  const filter = {
-    instanceId: view.instance?.id,
-    before: /^\d{1,18}$/.test(before ?? '') ? BigInt(before ?? '') : undefined,
-  }
+  const filter = { instanceId: view.instance?.id, before: positionOf(view.query['before']) }
   const found = await view.reader.sessions.page(filter, ROWS_SHOWN + 1)
   const shown = found.slice(0, ROWS_SHOWN)
   const on =
@@ -88,9 +85,7 @@ async function openedBy(view: View, session: Session): Promise<Html> {
 
 export async function confirmPage(view: View, name: SessionCommandName): Promise<Page> {
   const { verb, effect } = SESSION_COMMANDS[name]
-  const id = view.params['sessionId'] ?? ''
-  const session = await view.reader.sessions.get(id.toLowerCase())
-  if (session === undefined) throw new CodedError('NOT_FOUND', `There is no session ${id}.`)
+  const session = await requireSession(view.reader, (view.params['sessionId'] ?? '').toLowerCase())
   requireReadable(view, [session.instanceId], 'The session')
   const instance = await view.reader.instances.get(session.instanceId)
   const rows = [

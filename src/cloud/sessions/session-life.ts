@@ -25,7 +25,7 @@ import { chargeIntervalMs } from '../policy/configuration.ts'
 import { type ShortageNotes, decideOverPools, refundPools } from '../policy/decide-over-pools.ts'
 import type { LoadedPolicy, Policies } from '../policy/load-policy.ts'
 import type { Pool, UsageRecord } from '../storage/records.ts'
-import { requireInstance } from '../storage/require-record.ts'
+import { lockSession, requireInstance } from '../storage/require-record.ts'
 import type { Store, Transaction } from '../storage/store.ts'
 import { type ChargeHeader, usageOfDecision, usageOfRefund, withMetaData } from '../usage/usage-of-request.ts'
 
@@ -224,8 +224,7 @@ export class SessionChanges {
 
   /** The session, locked, with overdue timers applied. @throws CodedError NOT_FOUND, and the errors of `belongs` */
   async settled(id: string, belongs: (session: Session) => void = () => undefined): Promise<Session> {
-    const session = await this.#tx.sessions.lock(id)
-    if (session === undefined) throw new CodedError('NOT_FOUND', `There is no session ${id}.`)
+    const session = await lockSession(this.#tx, id)
     belongs(session)
     return (await this.settle(session)) ?? session
   }

@@ -1,3 +1,4 @@
+import type { Session } from '../../core/sessions/session.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Device } from './device-records.ts'
 import type { Instance, LineItemRecord } from './records.ts'
@@ -6,9 +7,7 @@ import type { Reader, Transaction } from './store.ts'
 
 /** @throws CodedError NOT_FOUND */
 export async function requireInstance(reader: Reader, instanceId: string): Promise<Instance> {
-  const record = await reader.instances.get(instanceId)
-  if (record === undefined) throw noInstance(instanceId)
-  return record
+  return known(await reader.instances.get(instanceId), `instance ${instanceId}`)
 }
 
 export function noInstance(instanceId: string): CodedError {
@@ -17,12 +16,12 @@ export function noInstance(instanceId: string): CodedError {
 
 /** @throws CodedError NOT_FOUND */
 export async function requireDevice(reader: Reader, deviceId: string): Promise<Device> {
-  return known(await reader.edge.devices.get(deviceId), deviceId)
+  return known(await reader.edge.devices.get(deviceId), `device ${deviceId}`)
 }
 
 /** @throws CodedError NOT_FOUND */
 export async function lockDevice(tx: Transaction, deviceId: string): Promise<Device> {
-  return known(await tx.edge.devices.lock(deviceId), deviceId)
+  return known(await tx.edge.devices.lock(deviceId), `device ${deviceId}`)
 }
 
 /** @throws CodedError NOT_FOUND, DEVICE_REVOKED */
@@ -39,9 +38,19 @@ export async function lockUnrevoked(tx: Transaction, deviceId: string): Promise<
   throw new CodedError('CONFLICT', `The key of the device ${deviceId} is revoked: the device gets no more commands.`)
 }
 
-function known(device: Device | undefined, deviceId: string): Device {
-  if (device === undefined) throw new CodedError('NOT_FOUND', `There is no device ${deviceId}.`)
-  return device
+/** @throws CodedError NOT_FOUND */
+export async function requireSession(reader: Reader, id: string): Promise<Session> {
+  return known(await reader.sessions.get(id), `session ${id}`)
+}
+
+/** @throws CodedError NOT_FOUND */
+export async function lockSession(tx: Transaction, id: string): Promise<Session> {
+  return known(await tx.sessions.lock(id), `session ${id}`)
+}
+
+function known<T>(record: T | undefined, what: string): T {
+  if (record === undefined) throw new CodedError('NOT_FOUND', `There is no ${what}.`)
+  return record
 }
 
 /** @throws CodedError NOT_FOUND, also for a deleted line item */

@@ -6,7 +6,7 @@ import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { z } from 'zod'
 import { CodedError, ERRORS, type ErrorCode } from '../../../protocol/errors.ts'
-import { noInstance, requireDevice } from '../../storage/require-record.ts'
+import { noInstance, requireDevice, requireSession } from '../../storage/require-record.ts'
 import { USAGE_MEDIA_TYPES } from '../../../protocol/service/usage-export.ts'
 import { uuidInLowerCase } from '../../../protocol/wire.ts'
 import { type Piece, html } from '../../../html/html.ts'
@@ -175,9 +175,8 @@ class Console {
     const { store, sessions, now } = this.#deps
     const operator = requireRole(signedIn.administrator, 'operator')
     const id = (fieldsOf(request.params)['sessionId'] ?? '').toLowerCase()
-    const session = await store.read((reader) => reader.sessions.get(id))
-    if (session === undefined) throw new CodedError('NOT_FOUND', `There is no session ${id}.`)
-    requireInstanceOf(operator, session.instanceId)
+    const { instanceId } = await store.read((reader) => requireSession(reader, id))
+    requireInstanceOf(operator, instanceId)
     const { command } = SESSION_COMMANDS[name]
     await commandSession({ ...sessions, store: actingAs(store, operator) }, { id, command }, now())
     const { instance } = fieldsOf(request.query)

@@ -32,6 +32,7 @@ import {
   openSession,
   requestInSession,
 } from '../../sessions/session-life.ts'
+import { requireSession } from '../../storage/require-record.ts'
 import { inTurns } from '../merge-cells.ts'
 import { type Call, type Operation, serviceOperation, CLIENTS, CLIENTS_AND_DEVICES } from '../operation.ts'
 import { requireInstanceOf } from '../scope.ts'
@@ -107,8 +108,7 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       handle: async (call) => {
         const belongs = belongsTo(call)
         const { sessionId } = call.params
-        const session = await deps.store.read((reader) => reader.sessions.get(sessionId))
-        if (session === undefined) throw new CodedError('NOT_FOUND', `There is no session ${sessionId}.`)
+        const session = await deps.store.read((reader) => requireSession(reader, sessionId))
         belongs(session)
         return { status: 200, body: sessionToWire(session) }
       },
