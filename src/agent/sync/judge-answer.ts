@@ -15,7 +15,7 @@ export type Judgement =
   /** Already merged, with later segments that this device has sealed. */
   | { readonly kind: 'KNOWN'; readonly seq: number }
   /** The cloud knows segments that this device has not sealed: its state was restored, or it is a copy. */
-  | { readonly kind: 'RESTORED'; readonly seq: number }
+  | { readonly kind: 'RESTORED' }
   /** The cloud has lost the segments from `resendFrom` on. */
   | { readonly kind: 'BEHIND'; readonly resendFrom: number }
   | {
@@ -51,7 +51,7 @@ export function judgeAnswer(answer: SyncAnswer, sent: SentSegment, lastSeq: numb
     case 'MERGED':
       return answer.seq === sent.seq && answer.hash === sent.hash ? { kind: 'MERGED', answer } : { kind: 'FOREIGN' }
     case 'KNOWN':
-      if (answer.seq > lastSeq) return { kind: 'RESTORED', seq: answer.seq }
+      if (answer.seq > lastSeq) return { kind: 'RESTORED' }
       return answer.seq >= sent.seq ? { kind: 'KNOWN', seq: answer.seq } : { kind: 'FOREIGN' }
     case 'BEHIND':
       return answer.seq < sent.seq - 1 ? { kind: 'BEHIND', resendFrom: answer.seq + 1 } : { kind: 'FOREIGN' }

@@ -42,7 +42,7 @@ test.each<[string, SyncAnswer, object]>([
   ['merged, another hash', { ...merged, hash: OTHER }, { kind: 'FOREIGN' }],
   ['known, as sent', known(5), { kind: 'KNOWN', seq: 5 }],
   ['known, and more that was sealed here', known(7), { kind: 'KNOWN', seq: 7 }],
-  ['known, and more than was sealed here', known(8), { kind: 'RESTORED', seq: 8 }],
+  ['known, and more than was sealed here', known(8), { kind: 'RESTORED' }],
   ['known, but less than was sent', known(4), { kind: 'FOREIGN' }],
   ['behind', behind(3), { kind: 'BEHIND', resendFrom: 4 }],
   ['behind, with nothing before it', behind(0), { kind: 'BEHIND', resendFrom: 1 }],
