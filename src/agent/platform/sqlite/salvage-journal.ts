@@ -1,7 +1,7 @@
 import { existsSync, lstatSync, renameSync, statSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import Database from 'better-sqlite3'
-import { lockDirectory } from '../../../platform/lock-directory.ts'
+import { lockDirectory } from './lock-directory.ts'
 import { orNull } from '../../../platform/or-null.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { entryHash } from '../../../protocol/signing.ts'

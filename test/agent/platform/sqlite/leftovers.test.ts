@@ -2,7 +2,7 @@
 import { mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { expect, it } from 'vitest'
 import { restoreLedger } from '../../../../src/agent/platform/sqlite/restore-ledger.ts'
-import { lockDirectory } from '../../../../src/platform/lock-directory.ts'
+import { lockDirectory } from '../../../../src/agent/platform/sqlite/lock-directory.ts'
 import { journalIn } from '../../harness.ts'
 import { BEGIN } from '../../sync/fake-time.ts'
 import { deviceWithBacklog } from './damaged.ts'

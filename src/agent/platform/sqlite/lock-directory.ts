@@ -1,6 +1,6 @@
 import { closeSync, openSync } from 'node:fs'
-import { libcCall } from './libc-call.ts'
-import { orNull } from './or-null.ts'
+import { libcCall } from '../../../platform/libc-call.ts'
+import { orNull } from '../../../platform/or-null.ts'
 
 const LOCK_EX = 2
 const LOCK_NB = 4
