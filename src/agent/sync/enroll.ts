@@ -1,15 +1,13 @@
 /** The token arrives out of band, so the device trusts its fingerprints: a key of the cloud must match one of them. */
 import { decodeJwt, decodeProtectedHeader } from 'jose'
 import type { z } from 'zod'
-import { enrollmentClaims } from '../../protocol/edge/enrollment.ts'
+import { ENROLLMENT_TOKEN_TYPE, enrollmentClaims } from '../../protocol/edge/enrollment.ts'
 import { CodedError, firstProblem, type ErrorCode } from '../../protocol/errors.ts'
 import { type PublicJwk, thumbprint } from '../../protocol/signing.ts'
 import type { Identity } from '../ledger/journal.ts'
 import { takeIdentity } from './memory.ts'
 import type { EnrollmentToken } from './ports.ts'
 import { showSuspension, type StepContext, type StepResult } from './step.ts'
-
-const TOKEN_TYPE = 'tallygate-enrollment+jwt'
 
 const REFUSALS: ReadonlySet<ErrorCode> = new Set([
   'ENROLLMENT_REFUSED',
@@ -93,7 +91,7 @@ function readClaims(token: string, source: string): z.infer<typeof enrollmentCla
     new CodedError('ENROLLMENT_REFUSED', `${source} contains no enrollment token: ${reason}.`, { cause })
   let claims: unknown
   try {
-    if (decodeProtectedHeader(token).typ !== TOKEN_TYPE) throw refused('it is a token of another kind')
+    if (decodeProtectedHeader(token).typ !== ENROLLMENT_TOKEN_TYPE) throw refused('it is a token of another kind')
     claims = decodeJwt(token)
   } catch (cause) {
     throw cause instanceof CodedError ? cause : refused('it is not a JWT', cause)

@@ -3,13 +3,18 @@ import { recordChange } from '../storage/audit.ts'
 import { deviceEvent } from '../events/device-event.ts'
 import { errors, jwtVerify } from 'jose'
 import { z } from 'zod'
-import { type Enrollment, type enrollmentRequest, enrollmentClaims } from '../../protocol/edge/enrollment.ts'
+import {
+  ENROLLMENT_TOKEN_TYPE,
+  type Enrollment,
+  type enrollmentRequest,
+  enrollmentClaims,
+} from '../../protocol/edge/enrollment.ts'
 import { type Labels, changedLabels } from '../../protocol/edge/labels.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { SIGNING_ALGORITHMS, namedKey, thumbprint } from '../../protocol/signing.ts'
 import type { Transaction } from '../storage/store.ts'
 import { importPublicKey } from './device-key.ts'
-import { ENROLLMENT_TOKEN_TYPE, type IssueEnrollmentToken } from './issue-enrollment-token.ts'
+import type { IssueEnrollmentToken } from './issue-enrollment-token.ts'
 import type { Keyring } from './keyring.ts'
 import { TOKEN_SKEW_S } from './limits.ts'
 import type { Device, EnrollmentRecord } from '../storage/device-records.ts'

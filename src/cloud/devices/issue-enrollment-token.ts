@@ -2,15 +2,17 @@
 import { recordChange } from '../storage/audit.ts'
 import { SignJWT } from 'jose'
 import type { z } from 'zod'
-import type { enrollmentTokenRequest, enrollmentTokenResponse } from '../../protocol/edge/enrollment.ts'
-import { CodedError } from '../../protocol/errors.ts'
+import {
+  ENROLLMENT_TOKEN_TYPE,
+  type enrollmentTokenRequest,
+  type enrollmentTokenResponse,
+} from '../../protocol/edge/enrollment.ts'
 import { algorithmOf } from '../../protocol/signing.ts'
+import { requireInstance } from '../storage/require-record.ts'
 import type { Store } from '../storage/store.ts'
 import type { Keyring } from './keyring.ts'
 import { ENROLLMENT_TOKEN_LIFETIME_MS } from './limits.ts'
 import type { Addresses } from './terms.ts'
-
-export const ENROLLMENT_TOKEN_TYPE = 'tallygate-enrollment+jwt'
 
 export interface IssueEnrollmentToken {
   readonly store: Pick<Store, 'transaction'>
@@ -31,11 +33,7 @@ export async function issueEnrollmentToken(
   const expires = issued + Math.ceil((lifetimeMs ?? ENROLLMENT_TOKEN_LIFETIME_MS) / 1000)
   const jti = newId()
   await store.transaction(async (tx) => {
-    for (const id of instances) {
-      if ((await tx.instances.get(id)) === undefined) {
-        throw new CodedError('NOT_FOUND', `There is no instance ${id}.`, { details: { instanceId: id } })
-      }
-    }
+    for (const id of instances) await requireInstance(tx, id)
     const detail = { enrollmentToken: jti, instances, name: name ?? null, labels, expiresAt: expires * 1000 }
     await recordChange(tx, issuedAt, { action: 'ISSUE_ENROLLMENT_TOKEN', instanceIds: instances, detail })
   })

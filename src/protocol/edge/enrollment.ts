@@ -27,7 +27,9 @@ export const enrollmentTokenResponse = z
   .strictObject({ token: z.string(), expiresAt: instant })
   .meta({ id: 'EnrollmentToken' })
 
-/** Claims of the enrollment token: a JWT of type `tallygate-enrollment+jwt` signed by the cloud. */
+export const ENROLLMENT_TOKEN_TYPE = 'tallygate-enrollment+jwt'
+
+/** Claims of the enrollment token, a JWT that the cloud has signed. */
 export const enrollmentClaims = z.object({
   jti: uuid,
   exp: z.int(),
