@@ -22,7 +22,7 @@ export class Responses {
     if (unsent < UNSENT_MAX) {
       this.#unsent.set(socket, unsent + 1)
       response.once('close', () => this.#unsent.set(socket, (this.#unsent.get(socket) ?? 1) - 1))
-      this.track(socket, response)
+      this.#last.set(socket, response)
       return true
     }
     if (unsent === Infinity) return false
@@ -37,11 +37,6 @@ export class Responses {
   /** The response to the last request that was taken closes the connection. */
   takeNoMore(socket: Socket): void {
     this.#unsent.set(socket, Infinity)
-  }
-
-  /** @param response to the last request read from the connection */
-  track(socket: Socket, response: ServerResponse): void {
-    this.#last.set(socket, response)
   }
 
   /** To the last request read. */
