@@ -4,7 +4,7 @@ import { type SyncAnswer, syncAnswer } from '../../protocol/edge/sync.ts'
 import { type DocumentKind, openDocument } from '../../protocol/signing.ts'
 import type { Keyring } from '../devices/keyring.ts'
 import type { GiveWay } from '../runtime/give-way.ts'
-import type { Epoch } from '../storage/device-records.ts'
+import type { Device, Epoch } from '../storage/device-records.ts'
 
 export interface Proof {
   readonly document: string
@@ -16,31 +16,6 @@ export function isForgotten({ number, lastSeq, term }: Epoch, { answer }: Proof)
   if (answer.epoch !== number) return false
   if (answer.receipt?.epoch === number && answer.receipt.seq > lastSeq) return true
   return answer.outcome === 'MERGED' && (answer.grant?.term ?? 0) > term
-}
-
-export async function openProofs(
-  keys: Keyring,
-  deviceId: string,
-  documents: readonly string[],
-  giveWay: GiveWay = () => undefined,
-): Promise<readonly Proof[]> {
-  const proofs: Proof[] = []
-  for (const document of documents) {
-    await giveWay()
-    const answer = syncAnswer.safeParse(await openTrusted(keys, 'sync-answer', document)).data
-    if (answer?.deviceId !== deviceId) continue
-    if (answer.outcome === 'MERGED' || answer.outcome === 'FENCED') proofs.push({ document, answer })
-  }
-  return proofs
-}
-
-/** The content of a document that the cloud has signed; undefined for any other. */
-async function openTrusted(keys: Keyring, kind: DocumentKind, document: string): Promise<unknown> {
-  for (const { publicKey } of keys.trusted) {
-    const text = await openDocument(kind, document, publicKey)
-    if (text !== undefined) return JSON.parse(text)
-  }
-  return undefined
 }
 
 export interface ShownRules {
@@ -56,15 +31,31 @@ export interface Shown {
 
 const shownRules = z.object({ instanceId: z.string(), revision: z.int(), issuedAt: z.int() })
 
-export async function openRules(
+/** Those that the cloud has signed for this device or its instances. */
+export async function openShown(
   keys: Keyring,
-  instanceIds: readonly string[],
+  { id, instanceIds }: Pick<Device, 'id' | 'instanceIds'>,
   documents: readonly string[],
-): Promise<readonly ShownRules[]> {
+  giveWay: GiveWay = () => undefined,
+): Promise<Shown> {
+  const proofs: Proof[] = []
   const rules: ShownRules[] = []
   for (const document of documents) {
+    await giveWay()
+    const answer = syncAnswer.safeParse(await openTrusted(keys, 'sync-answer', document)).data
+    const isProof = answer?.outcome === 'MERGED' || answer?.outcome === 'FENCED'
+    if (isProof && answer.deviceId === id) proofs.push({ document, answer })
     const shown = shownRules.safeParse(await openTrusted(keys, 'policy', document)).data
     if (shown !== undefined && instanceIds.includes(shown.instanceId)) rules.push(shown)
   }
-  return rules
+  return { proofs, rules }
+}
+
+/** The content of a document that the cloud has signed; undefined for any other. */
+async function openTrusted(keys: Keyring, kind: DocumentKind, document: string): Promise<unknown> {
+  for (const { publicKey } of keys.trusted) {
+    const text = await openDocument(kind, document, publicKey)
+    if (text !== undefined) return JSON.parse(text)
+  }
+  return undefined
 }

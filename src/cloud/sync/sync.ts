@@ -5,7 +5,7 @@
 import { namedKey } from '../../protocol/signing.ts'
 import { openSegment } from './open-segment.ts'
 import type { Device } from '../storage/device-records.ts'
-import { openProofs, openRules } from './open-proofs.ts'
+import { openShown } from './open-proofs.ts'
 import type { MergeResult, SyncDeps } from './merge-context.ts'
 import type { OpenedSync, SyncOutcome, SyncResult } from './receive-segment.ts'
 
@@ -28,12 +28,10 @@ export async function sync(
     deps.onOutcome?.('UNREADABLE')
     return { accepted: false, problem: opening.problem, suspension: device.suspension }
   }
-  const proofs = await openProofs(deps.keys, device.id, proofDocuments, deps.giveWay)
-  const rules = await openRules(deps.keys, device.instanceIds, proofDocuments)
   const opened: OpenedSync = {
     deviceId: device.id,
     segment: opening.segment,
-    shown: { proofs, rules },
+    shown: await openShown(deps.keys, device, proofDocuments, deps.giveWay),
     now: deps.now(),
     present: deps.present(),
   }
