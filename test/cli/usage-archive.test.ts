@@ -87,6 +87,23 @@ describe('tallygate usage archive', () => {
     expect((await run(['export', '--from-archive', place])).err).toContain('ARCHIVE_DAMAGED')
   })
 
+  it('names the cursor with which a place begins that follows another one', async () => {
+    const [first, second] = [join(folder, 'first'), join(folder, 'second')]
+    await archive(first)
+    await twin.access(instance, { Print: 1 })
+    await archive(second)
+    const cursor = /next cursor: (\d+)/.exec((await run(['export', '--from-archive', first])).err)![1]!
+    for (const verb of ['export', 'totals']) {
+      const refused = await run([verb, '--from-archive', second, '--since', '1970-01-01'])
+      expect(refused).toMatchObject({ code: 66, out: '' })
+      expect(refused.err).toMatch(new RegExp(`^tallygate: USAGE_ARCHIVED: [\\s\\S]* use --after ${cursor}\\.`))
+    }
+    const rest = await run(['totals', '--from-archive', second, '--after', cursor, '--by', 'instance', '--json'])
+    expect(JSON.parse(rest.out)).toMatchObject({ records: 1, tokens: 0.125 })
+    const beyond = await run(['export', '--from-archive', first, '--after', '999999999'])
+    expect(beyond.err).toContain('CURSOR_UNKNOWN')
+  })
+
   it('says what is missing', async () => {
     expect((await run(['archive', '--until', '2026-01-01'])).err).toContain('usage.archive')
     expect((await run(['archive', '--to', folder])).err).toContain('usage.retention')

@@ -25,7 +25,10 @@ export interface ArchiveExportOptions extends Pick<UsageRange, 'after' | 'instan
   readonly format: UsageFormat
 }
 
-/** @throws CodedError ARCHIVE_DAMAGED, ARCHIVE_UNAVAILABLE, CURSOR_UNKNOWN if the next records are not there */
+/**
+ * @throws CodedError ARCHIVE_DAMAGED, ARCHIVE_UNAVAILABLE, USAGE_ARCHIVED if the next records are in another place, CURSOR_UNKNOWN if
+ *   they are newer
+ */
 export async function exportArchive(deps: ReadArchiveDeps, options: ArchiveExportOptions): Promise<UsageExport> {
   const { place } = deps
   const { after } = options
@@ -34,12 +37,14 @@ export async function exportArchive(deps: ReadArchiveDeps, options: ArchiveExpor
   if (first === undefined || last === undefined) {
     throw new CodedError('ARCHIVE_UNAVAILABLE', `${place.name} contains no archive of usage records.`)
   }
-  if (after < first.after || after > last.upTo) {
+  const contents = `${place.name} contains the records after ${first.after} up to ${last.upTo}`
+  if (after < first.after) {
     throw new CodedError(
-      'CURSOR_UNKNOWN',
-      `${place.name} contains the records after ${first.after} up to ${last.upTo}, not those after ${after}.`,
+      'USAGE_ARCHIVED',
+      `${contents}, not those after ${after}: an earlier archive has them, in another place. To leave them out, use --after ${first.after}.`,
     )
   }
+  if (after > last.upTo) throw new CodedError('CURSOR_UNKNOWN', `${contents}, not those after ${after}.`)
   const due = all.filter(({ upTo }) => upTo > after)
   const gap = due.find(({ after: begin }, index) => index > 0 && begin !== due[index - 1]?.upTo)
   if (gap !== undefined) throw damaged(place, `no archive ends where ${gap.name} begins`)
