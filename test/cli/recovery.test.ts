@@ -29,6 +29,7 @@ const underWay: RecoveryStateWire = {
   since: 1_800_000_000_000,
   unproven: null,
   waitingFor: [
+    { deviceId, epoch: 1, status: 'FENCED' },
     { deviceId, epoch: 2, status: 'ACTIVE' },
     { deviceId: unnamedId, epoch: null, status: null },
   ],
@@ -40,6 +41,7 @@ test('is shown with what it waits for, what is withheld and what is sold meanwhi
     'recovery     since 2027-01-15T08:00:00.000Z',
     'sold         only tokens that are certain to be unsold',
     'waiting for  2 devices',
+    `  press-7 (${deviceId})  epoch 1, fenced`,
     `  press-7 (${deviceId})  epoch 2, active`,
     `  ${unnamedId}            never attached`,
     '',
@@ -57,6 +59,10 @@ test('is shown with what it waits for, what is withheld and what is sold meanwhi
 })
 
 test('is ended with what may have been sold before', async () => {
+  expect(await run('end', { ...underWay, accounts: [] })).toEqual([
+    'The recovery has ended. No tokens were withheld.',
+    '',
+  ])
   expect(await run('end', underWay)).toEqual([
     'The recovery has ended. These tokens may be sold a second time:',
     '',

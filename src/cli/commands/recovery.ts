@@ -49,7 +49,9 @@ export function command(io: Io): Command {
 
 function endedText({ since, accounts: withheld }: RecoveryState): string {
   if (since === null && withheld.length === 0) return 'No recovery was in progress.'
-  return 'The recovery has ended. These tokens may be sold a second time:'
+  return withheld.length === 0
+    ? 'The recovery has ended. No tokens were withheld.'
+    : 'The recovery has ended. These tokens may be sold a second time:'
 }
 
 const SOLD = {
@@ -78,7 +80,7 @@ function describe({ since, unproven, waitingFor, accounts: withheld }: RecoveryS
       [
         'waiting for',
         devices.length > 0
-          ? counted(devices.length, 'device', 'devices')
+          ? counted(new Set(waitingFor.map(({ deviceId }) => deviceId)).size, 'device', 'devices')
           : `no device${isEnding ? ': the recovery ends within a minute' : ''}`,
       ],
     ]),
