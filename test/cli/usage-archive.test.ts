@@ -146,6 +146,14 @@ describe('tallygate usage archive with a bucket', () => {
   })
 })
 
+it.each(['s3://', 's3://ab/usage', 's3://Usage/plant', 's3://usage/plant 7'])(
+  'names the characters that a bucket and a prefix can have, for %s',
+  async (place) => {
+    const { code, err } = await archive(place)
+    expect([code, err]).toEqual([78, expect.stringContaining('3 to 63 lowercase letters') as string])
+  },
+)
+
 it.each(['ftp://host/usage', 'S3://usage', 's3:/usage', 'file:///mnt/usage'])(
   'makes no directory of the address %s, and moves nothing into it',
   async (place) => {

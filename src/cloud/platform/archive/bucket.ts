@@ -26,11 +26,19 @@ function keyMissing(address: string): CodedError {
   )
 }
 
+function partsOf(address: string): { readonly bucket: string; readonly prefix: string } {
+  const { bucket, prefix = '' } =
+    /^s3:\/\/(?<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:\/(?<prefix>[\w./=-]*?))?\/?$/.exec(address)?.groups ?? {}
+  if (bucket !== undefined) return { bucket, prefix }
+  throw new CodedError(
+    'CONFIG_INVALID',
+    `${address} does not have the form s3://bucket/prefix: a bucket has 3 to 63 lowercase letters, digits, "." and "-", and a prefix has letters, digits and "_./=-".`,
+  )
+}
+
 /** @param address `s3://bucket/prefix`. @throws CodedError CONFIG_INVALID */
 export function archiveBucket(address: string, settings: S3Settings, stop: AbortSignal): ArchivePlace {
-  const { bucket = '', prefix = '' } =
-    /^s3:\/\/(?<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:\/(?<prefix>[\w./=-]*?))?\/?$/.exec(address)?.groups ?? {}
-  if (bucket === '') throw new CodedError('CONFIG_INVALID', `${address} does not have the form s3://bucket/prefix.`)
+  const { bucket, prefix } = partsOf(address)
   const { region, accessKeyId, secretAccessKey, sessionToken } = settings
   if (accessKeyId === null || secretAccessKey === null) throw keyMissing(address)
   // Names with dots do not fit a certificate for hosts.
