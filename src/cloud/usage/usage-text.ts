@@ -136,6 +136,7 @@ function sourceCells({ source }: UsageRecord) {
     case 'device':
       return {
         ...none,
+        sessionId: source.sessionId === undefined ? null : { text: source.sessionId },
         deviceId: { text: source.deviceId },
         epoch: { number: String(source.epoch) },
         entry: { number: String(source.entry) },

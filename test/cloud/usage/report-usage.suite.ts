@@ -137,6 +137,13 @@ export function reportUsageSuite(name: string, open: () => Promise<Store>): void
       ])
     })
 
+    it('shows the session of an entry of a device', async () => {
+      const session = newSession({ id: randomUUID(), instanceId, deviceId: null }, NOW)
+      await store.transaction((tx) => tx.sessions.insert(session))
+      await write(record({ source: { kind: 'device', deviceId: 'd', epoch: 2, entry: 7, sessionId: session.id } }))
+      expect(await rows()).toMatchObject([{ deviceId: 'd', entry: 7, sessionId: session.id, sessionState: 'IDLE' }])
+    })
+
     it('shows entries of devices, also those without a request', async () => {
       const source = { kind: 'device', deviceId: 'd', epoch: 2, entry: 7 } as const
       const { rate: _, ...burnt } = record({ source, operation: 'BURN', status: 'BURNED', item: '', version: '' })
