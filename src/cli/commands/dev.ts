@@ -53,7 +53,10 @@ export function command(io: Io): Command {
       '--directory <directory>',
       'keep databases, keys and logs here, and continue with them (default: temporary)',
     )
-    .option('-f, --file <file>', 'site to apply (see tallygate apply; default: a workshop with one line item)')
+    .option(
+      '-f, --file <file>',
+      'site to apply at each start, also over changes by commands (see tallygate apply; default: site.yaml of the directory, at first a workshop with one line item)',
+    )
     .action((flags: DevFlags) => run(flags, io))
   return examples(dev, ['tallygate dev', 'tallygate dev --directory ~/workshop -f site.yaml'])
 }
