@@ -253,6 +253,11 @@ describe('a file with problems names each line and changes nothing:', () => {
       SITE.replace(/\n {8}operator: NOT\n[^]*guest\] \}/, `\n${deep(11)}`),
       /site\.yaml:14: .*is nested deeper than 10 levels/,
     ],
+    [
+      'a quantity that is larger than any',
+      SITE.replace('quantity: 5', 'quantity: 99999999999999999999'),
+      /FILE_INVALID: site\.yaml:27: \S+\.quantity: must be at most 9223372036854\. Correct/,
+    ],
     ['YAML that is none', 'instances: [\n', /FILE_INVALID: site\.yaml:\d: /],
   ])('%s', async (_what, text, message) => {
     site = text

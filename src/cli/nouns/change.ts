@@ -46,7 +46,19 @@ export interface Problem {
 
 export function problemsOf({ set }: Settable, body: Row): readonly Problem[] {
   const parsed = set.schema.safeParse(body, { reportInput: true })
-  return parsed.success ? [] : parsed.error.issues.flatMap(problemOf)
+  if (parsed.success) return []
+  const { issues } = parsed.error
+  return issues.filter((issue) => !issues.some((other) => isStricter(other, issue))).flatMap(problemOf)
+}
+
+/** An integer that is too large also exceeds what a number can count exactly. */
+function isStricter(issue: z.core.$ZodIssue, than: z.core.$ZodIssue): boolean {
+  return (
+    issue.code === 'too_big' &&
+    than.code === 'too_big' &&
+    issue.maximum < than.maximum &&
+    isDeepStrictEqual(issue.path, than.path)
+  )
 }
 
 function problemOf(issue: z.core.$ZodIssue): readonly Problem[] {
