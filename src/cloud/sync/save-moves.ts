@@ -2,7 +2,7 @@
 import { parseAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import { used } from '../accounts/pool.ts'
-import type { UsageRecord } from '../storage/records.ts'
+import type { Pool, UsageRecord } from '../storage/records.ts'
 import type { Transaction } from '../storage/store.ts'
 import type { AccountMove, MovedPools } from '../accounts/move-pools.ts'
 import { spentOn } from '../storage/device-records.ts'
@@ -24,26 +24,38 @@ export async function saveAccounts(
 }
 
 export function writePresumed(context: Context, moved: MovedPools): Promise<void> {
-  return writeSettlements(context, 'PRESUMED', moved, ({ before, after }) => after.presumed - before.presumed)
+  return writeSettlements(context, 'PRESUMED', moved, (move, pool) => ({
+    tokens: presumedBy(move),
+    used: used(pool),
+  }))
 }
 
+/** Before the records of what the same moves presume. */
 export function writeCounted(context: Context, moved: MovedPools): Promise<void> {
-  return writeSettlements(context, 'COUNTED', moved, ({ before, after }) => spentOn(after) - spentOn(before))
+  return writeSettlements(context, 'COUNTED', moved, (move, pool) => ({
+    tokens: spentOn(move.after) - spentOn(move.before),
+    used: used(pool) - presumedBy(move),
+  }))
+}
+
+function presumedBy({ before, after }: AccountMove): Micro {
+  return after.presumed - before.presumed
 }
 
 async function writeSettlements(
   { tx, epoch, now }: Context,
   status: 'PRESUMED' | 'COUNTED',
   { moves, after: pools }: MovedPools,
-  tokensOf: (move: AccountMove) => Micro,
+  settlementOf: (move: AccountMove, after: Pool) => Pick<UsageRecord, 'tokens' | 'used'>,
 ): Promise<void> {
   const records: UsageRecord[] = []
   for (const move of moves) {
     const { account } = move.after
-    const tokens = tokensOf(move)
     const parsed = parseAccount(account)
     const pool = pools.get(account)
-    if (tokens === 0n || parsed?.kind !== 'line' || pool === undefined) continue
+    if (parsed?.kind !== 'line' || pool === undefined) continue
+    const settlement = settlementOf(move, pool)
+    if (settlement.tokens === 0n) continue
     const { instanceId, lineItemId } = parsed
     records.push({
       correlationId: epoch.deviceId,
@@ -55,13 +67,12 @@ async function writeSettlements(
       instanceId,
       activationId: lineItemId,
       quantity: (await tx.lineItems.get(instanceId, lineItemId))?.quantity ?? null,
-      used: used(pool),
+      ...settlement,
       item: '',
       version: '',
       count: { digits: 0n, scale: 0 },
       operation: 'SETTLEMENT',
       status,
-      tokens,
       source: { kind: 'device', deviceId: epoch.deviceId, epoch: epoch.number, entry: 0 },
       metaData: null,
     })

@@ -366,6 +366,12 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         const { deliver } = await successorOf(device)
         await deliver({ ...device.undeliveredRange(3, 2), counted: counted(true, LINE, ACTION) })
         expect(await linesOf()).toBe(600n)
+        const { records } = await twin.store.read((reader) => listUsage(reader, { limit: 100 }))
+        expect(records.map(({ status, tokens, used }) => [status, tokens, used])).toEqual([
+          ['PRESUMED', -70n, 600n],
+          ['COUNTED', 70n, 670n],
+          ['PRESUMED', 600n, 600n],
+        ])
         await deliver(device.undeliveredRange(3, 4, true))
         await expectSettledExactly(device, 127n, 53n)
       })
