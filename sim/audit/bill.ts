@@ -3,8 +3,9 @@ import type Sqlite from 'better-sqlite3'
 import { Books } from './books.ts'
 import type { SharedState } from './shared-state.ts'
 import { query } from './query.ts'
-import { type AccountRow, type DeviceAccountRow, lineOf, lineText, nameOf, outOf } from './records.ts'
+import { type AccountRow, type DeviceAccountRow, type UsageRow, lineOf, lineText, nameOf, outOf } from './records.ts'
 import { CloudChargeAudit } from './cloud-charges.ts'
+import { RunningTotals } from './running-totals.ts'
 import { cloudUsageAfter, usageAfter } from './usage.ts'
 import { Violation } from './violation.ts'
 
@@ -12,10 +13,12 @@ export class BillAudit {
   readonly #shared: SharedState
 
   readonly cloud: CloudChargeAudit
+  readonly #totals: RunningTotals
 
   constructor(shared: SharedState) {
     this.#shared = shared
     this.cloud = new CloudChargeAudit(shared)
+    this.#totals = new RunningTotals(shared)
   }
 
   #usageSeen = 0n
@@ -58,6 +61,7 @@ export class BillAudit {
     this.#early.clear()
     this.#answers.clear()
     this.#readRows(database)
+    this.#totals.readAgain(database)
     this.cloud.readAgain(database)
     for (const [id, { tokens, billed }] of this.#direct) if (tokens !== billed) this.#direct.delete(id)
   }
@@ -65,11 +69,12 @@ export class BillAudit {
   readUsage(database: Sqlite.Database): void {
     this.cloud.read(cloudUsageAfter(database, this.#usageSeen))
     this.cloud.sessions.read(database)
-    this.#readRows(database)
+    this.#totals.read(this.#readRows(database), database, (row) => this.#accountOf(row))
   }
 
-  #readRows(database: Sqlite.Database): void {
-    for (const row of usageAfter(database, this.#usageSeen, this.#shared.archives)) {
+  #readRows(database: Sqlite.Database): readonly UsageRow[] {
+    const rows = usageAfter(database, this.#usageSeen, this.#shared.archives)
+    for (const row of rows) {
       const { seq, correlation_id: id, activation_id: line, tokens, source } = row
       if (seq > this.#usageSeen) this.#usageSeen = seq
       if (line !== null) this.#billedByLine.add(`${source === 'device' ? 'device' : 'twin'} ${line}`, tokens)
@@ -98,6 +103,17 @@ export class BillAudit {
       }
       entry.unbilled.splice(at, 1)
     }
+    return rows
+  }
+
+  /** The account of a line item that a record charges; undefined: it does not say. */
+  #accountOf({ operation, source, activation_id: line, correlation_id: id }: UsageRow): string | undefined {
+    if (operation === 'SETTLEMENT') return undefined
+    const accounts =
+      source === 'device'
+        ? this.#shared.entries.get(id)?.postings.map(({ account }) => account)
+        : this.cloud.accountsOf(id)
+    return accounts?.find((account) => account.startsWith('line/') && lineOf(account) === line)
   }
 
   /** Presumptions have usage records; an epoch settled as used is billed at least its usage. */

@@ -21,6 +21,8 @@ export class CloudChargeAudit {
   readonly #charged = new Books()
   /** Accounts that pay a session's interval, by session. */
   readonly #paying = new Map<string, readonly string[]>()
+  /** By correlation id, of the records that were last read. */
+  readonly #accounts = new Map<string, readonly string[]>()
   /** Correlation ids of charges, by idempotency key. */
   readonly #once = new Map<string, string>()
   /** By correlation id, of decisions that no check has read yet. */
@@ -40,6 +42,7 @@ export class CloudChargeAudit {
 
   /** @param rows new usage records of the cloud itself */
   read(rows: readonly CloudUsageRow[]): void {
+    this.#accounts.clear()
     for (const [correlationId, decided] of Map.groupBy(rows, (row) => row.correlation_id)) {
       const [first] = decided
       if (first?.operation === 'REFUND') {
@@ -65,12 +68,11 @@ export class CloudChargeAudit {
     }
     const postings = decideAgain(recorded, rules === undefined ? [] : [rules])
     for (const { account, amount } of postings) this.#charged.add(account, amount)
+    const accounts = postings.map(({ account }) => account)
+    this.#accounts.set(correlationId, accounts)
     const isGranted = rows.every(({ status }) => status === 'GRANTED')
     if (session === null || !isGranted) return
-    this.#paying.set(
-      session,
-      postings.map(({ account }) => account),
-    )
+    this.#paying.set(session, accounts)
     this.sessions.charged(session, rows)
   }
 
@@ -84,9 +86,15 @@ export class CloudChargeAudit {
     throw new Violation('I4', `the twin decides ${key} twice: ${before}, ${correlationId}`)
   }
 
-  #refund({ session_id: session, activation_id: line, tokens }: CloudUsageRow): void {
+  #refund({ correlation_id: id, session_id: session, activation_id: line, tokens }: CloudUsageRow): void {
     const accounts = this.#paying.get(session ?? '') ?? []
+    this.#accounts.set(id, accounts)
     for (const account of accounts) if (lineOf(account) === line) this.#charged.add(account, tokens)
+  }
+
+  /** That a charge or refund moves, of those that were last read. */
+  accountsOf(correlationId: string): readonly string[] | undefined {
+    return this.#accounts.get(correlationId)
   }
 
   check(accounts: readonly AccountRow[]): void {

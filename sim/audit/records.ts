@@ -82,6 +82,8 @@ export interface UsageRow {
   activation_id: string | null
   item: string
   tokens: bigint
+  /** Of its line item after it; null without a line item. */
+  used: bigint | null
   source: string
   operation: string
   status: string

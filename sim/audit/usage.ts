@@ -10,7 +10,7 @@ import { type UsageRow as StoredRow, recordsOf } from '../../src/cloud/storage/s
 import type { Row } from '../../src/cloud/storage/sql/tables.ts'
 import { readArchiveLine } from '../../src/cloud/usage/usage-text.ts'
 import { query } from './query.ts'
-import type { CloudUsageRow, UsageRow } from './records.ts'
+import { type CloudUsageRow, type UsageRow, microOf } from './records.ts'
 import type { ArchivedFiles } from './shared-state.ts'
 import { Violation } from './violation.ts'
 
@@ -60,12 +60,13 @@ function archivedRows(
 function archivedRow(line: string): UsageRow {
   const record = readArchiveLine(line)
   if (record === undefined) throw new Violation('I3', `an archive contains ${line}`)
-  const { correlationId, item, source, operation, status, deviceId, epoch } = JSON.parse(line) as Record<
+  const { correlationId, item, source, operation, status, deviceId, epoch, used } = JSON.parse(line) as Record<
     string,
     string
   > & {
     readonly deviceId: string | null
     readonly epoch: number | null
+    readonly used: number | null
   }
   return {
     seq: (record.position + USAGE_ROW_POSITIONS - 1n) / USAGE_ROW_POSITIONS,
@@ -73,6 +74,7 @@ function archivedRow(line: string): UsageRow {
     activation_id: record.activationId,
     item: item ?? '',
     tokens: record.tokens,
+    used: used === null ? null : microOf(used),
     source: source ?? '',
     operation: operation ?? '',
     status: status ?? '',
@@ -88,6 +90,7 @@ function usageOf(row: StoredRow): readonly CloudUsageRow[] {
     activation_id: record.activationId,
     item: record.item,
     tokens: record.tokens,
+    used: record.used,
     source: record.source.kind,
     operation: record.operation,
     status: record.status,

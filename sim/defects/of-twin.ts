@@ -255,6 +255,19 @@ export const TWIN_DEFECTS: readonly Defect[] = [
     twin: () => ({ onCommit: (database) => void query(database, 'DELETE FROM archived_entries').run() }),
   },
   {
+    name: 'totals-start-anew',
+    is: 'the usage records of each delivery count the used tokens from 0',
+    twin: () => ({
+      transaction: (tx) => ({
+        ...tx,
+        usage: {
+          ...tx.usage,
+          deliver: (delivery) => tx.usage.deliver({ ...delivery, inputs: { ...delivery.inputs, used: new Map() } }),
+        },
+      }),
+    }),
+  },
+  {
     name: 'bill-branches-again',
     is: 'entries that two copies have in common are billed for both',
     always: ['clone', 'restore'],

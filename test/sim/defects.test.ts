@@ -34,6 +34,7 @@ const KNOWN: Readonly<Record<string, number>> = {
   'grant-beyond-the-pool': 4,
   'sells-what-is-withheld': 3,
   'archive-forgets-entries': 31,
+  'totals-start-anew': 6,
   'bill-branches-again': 4,
   'unlimited-for-good': 21,
   'settles-by-flag': 93,
