@@ -205,6 +205,11 @@ export type Happening =
   | { readonly kind: 'hold'; readonly device: number; readonly order: 'LOCK' | 'UNLOCK' | 'TERMINATE' }
   | { readonly kind: 'twin-backup' }
   | { readonly kind: 'archive' }
+  /** Of all since the last one. */
+  | { readonly kind: 'usage-export' }
+  /** Null: all instances. */
+  | { readonly kind: 'usage-part'; readonly instance: number | null; readonly fromMs: number; readonly toMs: number }
+  | { readonly kind: 'usage-report'; readonly instance: number | null; readonly pastDays: number }
   | { readonly kind: 'twin-restore'; readonly downMs: number; readonly untold?: boolean }
   | ({
       readonly kind: 'device-session'

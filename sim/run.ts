@@ -9,6 +9,7 @@ import { BEGIN, type Happening, type Plan } from './plan.ts'
 import { Archives } from './site/archives.ts'
 import { Backups } from './site/backups.ts'
 import { Devices } from './site/devices.ts'
+import { Exports } from './site/exports.ts'
 import { Load } from './site/load.ts'
 import { Probes } from './site/probes.ts'
 import { Rest } from './site/rest.ts'
@@ -57,6 +58,7 @@ class World {
   readonly #load: Load
   readonly #backups: Backups
   readonly #archives: Archives
+  readonly #exports: Exports
   readonly #rest: Rest
   readonly #probes: Probes
   readonly #untilMs: number
@@ -69,6 +71,7 @@ class World {
     this.#devices = new Devices(this.#stage)
     this.#load = new Load(this.#stage, this.#devices, this.#rules)
     this.#archives = new Archives(this.#stage)
+    this.#exports = new Exports(this.#stage, this.#rules)
     this.#backups = new Backups(this.#stage, this.#devices, this.#rules, this.#load)
     this.#rest = new Rest(this.#stage, this.#devices, this.#rules, this.#backups)
     this.#probes = new Probes(this.#stage, this.#devices, this.#rules, this.#load)
@@ -94,6 +97,7 @@ class World {
       if (this.#untilMs > plan.faultsMs) {
         this.#load.leave()
         await this.#rest.come()
+        await this.#exportRest()
         if (this.#stage.violation === null) await this.#probes.run()
       }
     } catch (error) {
@@ -103,6 +107,13 @@ class World {
       process.off('uncaughtException', unhandled)
     }
     return this.#result()
+  }
+
+  /** The job ends with all that the devices have delivered. */
+  async #exportRest(): Promise<void> {
+    if (!this.#stage.plan.events.some(({ what }) => what.kind === 'usage-export')) return
+    this.#exports.happen({ kind: 'usage-export' })
+    await this.#stage.settle()
   }
 
   close(): void {
@@ -178,6 +189,11 @@ class World {
         return
       case 'archive':
         this.#archives.run()
+        return
+      case 'usage-export':
+      case 'usage-part':
+      case 'usage-report':
+        this.#exports.happen(what)
         return
       case 'twin-backup':
         this.#backups.make()

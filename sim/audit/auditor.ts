@@ -76,9 +76,11 @@ export class Auditor {
 
   check(database: Sqlite.Database): void {
     const changes = changesOf(database)
-    if (changes === this.#changes) return
+    const isChanged = changes !== this.#changes
     this.#changes = changes
-    this.bill.readUsage(database)
+    if (isChanged) this.bill.readUsage(database)
+    this.bill.checkExports()
+    if (!isChanged) return
     const fingerprint = fingerprintOf(database)
     this.#skipped += 1
     if (fingerprint === this.#fingerprint && this.#skipped < LOOKS_SKIPPED_MAX) return

@@ -5,6 +5,7 @@ import type { SharedState } from './shared-state.ts'
 import { query } from './query.ts'
 import { type AccountRow, type DeviceAccountRow, type UsageRow, lineOf, lineText, nameOf, outOf } from './records.ts'
 import { CloudChargeAudit } from './cloud-charges.ts'
+import { ExportAudit } from './exports.ts'
 import { RunningTotals } from './running-totals.ts'
 import { cloudUsageAfter, usageAfter } from './usage.ts'
 import { Violation } from './violation.ts'
@@ -13,12 +14,16 @@ export class BillAudit {
   readonly #shared: SharedState
 
   readonly cloud: CloudChargeAudit
+  readonly exports: ExportAudit
   readonly #totals: RunningTotals
+  /** All, by position. */
+  #records: UsageRow[] = []
 
   constructor(shared: SharedState) {
     this.#shared = shared
     this.cloud = new CloudChargeAudit(shared)
     this.#totals = new RunningTotals(shared)
+    this.exports = new ExportAudit(shared)
   }
 
   #usageSeen = 0n
@@ -57,6 +62,8 @@ export class BillAudit {
     this.#billedByLine.clear()
     this.#presumptions.clear()
     this.#usageSeen = 0n
+    this.#records = []
+    this.exports.forget()
     for (const direct of this.#direct.values()) direct.billed = 0n
     this.#early.clear()
     this.#answers.clear()
@@ -72,11 +79,16 @@ export class BillAudit {
     this.#totals.read(this.#readRows(database), database, (row) => this.#accountOf(row))
   }
 
+  checkExports(): void {
+    this.exports.check(this.#records)
+  }
+
   #readRows(database: Sqlite.Database): readonly UsageRow[] {
     const rows = usageAfter(database, this.#usageSeen, this.#shared.archives)
     for (const row of rows) {
       const { seq, correlation_id: id, activation_id: line, tokens, source } = row
       if (seq > this.#usageSeen) this.#usageSeen = seq
+      this.#records.push(row)
       if (line !== null) this.#billedByLine.add(`${source === 'device' ? 'device' : 'twin'} ${line}`, tokens)
       if (source !== 'device') {
         const direct = this.#direct.get(id)

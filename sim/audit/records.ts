@@ -78,6 +78,9 @@ export interface RulesKnown {
 
 export interface UsageRow {
   seq: bigint
+  position: bigint
+  usage_time: bigint
+  instance_id: string
   correlation_id: string
   activation_id: string | null
   item: string
@@ -93,7 +96,6 @@ export interface UsageRow {
 
 /** Of a charge or refund of the cloud itself. */
 export interface CloudUsageRow extends UsageRow {
-  usage_time: bigint
   requester_type: string
   requester_value: string
   version: string

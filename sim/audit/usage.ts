@@ -26,15 +26,41 @@ export function usageAfter(
   seq: bigint,
   places: ReadonlyMap<string, ArchivedFiles>,
 ): readonly UsageRow[] {
-  const archives = query(database, 'SELECT * FROM usage_archives WHERE up_to > ? ORDER BY up_to').all(
-    seq * USAGE_ROW_POSITIONS,
-  ) as Row<'usage_archives'>[]
-  const archived = archives.flatMap((archive) => archivedRows(archive, places)).filter((row) => row.seq > seq)
+  const archives = archivesAfter(database, seq * USAGE_ROW_POSITIONS, places)
+  const archived = archives.flatMap(({ rows }) => rows).filter((row) => row.seq > seq)
   // Archived rows are deleted a little later.
-  const end = (archives.at(-1)?.up_to ?? 0n) / USAGE_ROW_POSITIONS
+  const end = (archives.at(-1)?.upTo ?? 0n) / USAGE_ROW_POSITIONS
   const after = end > seq ? end : seq
   const rows = query(database, 'SELECT * FROM usage WHERE seq > ? ORDER BY seq').all(after) as StoredRow[]
   return [...archived, ...rows.flatMap(usageOf)]
+}
+
+interface Archived {
+  readonly upTo: bigint
+  readonly rows: readonly UsageRow[]
+}
+
+/** Those that have later positions. */
+export function archivesAfter(
+  database: Sqlite.Database,
+  position: bigint,
+  places: ReadonlyMap<string, ArchivedFiles>,
+): readonly Archived[] {
+  const sql = 'SELECT * FROM usage_archives WHERE up_to > ? ORDER BY up_to'
+  const archives = query(database, sql).all(position) as Row<'usage_archives'>[]
+  return archives.map((archive) => ({ upTo: archive.up_to, rows: archivedRows(archive, places) }))
+}
+
+/** The position up to which all records are archived. */
+export function archivedEnd(database: Sqlite.Database): bigint {
+  return (query(database, 'SELECT max(up_to) FROM usage_archives').pluck().get() as bigint | null) ?? 0n
+}
+
+/** The highest position of a record. */
+export function lastPosition(database: Sqlite.Database): bigint {
+  const seq = query(database, 'SELECT max(seq) FROM usage').pluck().get() as bigint | null
+  const [last, archived] = [(seq ?? 0n) * USAGE_ROW_POSITIONS, archivedEnd(database)]
+  return last > archived ? last : archived
 }
 
 function archivedRows(
@@ -58,34 +84,53 @@ function archivedRows(
 }
 
 function archivedRow(line: string): UsageRow {
-  const record = readArchiveLine(line)
-  if (record === undefined) throw new Violation('I3', `an archive contains ${line}`)
-  const { correlationId, item, source, operation, status, deviceId, epoch, used } = JSON.parse(line) as Record<
-    string,
-    string
-  > & {
-    readonly deviceId: string | null
-    readonly epoch: number | null
-    readonly used: number | null
-  }
+  if (readArchiveLine(line) === undefined) throw new Violation('I3', `an archive contains ${line}`)
+  return rowOfLine(line)
+}
+
+interface Line {
+  readonly cursor: string
+  readonly usageTime: number
+  readonly correlationId: string
+  readonly instanceId: string
+  readonly activationId: string | null
+  readonly item: string
+  readonly tokens: number
+  readonly used: number | null
+  readonly source: string
+  readonly operation: string
+  readonly status: string
+  readonly deviceId: string | null
+  readonly epoch: number | null
+}
+
+/** Of an archive, an export or a report. */
+export function rowOfLine(text: string): UsageRow {
+  const line = JSON.parse(text) as Line
+  const position = BigInt(line.cursor)
   return {
-    seq: (record.position + USAGE_ROW_POSITIONS - 1n) / USAGE_ROW_POSITIONS,
-    correlation_id: correlationId ?? '',
-    activation_id: record.activationId,
-    item: item ?? '',
-    tokens: record.tokens,
-    used: used === null ? null : microOf(used),
-    source: source ?? '',
-    operation: operation ?? '',
-    status: status ?? '',
-    device_id: deviceId,
-    epoch: epoch === null ? null : BigInt(epoch),
+    seq: (position + USAGE_ROW_POSITIONS - 1n) / USAGE_ROW_POSITIONS,
+    position,
+    usage_time: BigInt(line.usageTime),
+    correlation_id: line.correlationId,
+    instance_id: line.instanceId,
+    activation_id: line.activationId,
+    item: line.item,
+    tokens: microOf(line.tokens),
+    used: line.used === null ? null : microOf(line.used),
+    source: line.source,
+    operation: line.operation,
+    status: line.status,
+    device_id: line.deviceId,
+    epoch: line.epoch === null ? null : BigInt(line.epoch),
   }
 }
 
 function usageOf(row: StoredRow): readonly CloudUsageRow[] {
-  return recordsOf(row).map((record) => ({
+  return recordsOf(row).map((record, index, { length }) => ({
     seq: row.seq,
+    position: row.seq * USAGE_ROW_POSITIONS - BigInt(length - 1 - index),
+    instance_id: record.instanceId,
     correlation_id: record.correlationId,
     activation_id: record.activationId,
     item: record.item,

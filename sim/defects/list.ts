@@ -4,12 +4,14 @@ import type { Defect } from './defects.ts'
 import { CLOCK_DEFECTS } from './of-clocks.ts'
 import { DECISION_DEFECTS } from './of-decisions.ts'
 import { DEVICE_DEFECTS } from './of-device.ts'
+import { EXPORT_DEFECTS } from './of-exports.ts'
 import { TOKEN_DEFECTS } from './of-tokens.ts'
 import { TWIN_DEFECTS } from './of-twin.ts'
 
 export const DEFECTS: readonly Defect[] = [
   ...DEVICE_DEFECTS,
   ...TWIN_DEFECTS,
+  ...EXPORT_DEFECTS,
   ...TOKEN_DEFECTS,
   ...CLOCK_DEFECTS,
   ...DECISION_DEFECTS,

@@ -275,6 +275,13 @@ export const faults = {
   'recovery-overridden': () => ({ kind: 'recovery-overridden' }),
   'node-down': (random) => ({ kind: 'node-down', forMs: random.spread(MINUTE, 2 * HOUR) }),
   archive: () => ({ kind: 'archive' }),
+  'usage-export': (random, within) => {
+    if (random.chance(0.6)) return { kind: 'usage-export' }
+    const instance = random.chance(0.5) ? random.whole(0, 1) : null
+    if (random.chance(0.5)) return { kind: 'usage-report', instance, pastDays: random.whole(0, 2) }
+    const fromMs = random.whole(-HOUR, within.faultsMs)
+    return { kind: 'usage-part', instance, fromMs, toMs: fromMs + random.spread(MINUTE, within.faultsMs) }
+  },
   'twin-clock': (random) => ({
     kind: 'twin-clock',
     ms: (random.chance(0.4) ? -1 : 1) * random.spread(MINUTE, 2_000 * HOUR),

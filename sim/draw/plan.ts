@@ -29,6 +29,7 @@ const often: Partial<Record<FaultKind, number>> = {
   'device-session': 20,
   'bound-session': 12,
   archive: 8,
+  'usage-export': 10,
 }
 const rare: ReadonlySet<FaultKind> = new Set([
   'revoke',
@@ -81,6 +82,7 @@ const apart: Partial<Record<FaultKind, number>> = {
   'twin-clock': 0.12,
   'clock-confirmed': 0.4,
   archive: 0.5,
+  'usage-export': 0.3,
   'twin-busy': 0.3,
 }
 
@@ -98,6 +100,7 @@ const later: ReadonlySet<FaultKind> = new Set([
   'cloud-reserve',
   'node-clock',
   'clock-confirmed',
+  'usage-export',
 ])
 
 export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): Plan {

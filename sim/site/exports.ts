@@ -1,0 +1,102 @@
+/** Administrators export and report usage at random times: a job all of it, again and again, and others a part of it. */
+import { exportUsage } from '../../src/cloud/usage/export-usage.ts'
+import { reportUsage } from '../../src/cloud/usage/report-usage.ts'
+import { CodedError } from '../../src/protocol/errors.ts'
+import type { UsageRow } from '../audit/records.ts'
+import { archivedEnd, lastPosition, rowOfLine } from '../audit/usage.ts'
+import { BEGIN, type Happening } from '../plan.ts'
+import type { TwinProcess } from '../twin/twin-process.ts'
+import type { Rules } from './rules.ts'
+import type { Stage } from './stage.ts'
+
+type OfExports = Extract<Happening, { kind: 'usage-export' | 'usage-part' | 'usage-report' }>
+
+const DAY_MS = 86_400_000
+
+const giveWay = async (): Promise<void> => undefined
+
+export class Exports {
+  readonly #stage: Stage
+  readonly #rules: Rules
+
+  constructor(stage: Stage, rules: Rules) {
+    this.#stage = stage
+    this.#rules = rules
+  }
+
+  happen(what: OfExports): void {
+    this.#stage.fault(what.kind)
+    // Archives have what an export or a report would have to contain.
+    const expected = what.kind === 'usage-export' ? [] : (['USAGE_ARCHIVED'] as const)
+    this.#stage.byTwinOrRefused(expected, async (twin) => {
+      if (what.kind === 'usage-export') await this.#continueJob(twin)
+      else if (what.kind === 'usage-part') await this.#part(twin, what)
+      else await this.#report(twin, what)
+    })
+  }
+
+  async #continueJob({ store }: TwinProcess): Promise<void> {
+    const { exports } = this.#stage.auditor.bill
+    const all = { format: 'ndjson', tenantId: 't', instanceId: null, from: null, to: null } as const
+    for (;;) {
+      try {
+        const { next, pieces } = await exportUsage({ store, giveWay }, { ...all, after: exports.cursor })
+        exports.jobReceived(next, linesOf(await textOf(pieces)))
+        return
+      } catch (error) {
+        if (!(error instanceof CodedError)) throw error
+        this.#stage.fault(`usage-export: ${error.code}`)
+        const backupEnd = / after=(\d+)\./.exec(error.message)?.[1]
+        if (error.code === 'USAGE_FORGOTTEN' && backupEnd !== undefined) exports.jobForgets(BigInt(backupEnd))
+        else if (error.code === 'USAGE_ARCHIVED') exports.jobReadsArchives(this.#stage.twin.database)
+        else throw error
+      }
+    }
+  }
+
+  async #part({ store }: TwinProcess, what: Extract<OfExports, { kind: 'usage-part' }>): Promise<void> {
+    const [from, to] = [BEGIN + what.fromMs, BEGIN + what.toMs]
+    const instanceId = this.#instanceId(what)
+    const part = { format: 'ndjson', tenantId: 't', instanceId, from, to, after: null } as const
+    const { next, pieces } = await exportUsage({ store, giveWay }, part)
+    const rows = linesOf(await textOf(pieces)).map(rowOfLine)
+    const fits = (row: UsageRow): boolean => isOf(row, instanceId) && row.usage_time >= from && row.usage_time < to
+    this.#stage.auditor.bill.exports.received({ name: 'an export of a part', upTo: next, rows, fits })
+  }
+
+  async #report({ store, now }: TwinProcess, what: Extract<OfExports, { kind: 'usage-report' }>): Promise<void> {
+    const { twin, auditor } = this.#stage
+    const instanceId = this.#instanceId(what)
+    const { pastDays } = what
+    const at = now()
+    const from = Math.max(0, Math.floor(at / DAY_MS - pastDays) * DAY_MS)
+    const upTo = lastPosition(twin.database)
+    const report = { tenantId: 't', instanceId, pastDays, pageNumber: 1, now: at }
+    const text = await textOf(await reportUsage({ store, giveWay }, report))
+    const archived = archivedEnd(twin.database)
+    const { data } = JSON.parse(text) as { readonly data: readonly object[] }
+    const rows = data.map((each) => rowOfLine(JSON.stringify(each))).filter(({ position }) => position <= upTo)
+    // Archived use that is dated in the future is not of the past days.
+    const fits = (row: UsageRow): boolean =>
+      isOf(row, instanceId) && row.usage_time >= from && (row.position > archived || row.usage_time <= at)
+    auditor.bill.exports.received({ name: 'a report', upTo, rows, fits })
+  }
+
+  #instanceId({ instance }: { readonly instance: number | null }): string | null {
+    return instance === null ? null : this.#rules.instanceId(instance % this.#rules.instanceIds.length)
+  }
+}
+
+function isOf(row: UsageRow, instanceId: string | null): boolean {
+  return instanceId === null || row.instance_id === instanceId
+}
+
+function linesOf(text: string): readonly string[] {
+  return text.split('\n').slice(0, -1)
+}
+
+async function textOf(pieces: AsyncIterable<string>): Promise<string> {
+  let text = ''
+  for await (const piece of pieces) text += piece
+  return text
+}
