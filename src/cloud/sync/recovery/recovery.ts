@@ -44,7 +44,8 @@ export async function beginRecovery(
   await recordChange(tx, now, { action: 'NOTICE_RESTORE', detail: { reason } })
   const byTime = least(BigInt(now) * USAGE_ROWS_PER_MS * USAGE_ROW_POSITIONS, POSITION_BY_TIME_MAX)
   const byCount = (await tx.usage.settled()) + USAGE_FORGOTTEN_ROWS_MAX * USAGE_ROW_POSITIONS
-  await tx.usage.passForgotten(greatest(byTime, byCount, position))
+  // An export has returned the position: as a cursor it is forgotten, so no later export may return it.
+  await tx.usage.passForgotten(greatest(byTime, byCount, position + USAGE_ROW_POSITIONS))
 }
 
 /** Far below the end of 64 bits, whatever the clock says. */

@@ -8,6 +8,8 @@ import { revokeDevice, showAudit } from '../../../../src/cloud/devices/devices.t
 import { AccessBatcher } from '../../../../src/cloud/service-api/request-access.ts'
 import { decimal } from '../../../../src/core/pricing/amount.ts'
 import { openSession } from '../../../../src/cloud/sessions/session-life.ts'
+import { USAGE_ROW_POSITIONS } from '../../../../src/cloud/storage/records.ts'
+import { USAGE_FORGOTTEN_ROWS_MAX } from '../../../../src/cloud/devices/limits.ts'
 import { exportUsage } from '../../../../src/cloud/usage/export-usage.ts'
 import { setOfflinePolicy } from '../../../../src/cloud/policy/offline-policy.ts'
 import type { SyncAnswerWire } from '../../../../src/protocol/edge/sync.ts'
@@ -41,13 +43,13 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
     const recovery = () => showRecovery({ store: twin.store }, INSTANCE)
     const override = () => overrideRecovery(twin, INSTANCE)
 
-    /** @param sold of the line item, until the twin was restored */
-    const restore = (sold: bigint, unproven: 'MARK' | 'NODE' | null = null, until = 0) =>
+    /** @param sold of the line item, until the twin was restored @param position that an export has returned since */
+    const restore = (sold: bigint, unproven: 'MARK' | 'NODE' | null = null, until = 0, position = 0n) =>
       twin.store.transaction((tx) =>
         beginRecovery(
           tx,
           twin.policies,
-          { sold: new Map([[LINE, sold]]), unproven, position: 0n, until, reason: 'a test' },
+          { sold: new Map([[LINE, sold]]), unproven, position, until, reason: 'a test' },
           twin.time,
         ),
       )
@@ -632,6 +634,21 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
         await use(device, 1)
         await expect(exported(next + 1n)).rejects.toMatchObject({ code: 'USAGE_FORGOTTEN' })
         expect((await exported(next)).lines).toHaveLength(1)
+      })
+
+      it('refuses also the last cursor of a time that was far ahead, because another restore had come before', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(LINE, 100n)])
+        await use(device, 2)
+        const { next: backupEnd } = await exported(null)
+        await restore(0n)
+        const { next: afterOne } = await exported(backupEnd)
+        const cursor = afterOne + 2n * USAGE_FORGOTTEN_ROWS_MAX * USAGE_ROW_POSITIONS
+        await restore(0n, null, 0, cursor)
+        await expect(exported(cursor)).rejects.toMatchObject({ code: 'USAGE_FORGOTTEN' })
+        await use(device, 1)
+        await expect(exported(cursor)).rejects.toMatchObject({ code: 'USAGE_FORGOTTEN' })
+        expect((await exported(afterOne)).lines).toHaveLength(1)
       })
     })
 
