@@ -60,6 +60,11 @@ export class Clocks {
     return this.#errors[last + 1]?.since ?? null
   }
 
+  /** What the clock of the cloud that is furthest ahead is ahead by, ms. */
+  get aheadMs(): number {
+    return Math.max(0, ...(this.#errors.at(-1)?.ofNodes ?? []))
+  }
+
   /** Whether no clock of the cloud has been wrong since. */
   wereRightSince(instant: number): boolean {
     const { rightSince } = this

@@ -38,11 +38,17 @@ export class SettledAudit {
   }
 
   /**
-   * The clock of the cloud is ahead. After a restart, it believes a clock that is ahead by at most half of the inactivity: the machine may
+   * A clock of the cloud jumps. After a restart, it believes a clock that is ahead by at most half of the inactivity: the machine may
    * have been off for as long.
    */
   clockAhead(ms: number): void {
-    if (ms <= this.#settleAfterMs / 2) this.#believedMs = Math.max(this.#believedMs, ms)
+    const before = this.#toleratedMs()
+    this.#believedMs = 0 < ms && ms <= this.#settleAfterMs / 2 ? before + ms : before
+  }
+
+  /** By what clocks of the cloud that it may believe are ahead now. */
+  #toleratedMs(): number {
+    return Math.min(this.#believedMs, this.#shared.clocks.aheadMs)
   }
 
   /** No device is settled before the configured inactivity. What a restored backup had settled was judged when that happened. */
@@ -54,7 +60,7 @@ export class SettledAudit {
       if (known.has(name)) continue
       this.#shared.look('I6')
       const silentMs = this.#shared.now() - (this.#heardAt.get(name) ?? -Infinity)
-      if (silentMs >= this.#settleAfterMs - TOLERANCE_MS - this.#believedMs) continue
+      if (silentMs >= this.#settleAfterMs - TOLERANCE_MS - this.#toleratedMs()) continue
       throw new Violation('I6', `${name} is settled as silent, which was heard of ${silentMs} ms ago`)
     }
   }
