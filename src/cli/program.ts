@@ -204,6 +204,8 @@ function refuseRepeats(command: Command, option: Option): void {
 function named(program: Command, words: readonly string[]): Command {
   let command = program
   for (const word of words.filter((each) => !each.startsWith('-'))) {
+    // `help help` is the help of the command above.
+    if (word === 'help') return command
     const below = command.commands.find((each) => each.name() === word)
     if (below === undefined) throw new CodedError('USAGE', `unknown command '${word}'`)
     command = below

@@ -185,6 +185,16 @@ test.each([[['--help']], [[]]])('%j prints the commands in groups with their sum
   expect(headings).toEqual(expect.arrayContaining(['Run the services:', 'Manage a cloud:', 'Other:']))
 })
 
+test.each([
+  [['help', 'help'], ['--help']],
+  [
+    ['help', 'line-items', 'help'],
+    ['line-items', '--help'],
+  ],
+])('%j shows the same as %j', async (args, same) => {
+  expect(await tallygate(args)).toEqual(await tallygate(same))
+})
+
 test.each([[['token', '--help']], [['help', 'token']]])('%j shows the help of the command', async (args) => {
   const { code, out } = await tallygate(args)
   expect(code).toBe(0)
