@@ -22,7 +22,14 @@ import { CodedError } from '../../../protocol/errors.ts'
 import { type Sql, requireStorable } from '../sql/sql.ts'
 import { straight } from '../sql/straight.ts'
 import type { Tables } from '../sql/tables.ts'
-import { CommitUnanswered, ConnectionLost, endsConnection, endsWait, isStalePlan, messageOf } from './failures.ts'
+import {
+  CommitUnanswered,
+  ConnectionLost,
+  endsConnection,
+  endsWait,
+  isStalePlan,
+  databaseMessageOf,
+} from './failures.ts'
 import type { Pool, PooledConnection } from './pool.ts'
 
 /** Maximum named statements; others are parsed each time. */
@@ -181,7 +188,7 @@ class Connection implements DatabaseConnection {
     } catch (cause) {
       // A server that refuses BEGIN is useless: drop the connection.
       this.#lost = true
-      throw cause instanceof ConnectionLost ? cause : new ConnectionLost(messageOf(cause), { cause })
+      throw cause instanceof ConnectionLost ? cause : new ConnectionLost(databaseMessageOf(cause), { cause })
     }
     if (begun === undefined) return
     this.#xid = begun.xid
@@ -262,7 +269,7 @@ class Connection implements DatabaseConnection {
       const silent = cause instanceof Error && cause.message === 'Query read timeout'
       if (silent) this.#leaveHost()
       if (silent || endsConnection(cause) || isStalePlan(cause)) this.#lost = true
-      if (this.#lost) throw new ConnectionLost(messageOf(cause), { cause })
+      if (this.#lost) throw new ConnectionLost(databaseMessageOf(cause), { cause })
       throw cause
     }
   }

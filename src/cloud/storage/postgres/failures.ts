@@ -128,7 +128,7 @@ function notConnected(cause: unknown, shown: string): CodedError {
   const state = sqlState(refusal) ?? causes.map(sqlState).find((each) => each !== undefined)
   return new CodedError(
     refusal === undefined ? 'DATABASE_UNREACHABLE' : 'DATABASE_REFUSED',
-    `${shown}: ${messageOf(cause)}`,
+    `${shown}: ${databaseMessageOf(cause)}`,
     {
       cause,
       ...(state === undefined ? {} : { details: { sqlState: state } }),
@@ -141,10 +141,10 @@ function isRefusal(error: unknown): boolean {
 }
 
 /** A host name with several addresses fails with an AggregateError without a message. */
-export function messageOf(error: unknown): string {
+export function databaseMessageOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
   if (error instanceof AggregateError && error.message === '') {
-    return error.errors.map(messageOf).join('; ')
+    return error.errors.map(databaseMessageOf).join('; ')
   }
   return tlsReason(error) ?? (isDiskFull(error) ? `the disk of the server is full (${error.message})` : error.message)
 }

@@ -2,7 +2,7 @@
 import pg from 'pg'
 import { trustSystem } from '../../../platform/outgoing.ts'
 import { CodedError } from '../../../protocol/errors.ts'
-import { NotConnected, PasswordMissing, isQueueTimeout, messageOf } from './failures.ts'
+import { NotConnected, PasswordMissing, isQueueTimeout, databaseMessageOf } from './failures.ts'
 import type { Limits } from './limits.ts'
 
 // The driver calls it if the server asks for a password, and neither the address nor PGPASSWORD has one.
@@ -136,7 +136,7 @@ export class Hosts {
         }
         const isOver = attempts >= this.#options.length && performance.now() >= end
         if (attempts === ATTEMPTS_MAX || isOver) {
-          const text = `${attempts} connections led to ${causes.size} of ${this.#options.length} hosts: ${messageOf(cause)}`
+          const text = `${attempts} connections led to ${causes.size} of ${this.#options.length} hosts: ${databaseMessageOf(cause)}`
           throw new NotConnected('no connection', { cause: new Error(text, { cause }) })
         }
       }
