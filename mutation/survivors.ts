@@ -623,7 +623,7 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
   ],
   'src/cloud/sync/save-moves.ts': [
     [
-      [/^\{ return writeSettlements/, "'COUNTED'", /spentOn\(after\) - spentOn\(before\)$/],
+      [/^\{ return writeSettlements/, "'COUNTED'", /spentOn\(move\.after\) - spentOn\(move\.before\)$/],
       untested(
         'usage records of tokens that are counted after a settlement; test/cloud/sync/merge/undelivered.suite.ts tests them in another area',
       ),
