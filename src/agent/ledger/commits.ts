@@ -48,11 +48,11 @@ export interface CommitsDeps {
   readonly onBroken: (error: unknown) => void
 }
 
-/**
- * Commits at least this slow, ms, wait for the callers just answered to send again. On faster storage a commit overlaps
- * the next decisions, and waiting would only cost time.
- */
+/** Commits at least this slow, ms, wait for the callers just answered to send again. Faster ones wait only while some do. */
 const SLOW_COMMIT_MS = 4
+
+/** A commit of so many entries waits for no more. */
+const ENOUGH = 64
 
 /** Longest wait, as a fraction of the last commit's duration. */
 const PATIENCE = 0.5
@@ -112,6 +112,10 @@ export class Commits {
   /** Accounts whose reservation has ended in memory but not yet in the journal. */
   readonly #closing = new Set<AccountId>()
   #waiting: Waiting[] = []
+  /** How many of these a caller waits for; denials are answered at once. */
+  #awaited = 0
+  /** So many were awaited at the last turn. */
+  #awaitedBefore = 0
   #underWay: UnderWay | null = null
   #scheduled = false
   #broken = false
@@ -124,6 +128,8 @@ export class Commits {
   #timerAt = Infinity
   #touchedAt = -Infinity
   #lastSizes: readonly [number, number] = [0, 0]
+  /** Whether the last commit was. */
+  #isSlow = false
   /** Ends the wait for callers to send again; null while not waiting. */
   #endPatience: (() => void) | null = null
   /** Callbacks for when the journal has reached an entry, or failed to. */
@@ -165,6 +171,7 @@ export class Commits {
       this.#schedule()
       return LATER
     }
+    this.#awaited += 1
     return new Promise((resolve, reject) => {
       this.#waiting.push({ entry, atOnce: decided.atOnce, later: decided.later, resolve, reject })
       this.#schedule()
@@ -268,7 +275,29 @@ export class Commits {
     this.#endPatience?.()
     this.#endPatience = null
     if (this.#broken || this.#waiting.length === 0) return
-    if (!this.#answerFromLog()) this.#commit()
+    if (this.#answerFromLog()) return
+    if (this.#isGrowing()) this.#schedule()
+    else this.#commit()
+  }
+
+  /**
+   * Whether this turn has brought entries, and the next one probably brings more: a commit takes as long for many entries as
+   * for one. Callers that were answered together come back within a few turns.
+   */
+  #isGrowing(): boolean {
+    const before = this.#awaitedBefore
+    this.#awaitedBefore = this.#awaited
+    const [last, earlier] = this.#lastSizes
+    const isForOne = this.#awaited === 1 && last + earlier <= 2
+    return !this.#isSlow && !isForOne && this.#awaited > before && this.#awaited < ENOUGH
+  }
+
+  #takeWaiting(): readonly Waiting[] {
+    const waiting = this.#waiting
+    this.#waiting = []
+    this.#awaited = 0
+    this.#awaitedBefore = 0
+    return waiting
   }
 
   #answerFromLog(): boolean {
@@ -276,10 +305,9 @@ export class Commits {
     if (writeBehind === null || this.#logState !== 'OPEN') return false
     if (this.#mustWait() || this.#logged.length >= LOGGED_MAX) return false
     if (!this.#waiting.every(({ entry }) => this.#isCovered(entry))) return false
-    const batch = this.#waiting
-    const entries = batch.map(({ entry }) => entry)
+    const entries = this.#waiting.map(({ entry }) => entry)
     if (!this.#attempt(writeBehind, () => writeBehind.log.write(entries))) return false
-    this.#waiting = []
+    const batch = this.#takeWaiting()
     for (const decided of batch) this.#logged.push(decided)
     this.#touchedAt = now()
     for (const { resolve } of batch) resolve('write-behind')
@@ -308,11 +336,11 @@ export class Commits {
   readonly #commit = (): void => {
     if (this.#broken || this.#underWay !== null) return
     const { writeBehind, journal, stamp } = this.#deps
-    const waiting = this.#waiting
-    this.#waiting = []
+    const isForAll = this.#awaited > 0 && this.#awaited >= Math.max(...this.#lastSizes)
+    const waiting = this.#takeWaiting()
     const entries = [...this.#logged, ...waiting].map(({ entry }) => entry)
     if (writeBehind === null) {
-      const appending = journal.append(entries, stamp()).then(() => '')
+      const appending = journal.append(entries, stamp(), isForAll).then(() => '')
       this.#await(appending, { logged: 0, waiting, closing: [], turned: false, salvage: false })
       return
     }
@@ -386,7 +414,8 @@ export class Commits {
 
     const tookMs = now() - begunAt
     if (waiting.length > 0) this.#lastSizes = [waiting.length, this.#lastSizes[0]]
-    const isPatient = waiting.length > 0 && tookMs >= SLOW_COMMIT_MS && this.#waiting.length < this.#expected()
+    this.#isSlow = tookMs >= SLOW_COMMIT_MS
+    const isPatient = waiting.length > 0 && this.#isSlow && this.#waiting.length < this.#expected()
     if (isPatient) this.#endPatience = timers.after(tookMs * PATIENCE, this.#turn)
     // The journal begins it when these responses are written.
     else if (this.#waiting.length > 0) this.#turn()
@@ -400,8 +429,7 @@ export class Commits {
     this.#underWay = null
     this.#isAccepted = false
     this.#reservations.failed()
-    const lost = [...waiting, ...this.#waiting]
-    this.#waiting = []
+    const lost = [...waiting, ...this.#takeWaiting()]
     const isUndone = error instanceof CodedError && error.code === 'NOT_RECORDED'
     if (isUndone) {
       const [first] = lost

@@ -284,8 +284,11 @@ type Remote<T> = {
 }
 
 export interface Journal extends Remote<JournalOperations> {
-  /** One transaction for all entries, in sequence. An entry after one that was not recorded is not recorded either. */
-  append(entries: readonly PendingEntry[], stamp: ClockStamp): Promise<void>
+  /**
+   * One transaction for all entries, in sequence. An entry after one that was not recorded is not recorded either.
+   * @param isForAll whether all callers that are expected now wait for it: there is nothing else to do meanwhile. Default: false
+   */
+  append(entries: readonly PendingEntry[], stamp: ClockStamp, isForAll?: boolean): Promise<void>
   /**
    * Like {@link Journal.append}, and moves the ends of reservations; entries may be empty. Resolves with the hash chain
    * over the epoch's entries. Fences and returns shorten reservations without a call.

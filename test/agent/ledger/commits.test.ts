@@ -21,6 +21,8 @@ interface Commit {
   readonly reservations: readonly Reservation[]
   /** Whether it can use the reserved disk space. */
   readonly answered: boolean
+  /** Whether all callers wait for it. */
+  readonly isForAll: boolean
   readonly outcome: PromiseWithResolvers<string>
 }
 
@@ -48,9 +50,10 @@ class Bench {
       entries: readonly PendingEntry[],
       reservations: readonly Reservation[] = [],
       answered = false,
+      isForAll = false,
     ): Promise<string> => {
       const outcome = Promise.withResolvers<string>()
-      this.begun.push({ entries: entries.map(({ n }) => n), reservations, answered, outcome })
+      this.begun.push({ entries: entries.map(({ n }) => n), reservations, answered, isForAll, outcome })
       return outcome.promise
     }
     const writeBehind = {
@@ -68,7 +71,9 @@ class Bench {
     }
     this.commits = new Commits(
       {
-        journal: { append: async (entries) => void (await append(entries)) },
+        journal: {
+          append: async (entries, _stamp, isForAll) => void (await append(entries, [], false, isForAll)),
+        },
         writeBehind: durability === 'write-behind' ? writeBehind : null,
         spendableOf: (account) => ({ used: this.used(account), usedMax: 10n ** 12n }),
         stamp: () => STAMP,
@@ -129,7 +134,12 @@ class Bench {
     )
   }
 
+  /** Nothing more arrives in the next turns. */
   arrive(): void {
+    while (this.#deferred.length > 0) this.turn()
+  }
+
+  turn(): void {
     expect(this.#deferred.length).toBeLessThanOrEqual(1)
     for (const call of this.#deferred.splice(0)) call()
   }
@@ -223,6 +233,64 @@ describe.each(['durable', 'write-behind'] as const)('a denial, %s', (durability)
     if (bench.begun.length > 1) await bench.done()
     await settled
     expect(Object.keys(bench.answers)).toHaveLength(1_002)
+  })
+})
+
+describe('a commit on fast storage', () => {
+  /** Adds entries for callers that wait, after the turns before. */
+  const arriveInTurn = (bench: Bench, count: number): void => {
+    for (let n = 0; n < count; n += 1) bench.add({ [A]: 1n })
+    bench.turn()
+  }
+
+  it('waits while each turn of the event loop brings entries', async () => {
+    const bench = new Bench('durable')
+    arriveInTurn(bench, 2)
+    arriveInTurn(bench, 3)
+    expect(bench.begun).toEqual([])
+    bench.turn()
+    expect(bench.last.entries).toEqual([1, 2, 3, 4, 5])
+    bench.add({ [A]: 1n })
+    await bench.done()
+    expect(bench.begun).toHaveLength(1)
+    arriveInTurn(bench, 1)
+    expect(bench.begun).toHaveLength(1)
+    bench.turn()
+    expect(bench.last.entries).toEqual([6, 7])
+  })
+
+  it('waits neither for a single caller, nor for more than enough, nor with denials only', async () => {
+    const bench = new Bench('durable')
+    for (let n = 1; n <= 2; n += 1) {
+      arriveInTurn(bench, 1)
+      expect(bench.last.entries).toEqual([n])
+      await bench.done()
+    }
+    arriveInTurn(bench, 64)
+    expect(bench.last.entries).toHaveLength(64)
+    await bench.done()
+    bench.add({}, denial)
+    bench.turn()
+    expect(bench.last.entries).toEqual([67])
+  })
+
+  it('is for all callers if it has no fewer entries that one waits for than each of the last two commits', async () => {
+    const bench = new Bench('durable')
+    const isForAll = async (count: number, denials = 0): Promise<boolean> => {
+      for (let n = 0; n < denials; n += 1) bench.add({}, denial)
+      for (let n = 0; n < count; n += 1) bench.add({ [A]: 1n })
+      bench.arrive()
+      const { isForAll } = bench.last
+      await bench.done()
+      return isForAll
+    }
+    expect(await isForAll(1)).toBe(true)
+    expect(await isForAll(3)).toBe(true)
+    expect(await isForAll(2)).toBe(false)
+    expect(await isForAll(2)).toBe(false)
+    expect(await isForAll(2)).toBe(true)
+    expect(await isForAll(0, 3)).toBe(false)
+    expect(await isForAll(2, 1)).toBe(false)
   })
 })
 

@@ -36,6 +36,7 @@ describe('the ledger', () => {
     test.tick()
     expect(test.journal.batches.map(({ entries }) => entries.length)).toEqual([3])
     await test.endBatch()
+    test.tick()
     expect(test.journal.batches.map(({ entries }) => entries.map(({ n }) => n))).toEqual([[4, 5, 6, 7, 8]])
   })
 
@@ -73,7 +74,7 @@ describe('the ledger', () => {
     expect(underWay()).toEqual([1])
   })
 
-  it('does not wait for more entries if commits are quick, or for a single caller', async () => {
+  it('does not wait for more entries without a turn that brings some if commits are quick, or for a single caller', async () => {
     const quick = new TestLedger()
     quick.grant({ [A]: 100n })
     for (let n = 0; n < 3; n += 1) void quick.charge({ account: A, amount: 1n })
@@ -81,6 +82,7 @@ describe('the ledger', () => {
     void quick.charge({ account: A, amount: 1n })
     quick.time.advance(3)
     await quick.endBatch()
+    quick.tick()
     expect(quick.journal.batches.length).toBe(1)
 
     const alone = new TestLedger()

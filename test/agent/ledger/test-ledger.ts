@@ -113,7 +113,7 @@ export class TestLedger {
 
   /** The moment is over: what was put off is done. */
   tick(): void {
-    for (const call of this.#soon.splice(0)) call()
+    while (this.#soon.length > 0) for (const call of this.#soon.splice(0)) call()
   }
 
   async endBatch(error?: Error): Promise<void> {

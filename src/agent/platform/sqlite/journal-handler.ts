@@ -28,8 +28,8 @@ export interface CallTraits {
   readonly sparesDiskReserve?: boolean
   /** Fills the disk reserve if the disk has space for it. */
   readonly fillsDiskReserve?: 'BEFORE' | 'AFTER'
-  /** Exactly one caller waits for it. */
-  readonly isAwaitedByOne?: boolean
+  /** All callers that are expected now wait for it. */
+  readonly isForAll?: boolean
   /** Closes the database. Does not open it. */
   readonly isLast?: boolean
 }

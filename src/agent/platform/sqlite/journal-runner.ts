@@ -1,6 +1,6 @@
 /**
  * Runs the calls of the journal one by one in this thread. Only flushes run beside it: while one does, the agent decides the
- * next requests. A second thread would take 30 MiB more, for its own heap.
+ * next requests. If all callers wait for it, a fast flush runs in the thread, too. A second thread would take 30 MiB more, for its own heap.
  */
 import { closeSync, fdatasync, fdatasyncSync, openSync } from 'node:fs'
 import Database from 'better-sqlite3'
@@ -95,7 +95,7 @@ class Runner implements JournalRunner {
 
   #take(call: JournalCall): void {
     this.#isBusy = true
-    const { isLast, isAwaitedByOne } = call.traits
+    const { isLast, isForAll } = call.traits
     const error = this.#handler.run(call)
     if (error !== null && isDiskFailure(error)) this.#keepOpen()
     if (isLast === true) {
@@ -103,7 +103,7 @@ class Runner implements JournalRunner {
       call.done(error)
     } else if (error !== null || !this.#handler.takeUnflushed()) {
       this.#answer(call, error)
-    } else if (isAwaitedByOne === true && this.#lastFlushMs < FAST_FLUSH_MS) {
+    } else if (isForAll === true && this.#lastFlushMs < FAST_FLUSH_MS) {
       this.#answer(call, this.#flushedHere('log'))
     } else {
       this.#flush('log', (failure) => this.#answer(call, failure))

@@ -52,10 +52,9 @@ export async function openJournal(options: JournalOptions, start: StartRunner = 
     savePolicy: (...args) => client.call('savePolicy', (store) => store.savePolicy(...args)),
     saveClock: (stamp) => client.call('saveClock', (store) => store.saveClock(stamp), { sparesDiskReserve: true }),
     recent: (limit) => client.call('recent', (store) => store.recent(limit)),
-    append: async (entries, stamp) => {
+    append: async (entries, stamp, isForAll = false) => {
       if (entries.length === 0) return
-      const isAwaitedByOne = entries.length === 1 && entries[0]?.isDenial !== true
-      await client.append(batchOf(entries, [], stamp, false), isAwaitedByOne)
+      await client.append(batchOf(entries, [], stamp, false), isForAll)
     },
     appendWriteBehind: (...args) => client.append(batchOf(...args), false),
     seal: (request) => client.seal(request),
@@ -100,8 +99,8 @@ class JournalClient {
     return this.#send(name, work, traits, this.#afterSeal)
   }
 
-  append(batch: Batch, isAwaitedByOne: boolean): Promise<string> {
-    return this.call('append', (store) => store.append(batch), { sparesDiskReserve: !batch.answered, isAwaitedByOne })
+  append(batch: Batch, isForAll: boolean): Promise<string> {
+    return this.call('append', (store) => store.append(batch), { sparesDiskReserve: !batch.answered, isForAll })
   }
 
   /** Searches in small steps, newest first, so that commits wait only briefly. */

@@ -87,27 +87,25 @@ describe('a call that commits', () => {
   })
 })
 
-describe('one caller', () => {
+describe('a commit for all callers', () => {
   it('does not wait for a hand-over where the disk is fast', async () => {
     const { journal, control } = await journalWithFlushes({ isFast: true })
-    await journal.append([entry(1, [])], STAMP)
+    await journal.append([entry(1, [])], STAMP, true)
     expect(control.here).toBe(1)
-    // A denial has no waiting caller, and the last commit has two.
-    await journal.append([{ ...entry(2, []), isDenial: true }], STAMP)
-    await two(journal, 3)
+    await two(journal, 2)
     expect(control.here).toBe(1)
   })
 
   it('waits beside the thread where the disk is slow', async () => {
     const { journal, control } = await journalWithFlushes()
-    await journal.append([entry(1, [])], STAMP)
+    await journal.append([entry(1, [])], STAMP, true)
     expect(control.here).toBe(0)
   })
 
   it('learns of a flush in place that failed', async () => {
     const { journal, control, broken } = await journalWithFlushes({ isFast: true })
     control.hereFails = true
-    await expect(journal.append([entry(1, [])], STAMP)).rejects.toThrow('EIO')
+    await expect(journal.append([entry(1, [])], STAMP, true)).rejects.toThrow('EIO')
     expect(broken).toMatchObject([{ code: 'DISK_FAILED' }])
   })
 })
