@@ -66,6 +66,9 @@ const MOVE_ENTRIES = 256
 /** Bounds memory while the journal accepts nothing. */
 const LOGGED_MAX = 50_000
 
+/** Denials alone, for which no caller waits, are committed after this time, ms, or when there are enough. */
+const DENIALS_AFTER_MS = 10
+
 /** While more entries wait, denials wait too: callers are never faster than the journal for long. */
 const DENIALS_AHEAD_MAX = 1_000
 
@@ -277,6 +280,7 @@ export class Commits {
     if (this.#broken || this.#waiting.length === 0) return
     if (this.#answerFromLog()) return
     if (this.#isGrowing()) this.#schedule()
+    else if (this.#awaited === 0 && this.#waiting.length < ENOUGH) this.#wakeIn(DENIALS_AFTER_MS)
     else this.#commit()
   }
 
@@ -472,7 +476,7 @@ export class Commits {
       this.#cancelTimer = null
       if (this.#broken || this.#underWay !== null) return
       const restMs = this.#touchedAt + CLOSE_AFTER_MS - this.#deps.now()
-      if (this.#logged.length > 0 || this.#closing.size > 0) this.#commit()
+      if (this.#waiting.length + this.#logged.length + this.#closing.size > 0) this.#commit()
       else if (restMs > 0) this.#wakeIn(restMs)
       else this.endReservations(this.#open())
     })

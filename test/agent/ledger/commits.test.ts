@@ -259,7 +259,7 @@ describe('a commit on fast storage', () => {
     expect(bench.last.entries).toEqual([6, 7])
   })
 
-  it('waits neither for a single caller, nor for more than enough, nor with denials only', async () => {
+  it('waits neither for a single caller, nor for more than enough', async () => {
     const bench = new Bench('durable')
     for (let n = 1; n <= 2; n += 1) {
       arriveInTurn(bench, 1)
@@ -268,10 +268,28 @@ describe('a commit on fast storage', () => {
     }
     arriveInTurn(bench, 64)
     expect(bench.last.entries).toHaveLength(64)
+  })
+
+  it('gathers denials for 10 ms, or 64 of them', async () => {
+    const bench = new Bench('durable')
+    for (let n = 0; n < 3; n += 1) {
+      bench.charge({}, denial)
+      bench.time.advance(3)
+    }
+    expect(bench.begun).toEqual([])
+    bench.time.advance(1)
+    expect(bench.last.entries).toEqual([1, 2, 3])
     await bench.done()
-    bench.add({}, denial)
-    bench.turn()
-    expect(bench.last.entries).toEqual([67])
+    for (let n = 0; n < 64; n += 1) bench.charge({}, denial)
+    expect(bench.last.entries).toHaveLength(64)
+  })
+
+  it('takes the denials with it that wait', () => {
+    const bench = new Bench('durable')
+    bench.charge({}, denial)
+    bench.charge({ [A]: 1n })
+    bench.arrive()
+    expect(bench.last.entries).toEqual([1, 2])
   })
 
   it('is for all callers if it has no fewer entries that one waits for than each of the last two commits', async () => {
@@ -280,6 +298,7 @@ describe('a commit on fast storage', () => {
       for (let n = 0; n < denials; n += 1) bench.add({}, denial)
       for (let n = 0; n < count; n += 1) bench.add({ [A]: 1n })
       bench.arrive()
+      if (count === 0) bench.time.advance(10)
       const { isForAll } = bench.last
       await bench.done()
       return isForAll
@@ -297,6 +316,7 @@ describe('a commit on fast storage', () => {
 it('a denial waits after a commit that failed, until one succeeds', async () => {
   const bench = new Bench('durable')
   bench.charge({}, denial)
+  bench.time.advance(10)
   await bench.fail()
   expect(bench.lost).toEqual([1])
   bench.charge({}, denial)
