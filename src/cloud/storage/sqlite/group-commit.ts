@@ -1,8 +1,8 @@
 /**
- * Waiting transactions share one commit and so one flush. A failure affects only its own transaction: of the first, it ends
- * the group, and each later one runs in a savepoint. Results are returned after the flush; if the commit fails, all its
- * transactions fail without effect. While a commit is flushed, the next transactions run; they are committed after that
- * flush, so that each flush serves as many as possible.
+ * Waiting transactions share one commit and so one flush. A failure affects only its own transaction: each but the first runs
+ * in a savepoint. Results are returned after the flush; if the commit fails, all its transactions fail without effect. While a
+ * commit is flushed, the next transactions run; they are committed after that flush, so that each flush serves as many as
+ * possible.
  */
 import { setTimeout } from 'node:timers/promises'
 import Sqlite from 'better-sqlite3'
@@ -74,7 +74,7 @@ export class GroupCommit {
   async #group(): Promise<void> {
     const database = this.#database
     const group: Waiting[] = []
-    let outcomes: (() => void)[] = []
+    const outcomes: (() => void)[] = []
     try {
       await this.#begin()
       const begun = this.#stopwatch()
@@ -82,7 +82,7 @@ export class GroupCommit {
         const one = this.#waiting.shift() ?? (await this.#nextDuringFlush())
         if (one === undefined) break
         group.push(one)
-        outcomes.push(await (group.length === 1 ? first(one) : this.#alone(one)))
+        outcomes.push(await this.#alone(one, group.length === 1))
         if (one.isLast()) break
         // Until the flush ends, the first transaction waits for it, whatever others do.
         const isFull = group.length >= GROUP_MAX || this.#stopwatch() - begun > GROUP_MS_MAX
@@ -93,13 +93,8 @@ export class GroupCommit {
     } catch (error) {
       if (database.inTransaction) database.exec('ROLLBACK')
       if (group.length === 0) group.push(...this.#waiting.splice(0, 1))
-      // After a flush, too: a refusal may depend on the last commit.
-      outcomes = group.map(
-        ({ reject }) =>
-          () =>
-            reject(error),
-      )
-      await this.#flushing
+      for (const { reject } of group) reject(error)
+      return
     }
     this.#flushing = this.#flush(group.reduce((sum, { requests }) => sum + requests(), 0))
       .then(
@@ -133,24 +128,27 @@ export class GroupCommit {
     }
   }
 
-  /** Runs one transaction in the group. Throws if SQLite rolled back the whole group. */
-  async #alone({ work, resolve, reject }: Waiting): Promise<() => void> {
+  /**
+   * Runs one transaction in the group. Throws if SQLite rolled back the whole group.
+   * @param isFirst nothing else is rolled back with it, so that it needs no savepoint
+   */
+  async #alone({ work, resolve, reject }: Waiting, isFirst: boolean): Promise<() => void> {
     const database = this.#database
-    database.exec('SAVEPOINT alone')
+    if (!isFirst) database.exec('SAVEPOINT alone')
     try {
       const result = (await work()) as never
-      database.exec('RELEASE alone')
+      if (!isFirst) database.exec('RELEASE alone')
       return () => resolve(result)
     } catch (error) {
       if (!database.inTransaction) throw error
-      database.exec('ROLLBACK TO alone')
-      database.exec('RELEASE alone')
+      if (isFirst) {
+        database.exec('ROLLBACK')
+        await this.#begin()
+      } else {
+        database.exec('ROLLBACK TO alone')
+        database.exec('RELEASE alone')
+      }
       return () => reject(error)
     }
   }
-}
-
-async function first({ work, resolve }: Waiting): Promise<() => void> {
-  const result = (await work()) as never
-  return () => resolve(result)
 }

@@ -156,6 +156,25 @@ describe('transactions that wait together', () => {
     expect(kept()).toEqual([1, 2])
   })
 
+  it('share one commit with those that fail before them, and so one flush', async () => {
+    const fail = () => commits.run(() => Promise.reject(new Error('on purpose')), never)
+    const outcomes = await Promise.allSettled([fail(), fail(), note(1), fail(), note(2)])
+    expect(outcomes.map(({ status }) => status)).toEqual(['rejected', 'rejected', 'fulfilled', 'rejected', 'fulfilled'])
+    expect(kept()).toEqual([1, 2])
+    expect([count('COMMIT'), count('flush')]).toEqual([1, 1])
+  })
+
+  it('run during a flush, also after one that fails', async () => {
+    const flushing = await duringFlush(() => note(1))
+    const failing = expect(commits.run(() => Promise.reject(new Error('on purpose')), never)).rejects.toThrow()
+    const others = [note(2), note(3)]
+    await turn()
+    expect(said.filter((each) => each.startsWith('INSERT'))).toHaveLength(3)
+    flushing.resolve(undefined)
+    await Promise.all([failing, ...others])
+    expect([count('COMMIT'), count('flush')]).toEqual([2, 2])
+  })
+
   it('are not refused for reasons of their own when the flush before them fails', async () => {
     const first = Promise.withResolvers<PromiseSettledResult<number>[]>()
     const flushing = await duringFlush(() => first.resolve(Promise.allSettled([note(1)])))
