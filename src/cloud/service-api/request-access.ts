@@ -157,9 +157,11 @@ export class AccessBatcher {
 
   async #decide(batch: Batch<TimedCommand>, all: TimedCommand[]): Promise<readonly Outcome[]> {
     let runs = 0
-    const outcomes = await this.#deps.store.transaction((tx) => {
+    const outcomes = await this.#deps.store.transaction(async (tx) => {
       runs += 1
-      return this.#decideIn(tx, batch, all, runs === 1)
+      const decided = await this.#decideIn(tx, batch, all, runs === 1)
+      tx.serves(all.length)
+      return decided
     })
     return all.map((each): Outcome => {
       const outcome = outcomes.get(each)
@@ -204,7 +206,6 @@ export class AccessBatcher {
     const prepared = isCurrent ? early : this.#prepare((instanceId) => rules.get(instanceId), commands, isFirst)
     if (prepared === undefined) throw new Error('invariant: the rules of these instances are locked')
     const outcomes = await this.#decideAndRecord(tx, commands, prepared)
-    tx.serves(all.length)
     // While this transaction is committed, the next one reads and waits for its locks.
     next()
     for (const [index, outcome] of outcomes.entries()) {

@@ -186,6 +186,23 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect(transactions).toBe(2)
     })
 
+    it('all count as waiting for their transaction, also those that have an answer already', async () => {
+      const id = await newInstance()
+      const waiting: number[] = []
+      const counting: Pick<Store, 'transaction'> = {
+        transaction: (work) => store.transaction((tx) => work({ ...tx, serves: (count) => void waiting.push(count) })),
+      }
+      const batcher = handlerOver(counting)
+      const commands = [1, 2, 3].map((who) => ({
+        ...commandOf(id, { who, count: '1' }),
+        once: { claim: { scope: `${id} ${who}`, requestHash: '', created: NOW }, answerOf: () => '' },
+      }))
+      const send = () => Promise.all(commands.map((command) => batcher.requestOnce(command, NOW)))
+      await send()
+      await send()
+      expect(waiting).toEqual([3, 3])
+    })
+
     it('of several instances share a transaction, and each pays from its own tokens', async () => {
       const ids = [await newInstance([5]), await newInstance([10]), await newInstance([2])]
       const calls: string[] = []

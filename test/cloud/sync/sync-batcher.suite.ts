@@ -56,6 +56,18 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: BigInt(DEVICES * 30) })
     })
 
+    it('all count as waiting for their transaction', async () => {
+      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
+      const waiting: number[] = []
+      const counting: Pick<Store, 'transaction'> = {
+        transaction: (work) =>
+          twin.store.transaction((tx) => work({ ...tx, serves: (count) => void waiting.push(count) })),
+      }
+      const batcher = new SyncBatcher({ ...twin.syncDeps, store: { ...twin.store, ...counting } }, setImmediate)
+      await Promise.all(orders.map((order) => batcher.receive(order)))
+      expect(waiting).toEqual([DEVICES])
+    })
+
     it.each([100_000n, 450n, 350n])(
       'have the results of syncs with transactions for themselves if there are %s tokens',
       async (quantity) => {
