@@ -101,3 +101,24 @@ test('the sums of burned tokens and of items with several shares count their rec
     ],
   })
 })
+
+test('says no total of a line item that paid nothing, because the entry does not name its account', () => {
+  const { n, body } = entry(1, 'access', null, 'GRANTED', 1n)
+  const [item] = body.items
+  const free = {
+    ...body,
+    items: [{ ...item!, parts: [{ ...item!.parts[0]!, charged: 0n }] }],
+    postings: [],
+  }
+  const inputs = {
+    deviceId: 'device',
+    epoch: 1,
+    writeTime: 9_000,
+    accountIds: new Map(),
+    quantities: new Map(),
+    used: new Map([[account, 100n]]),
+  }
+  expect(usageOfEntries([{ n, body: free }], inputs)).toMatchObject([
+    { activationId: 'ACT-1', status: 'GRANTED', tokens: 0n, used: null },
+  ])
+})
