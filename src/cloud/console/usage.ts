@@ -251,7 +251,6 @@ const EXPLAIN = html`<p class="soft">
 const COLUMNS = ['When, UTC', 'Requester', 'Item', numeric('Count'), 'Result', 'Line item', numeric('Tokens'), 'Source']
 
 function rowOf(view: View, record: UsageRecord, names: ReadonlyMap<string, string>) {
-  const { source } = record
   return [
     exactTimeOf(record.usageTime),
     requesterOf(record),
@@ -260,12 +259,14 @@ function rowOf(view: View, record: UsageRecord, names: ReadonlyMap<string, strin
     resultOf(record),
     record.activationId ?? 'none',
     tokensInWords(record.tokens),
-    source.kind === 'device'
-      ? shortDeviceLink(view, source.deviceId, names)
-      : source.kind === 'session'
-        ? `session ${source.sessionId.slice(0, 8)}`
-        : 'request to the cloud',
+    sourceOf(view, record, names),
   ]
+}
+
+function sourceOf(view: View, { source }: UsageRecord, names: ReadonlyMap<string, string>): Piece {
+  if (source.kind === 'one-off') return 'request to the cloud'
+  const session = source.sessionId === undefined ? '' : `session ${source.sessionId.slice(0, 8)}`
+  return source.kind === 'device' ? html`${shortDeviceLink(view, source.deviceId, names)} ${session}` : session
 }
 
 function timeText(at: number): string {

@@ -392,6 +392,16 @@ describe('the export of devices', () => {
   })
 })
 
+it('shows the session of usage on a device', async () => {
+  const { device } = scene.device
+  const session = { id: 'f3b9d6f0-2f4b-4d5e-8a3c-6c1d2e3f4a5b', event: 'REFUSED' } as const
+  const item = { item: 'Print', version: '', count: '1', outcome: 'GRANT_EXHAUSTED', total: '0', parts: [] }
+  device.record({ kind: 'access', items: [item], postings: [], session })
+  await device.sync()
+  const { page } = await browser.open('/usage')
+  expect(page).toMatch(/device Printer<\/a>\s+session f3b9d6f0/)
+})
+
 describe('usage in a time', () => {
   const hour = (n: number): string => new Date(START + n * HOUR).toISOString().slice(0, 16)
 

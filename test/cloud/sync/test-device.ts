@@ -209,7 +209,7 @@ export class TestDevice {
     })
   }
 
-  record(part: Pick<EntryBodyWire, 'kind' | 'items' | 'postings'>): void {
+  record(part: Pick<EntryBodyWire, 'kind' | 'items' | 'postings' | 'session'>): void {
     const n = ++this.state.lastEntry
     const body: EntryBodyWire = {
       n,
