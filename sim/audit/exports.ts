@@ -89,6 +89,7 @@ const COMPARED = [
   'source',
   'operation',
   'status',
+  'session_id',
   'device_id',
   'epoch',
 ] as const satisfies readonly (keyof UsageRow)[]

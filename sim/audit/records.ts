@@ -90,6 +90,7 @@ export interface UsageRow {
   source: string
   operation: string
   status: string
+  session_id: string | null
   device_id: string | null
   epoch: bigint | null
 }
@@ -101,7 +102,6 @@ export interface CloudUsageRow extends UsageRow {
   version: string
   count: string
   rate: string | null
-  session_id: string | null
   meta_data: string | null
 }
 

@@ -100,6 +100,7 @@ interface Line {
   readonly source: string
   readonly operation: string
   readonly status: string
+  readonly sessionId: string | null
   readonly deviceId: string | null
   readonly epoch: number | null
 }
@@ -121,6 +122,7 @@ export function rowOfLine(text: string): UsageRow {
     source: line.source,
     operation: line.operation,
     status: line.status,
+    session_id: line.sessionId,
     device_id: line.deviceId,
     epoch: line.epoch === null ? null : BigInt(line.epoch),
   }
