@@ -691,7 +691,7 @@ export const ERRORS = catalogue({
   },
   LABEL_INVALID: {
     meaning:
-      'A label is not key=value with the permitted characters, has several values, or a device would have too many labels.',
+      'A label is not key=value with the permitted characters, has several values, is set and removed at once, or a device would have too many labels.',
     remedy:
       'Write labels like site=berlin, without spaces. Remove labels that are not needed with tallygate devices label DEVICE --remove KEY.',
     http: 400,

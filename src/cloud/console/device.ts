@@ -127,7 +127,8 @@ export function refusedLabelsPage(view: View, { id, name }: Device, labels: stri
 }
 
 export function labelChangeOf({ labels }: Pick<Device, 'labels'>, text = ''): z.infer<typeof labelChange> {
-  return { set: labelsIn(text), remove: Object.keys(labels) }
+  const set = labelsIn(text)
+  return { set, remove: Object.keys(labels).filter((key) => !Object.hasOwn(set, key)) }
 }
 
 const KEY_TEXT = {

@@ -95,10 +95,14 @@ export function labelsText(given: Labels): string {
 
 /**
  * The labels after a change, sorted by key.
- * @throws CodedError LABEL_INVALID for more than {@link LABELS_MAX}
+ * @throws CodedError LABEL_INVALID for more than {@link LABELS_MAX}, or one that is both set and removed
  */
 export function changedLabels(before: Labels, { set = {}, remove = [] }: z.infer<typeof labelChange>): Labels {
-  const kept = Object.entries({ ...before, ...set }).filter(([key]) => Object.hasOwn(set, key) || !remove.includes(key))
+  const both = remove.find((key) => Object.hasOwn(set, key))
+  if (both !== undefined) {
+    throw new CodedError('LABEL_INVALID', `The label ${both} cannot be set and removed at once.`)
+  }
+  const kept = Object.entries({ ...before, ...set }).filter(([key]) => !remove.includes(key))
   if (kept.length > LABELS_MAX) {
     throw new CodedError('LABEL_INVALID', `The device would have ${kept.length} labels. It can have ${LABELS_MAX}.`)
   }

@@ -55,13 +55,15 @@ it('a label with several values is refused', () => {
 })
 
 describe('a change', () => {
-  it('keeps labels that it does not name, and sets one that it also removes', () => {
+  it('keeps labels that it does not name', () => {
     const before = { a: '1', b: '2', c: '3' }
-    expect(changedLabels(before, { set: { b: '9', d: '4' }, remove: ['b', 'c', 'x'] })).toEqual({
-      a: '1',
-      b: '9',
-      d: '4',
-    })
+    expect(changedLabels(before, { set: { b: '9', d: '4' }, remove: ['c', 'x'] })).toEqual({ a: '1', b: '9', d: '4' })
+  })
+
+  it.each(['b', 'x'])('sets no label that it also removes: %s', (key) => {
+    expect(() => changedLabels({ a: '1', b: '2' }, { set: { [key]: '9' }, remove: ['a', key] })).toThrow(
+      `The label ${key} cannot be set and removed at once.`,
+    )
   })
 
   it.each(['constructor', 'toString', 'hasOwnProperty'])('sets and removes a label with the key %s', (key) => {
