@@ -1,6 +1,6 @@
 /** Each command is a module that is loaded only when it is called. An error is one line: `tallygate: CODE: ...`. */
 import { Command, CommanderError, type Option } from 'commander'
-import { CodedError, ERRORS, messageOf } from '../protocol/errors.ts'
+import { CodedError, messageOf, remedyAfter } from '../protocol/errors.ts'
 import { isSingle } from './collect.ts'
 import type { Io, World } from './io.ts'
 import { softwareVersion } from '../platform/software-version.ts'
@@ -255,8 +255,7 @@ function remedyOf(error: CodedError, called: Command): string {
   const { remedy, list = listOf(error, called) } = details
   if (typeof remedy === 'string') return remedy
   if (typeof list === 'string') return `${list} shows those that exist.`
-  // Its messages end with what to do.
-  return code === 'CONFLICT' ? '' : ERRORS[code].remedy
+  return remedyAfter(code)
 }
 
 /** The command that lists what the service does not have. */

@@ -974,6 +974,11 @@ export function isErrorCode(code: string): code is ErrorCode {
   return Object.hasOwn(ERRORS, code)
 }
 
+/** The remedy to show after the message of an error. Empty: the message ends with it. */
+export function remedyAfter(code: string): string {
+  return isErrorCode(code) && code !== 'CONFLICT' ? ERRORS[code].remedy : ''
+}
+
 /** An error that a user may see. Details must contain no secrets: they are logged and may be sent. */
 export class CodedError extends Error {
   readonly code: ErrorCode

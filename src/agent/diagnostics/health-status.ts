@@ -4,7 +4,7 @@ import { available } from '../../core/accounts/grant.ts'
 import { accountInWords, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { shellWord } from '../../protocol/shell-quoted.ts'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
-import { ERRORS, isErrorCode } from '../../protocol/errors.ts'
+import { ERRORS, remedyAfter } from '../../protocol/errors.ts'
 import type { AgentStatus, AgentStatusWire } from '../../protocol/local/status.ts'
 import type { DeviceReportWire } from '../../protocol/local/report.ts'
 
@@ -233,10 +233,10 @@ function problemStatus({ conditions }: Status): HealthStatus | null {
   const [first] = conditions
   if (first === undefined) return null
   const many = conditions.length === 1 ? 'a problem' : `${conditions.length} problems. The first`
-  const remedy = isErrorCode(first.code) ? [ERRORS[first.code].remedy] : []
+  const remedy = remedyAfter(first.code)
   return attention(
     `This device is working, with ${many}: ${first.message.replace(/[^.?]$/, '$&.')}`,
-    ...remedy,
+    ...(remedy === '' ? [] : [remedy]),
     '`tallygate doctor` examines the device',
   )
 }

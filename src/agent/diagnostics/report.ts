@@ -1,5 +1,5 @@
 import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
-import { ERRORS, isErrorCode } from '../../protocol/errors.ts'
+import { remedyAfter } from '../../protocol/errors.ts'
 import { DECISIONS_MAX, REFUSALS_MAX, type DeviceReportWire } from '../../protocol/local/report.ts'
 import type { AgentStatusWire } from '../../protocol/local/status.ts'
 import type { Journal } from '../ledger/journal.ts'
@@ -34,7 +34,7 @@ export async function reportOf({ status, journal, machine, refusals, use }: Repo
 }
 
 function withRemedy<T extends { readonly code: string }>(coded: T): T & { readonly remedy: string } {
-  return { ...coded, remedy: isErrorCode(coded.code) ? ERRORS[coded.code].remedy : '' }
+  return { ...coded, remedy: remedyAfter(coded.code) }
 }
 
 function decisionsOf({ n, at, correlationId, requester, items }: EntryBodyWire): DeviceReportWire['decisions'] {

@@ -5,7 +5,7 @@ import type { HttpClient } from '../../client/http.ts'
 import { isLineAccount } from '../../core/accounts/account.ts'
 import { accountInWords, counted, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { billed, available } from '../../core/accounts/grant.ts'
-import { CodedError, ERRORS, firstProblem, isErrorCode } from '../../protocol/errors.ts'
+import { CodedError, ERRORS, firstProblem, remedyAfter } from '../../protocol/errors.ts'
 import type { DeviceReportWire } from '../../protocol/local/report.ts'
 import { AGENT_STATUS_PATH, agentStatus, type AgentStatus, type AgentStatusWire } from '../../protocol/local/status.ts'
 import { agentClient, healthLines, instanceInWords, type SocketFlags, withSocketFlag } from '../local-agent.ts'
@@ -121,9 +121,10 @@ function describe(status: AgentStatus, health: Health, { all }: StatusFlags): re
   const accounts = columns([['TOKENS OF', 'BALANCE', 'CHARGED', isNoted ? 'NOTE' : ''], ...rows])
   const conditions = status.conditions.flatMap((condition) => {
     const { subject, code, message, since } = condition
+    const remedy = isRemedied(condition, status) ? '' : remedyAfter(code)
     return [
       `! ${subject}: ${code}: ${message} (since ${new Date(since).toISOString()})`,
-      ...(isErrorCode(code) && !isRemedied(condition, status) ? [`  remedy: ${ERRORS[code].remedy}`] : []),
+      ...(remedy === '' ? [] : [`  remedy: ${remedy}`]),
     ]
   })
   return [

@@ -1,6 +1,6 @@
 import { Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
-import { CodedError, ERRORS } from '../../protocol/errors.ts'
+import { CodedError, remedyAfter } from '../../protocol/errors.ts'
 import type { DeviceCommandName } from '../devices/command-device.ts'
 import { scopeWith } from '../service-api/principal.ts'
 import type { Device } from '../storage/device-records.ts'
@@ -203,7 +203,7 @@ async function problemOf(run: CommandRun['run'], id: string): Promise<Html | nul
     return null
   } catch (error) {
     if (!(error instanceof CodedError)) throw error
-    const text = `refused: ${error.message} ${ERRORS[error.code].remedy} (${error.code})`
-    return html`<span class="refusing">${text}</span>`
+    const text = ['refused:', error.message, remedyAfter(error.code), `(${error.code})`].filter((each) => each !== '')
+    return html`<span class="refusing">${text.join(' ')}</span>`
   }
 }

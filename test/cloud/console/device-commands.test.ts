@@ -93,7 +93,7 @@ describe('a command for several devices', () => {
     expect((await command('revoke', [revoked])).page).toContain('1 done, 0 refused.')
     const { page } = await command('lock', [revoked, 'no device', ...others])
     expect(page).toContain(`${others.length} done,`)
-    expect(page).toContain('(CONFLICT)')
+    expect(page).toContain('the device gets no more commands. (CONFLICT)')
     expect(page).toContain('(NOT_FOUND)')
     expect(await suspended()).toEqual(others)
   })

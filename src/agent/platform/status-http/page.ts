@@ -63,6 +63,10 @@ function stepsOf(steps: readonly string[]): Html {
         </ol>`
 }
 
+function whatToDo(remedy: string): Html | string {
+  return remedy === '' ? '' : html`<p><strong>What to do:</strong> ${withCode(remedy)}</p>`
+}
+
 /** Large text on a phone: a line can end between the words of a code. */
 function withBreaks(code: string): readonly Html[] {
   return code.split(/(?<=_)/).map((word, at) => (at === 0 ? html`${word}` : html`<wbr />${word}`))
@@ -79,7 +83,7 @@ function problemsOf({ problems, status }: DeviceReportWire): Html {
         <span class="soft">for ${inWords(Math.max(0, now - since))}</span>
       </p>
       <p>${message}</p>
-      ${isAbove ? html`<p class="soft">See the steps above.</p>` : html`<p><strong>What to do:</strong> ${withCode(remedy)}</p>`}
+      ${isAbove ? html`<p class="soft">See the steps above.</p>` : whatToDo(remedy)}
     </div>`
   })
   return html`<section class="wide" aria-labelledby="problems">
@@ -97,7 +101,7 @@ function refusalsOf({ refusals, problems, status }: DeviceReportWire): Html {
     // The problem above has its message and remedy already.
     const isAbove = problems.some((problem) => problem.code === code)
     const rest = html`<p>${message}</p>
-      <p><strong>What to do:</strong> ${withCode(remedy)}</p>`
+      ${whatToDo(remedy)}`
     return html`<div class="problem">
       <p>
         <strong>${withBreaks(code)}</strong> <span class="soft">${times}${ago(at, status.clock.now)}, ${request}</span>

@@ -157,6 +157,13 @@ describe('the status page', () => {
     expect(page).toContain('mend BACKUP_OVERDUE')
   })
 
+  it('says nothing about what to do where only the message does', () => {
+    const refusal = { correlationId: 'c-1', at: 1, request: 'r', code: 'CONFLICT', message: 'count up', remedy: '' }
+    const page = statusPage(reportWith({}, { refusals: [refusal] }))
+    expect(page).toContain('<p>count up</p>')
+    expect(page).not.toContain('What to do')
+  })
+
   it('names the device, and shows the next steps with commands', () => {
     const page = statusPage(reportWith({ name: 'press-7', connected: false }))
     expect(page).toContain('<span data-part="device">press-7</span>')
