@@ -44,6 +44,9 @@ test('is shown with what it waits for, what is withheld and what is sold meanwhi
     `  press-7 (${deviceId})  epoch 1, fenced`,
     `  press-7 (${deviceId})  epoch 2, active`,
     `  ${unnamedId}            never attached`,
+    'A fenced epoch may never report: its device was restored or copied, and continues with another epoch. The cloud',
+    `settles it after edge.settle_after. To end the recovery earlier: tallygate recovery end ${instanceId}`,
+    'If a device that has never attached no longer exists: tallygate devices terminate DEVICE',
     '',
     'WITHHELD  FREE  ACCOUNT',
     '550       450   FIRST-1000',
@@ -51,6 +54,8 @@ test('is shown with what it waits for, what is withheld and what is sold meanwhi
   ])
   expect((await run('show', { ...underWay, unproven: 'MARK' })).join('\n')).toContain('nothing until you end')
   expect((await run('show', { ...underWay, unproven: 'NODE' })).join('\n')).toContain('every node of the cloud')
+  const [, active] = underWay.waitingFor
+  expect((await run('show', { ...underWay, waitingFor: [active!] })).join('\n')).not.toContain('never')
   const ending = { ...underWay, waitingFor: [] }
   expect(await run('show', ending)).toContain('waiting for  no device: the recovery ends within a minute')
   expect(await run('show', { ...ending, unproven: 'MARK' })).toContain('waiting for  no device')

@@ -4,13 +4,14 @@ import type { Call } from '../../client/call.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import { type RecoveryState, recoveryState } from '../../protocol/edge/administration.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
+import { shellWord } from '../../protocol/shell-quoted.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 import { examples } from '../examples.ts'
 import { namesFor } from '../nouns/command.ts'
 import type { Names } from '../nouns/noun.ts'
 import type { Io } from '../io.ts'
 
-type LinesOf = (state: RecoveryState, names: Names) => readonly string[]
+type LinesOf = (state: RecoveryState, names: Names, instance: string) => readonly string[]
 
 export function command(io: Io): Command {
   const recovery = new Command('recovery').description(
@@ -30,13 +31,13 @@ export function command(io: Io): Command {
           return
         }
         const names = await namesFor(new Set(state.waitingFor.length === 0 ? [] : (['devices'] as const)), service)
-        writeLines(io.stdout, linesOf(state, names))
+        writeLines(io.stdout, linesOf(state, names, named))
       })
   add(
     'show',
     'Shows which devices the recovery of an instance waits for, and which tokens are withheld and sold in the meantime.',
     { method: 'GET', path: '' },
-    (state, names) => [...describe(state, names), ...accounts(state, 'WITHHELD')],
+    (state, names, instance) => [...describe(state, names), ...advice(state, instance), ...accounts(state, 'WITHHELD')],
   )
   add(
     'end',
@@ -85,6 +86,21 @@ function describe({ since, unproven, waitingFor, accounts: withheld }: RecoveryS
       ],
     ]),
     ...columns(devices),
+  ]
+}
+
+/** For what may never report. */
+function advice({ waitingFor }: RecoveryState, instance: string): readonly string[] {
+  const isFenced = waitingFor.some(({ status }) => status === 'FENCED')
+  const isNew = waitingFor.some(({ epoch }) => epoch === null)
+  return [
+    ...(isFenced
+      ? [
+          'A fenced epoch may never report: its device was restored or copied, and continues with another epoch. The cloud',
+          `settles it after edge.settle_after. To end the recovery earlier: tallygate recovery end ${shellWord(instance)}`,
+        ]
+      : []),
+    ...(isNew ? ['If a device that has never attached no longer exists: tallygate devices terminate DEVICE'] : []),
   ]
 }
 
