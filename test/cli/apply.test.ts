@@ -76,6 +76,16 @@ it('creates everything that the file names, in one run, and nothing in the next'
   ])
 })
 
+it.each(['{}', '# to be written\n', '---\n', 'instances: []\n', 'rateTables:\ninstances:\n'])(
+  'refuses a file that names nothing: %j',
+  async (text) => {
+    site = text
+    const { code, out, err } = await apply()
+    expect({ code, out }).toEqual({ code: 65, out: '' })
+    expect(err).toContain('FILE_INVALID: site.yaml')
+  },
+)
+
 it('warns of items that a new rate table does not rate', async () => {
   expect((await apply()).err).toBe('')
   site = `rateTables:

@@ -41,6 +41,10 @@ interface Step extends Planned {
 
 export async function applySite(flags: ApplyFlags, io: Io): Promise<void> {
   const objects = readSite(readDocument(flags.file, io), io.now())
+  if (objects.length === 0) {
+    const name = flags.file === '-' ? 'standard input' : flags.file
+    throw new CodedError('FILE_INVALID', `${name} names nothing to apply: no configuration, rateTables or instances`)
+  }
   using service = await administrator(flags, io)
   let target = new Target(service)
   const steps = [...(await planned(objects, target, io.now()))]
