@@ -407,6 +407,12 @@ export const ERRORS = catalogue({
       'Keep this file: it may contain unbilled usage. On a device, restart the agent, which sets a damaged file aside and delivers what can be proven, or restore a backup (`tallygate restore <backup>`). In the cloud, put a backup in its place (docs/how-to/operate-the-cloud.md).',
     exit: 65,
   },
+  LEDGER_SALVAGED: {
+    meaning:
+      'The ledger of this device was damaged. The agent has moved it aside, and works with a new one that contains what can be proven.',
+    remedy:
+      'Look for the cause (disk, power, another program). Keep the file until an administrator has compared it with the cloud: it may contain unbilled usage. This warning ends when the file is moved away.',
+  },
   CLOCK_WRONG: {
     meaning:
       'The clock of this machine differs from the time signed by the cloud. Decisions use the signed time; logs, certificates and other programs use the wrong one.',

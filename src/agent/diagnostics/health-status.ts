@@ -88,7 +88,7 @@ function stoppedStatus(status: Status): HealthStatus | null {
 }
 
 function notEnrolledStatus({ conditions }: Status): HealthStatus {
-  const damaged = conditions.find(({ code }) => code === 'DATABASE_CORRUPT')
+  const damaged = conditions.find(({ code }) => code === 'LEDGER_SALVAGED')
   if (damaged !== undefined) {
     return refusing(
       'The ledger of this device was damaged, and its enrollment is lost with it: it grants nothing.',
@@ -216,11 +216,12 @@ function fitKey(status: Status): readonly string[] {
 }
 
 function problemStatus({ conditions }: Status): HealthStatus | null {
-  const damaged = conditions.find(({ code }) => code === 'DATABASE_CORRUPT')
+  const damaged = conditions.find(({ code }) => code === 'LEDGER_SALVAGED')
   if (damaged !== undefined) {
     return attention(
       'The ledger of this device was damaged. The device works with a new one.',
-      'Keep the damaged file: it may contain unbilled usage. Look for the cause with `tallygate doctor`',
+      ERRORS.LEDGER_SALVAGED.remedy,
+      '`tallygate doctor` names the file, and examines the disk',
     )
   }
   const clock = conditions.find(({ code }) => code === 'CLOCK_WRONG')

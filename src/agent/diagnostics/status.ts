@@ -14,6 +14,7 @@ import type { Link, LinkStatus } from '../sync/link.ts'
 import type { TokenSupply } from './token-supply.ts'
 import type { Wear } from './wear.ts'
 import { type AgentStatusWire, CLOCK_OFF_MS, clockErrorMs } from '../../protocol/local/status.ts'
+import { ERRORS } from '../../protocol/errors.ts'
 import type { AgentLog } from '../sync/ports.ts'
 
 export interface StatusDeps {
@@ -134,13 +135,10 @@ export function statusOf(deps: StatusDeps): AgentStatusWire {
   }
 }
 
-const REMEDY =
-  'Look for the cause (disk, power, another program). Keep the file while use that is not billed may be in it; the warning ends when it is moved away.'
-
 export function logDamaged(log: Pick<AgentLog, 'warn'>, salvages: readonly SalvageRecord[]): void {
   for (const { at, file, why, salvagedEntries, lostEntries } of salvages) {
     log.warn(
-      { code: 'DATABASE_CORRUPT', file, at, why, salvagedEntries, lostEntries, remedy: REMEDY },
+      { code: 'LEDGER_SALVAGED', file, at, why, salvagedEntries, lostEntries, remedy: ERRORS.LEDGER_SALVAGED.remedy },
       'journal.db in the state directory was damaged: it was moved to the named file and replaced with a new ledger',
     )
   }
@@ -150,7 +148,7 @@ function conditionOf(salvage: SalvageRecord): AgentStatusWire['conditions'][numb
   const { at, file, why, salvagedEntries, lostEntries } = salvage
   const lost = lostEntries === null ? 'the number of lost entries is unknown' : `${lostEntries} could not be read`
   const message = `The ledger was damaged and is kept as ${file}: ${salvagedEntries} undelivered entries were salvaged, ${lost}. Found: ${why}.`
-  return { subject: 'damaged ledger', code: 'DATABASE_CORRUPT', message, since: at }
+  return { subject: 'damaged ledger', code: 'LEDGER_SALVAGED', message, since: at }
 }
 
 const EDITS_SHOWN = 5

@@ -466,7 +466,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     const lost = last.lostEntries === null ? 'an unknown number' : String(last.lostEntries)
     return warn(
       `${last.file} was moved aside (${last.why}); ${counted(last.salvagedEntries, 'entry', 'entries')} salvaged, ${lost} lost`,
-      'Check the disk. Keep the file until an administrator has compared it with the cloud, then move it away.',
+      ERRORS.LEDGER_SALVAGED.remedy,
     )
   },
   enrollment: (observations) => {

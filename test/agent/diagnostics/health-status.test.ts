@@ -134,7 +134,7 @@ describe('the next steps', () => {
       { deviceId: null, conditions: condition('cloud') },
       /^Connect this device to the network of the cloud/,
     ],
-    ['damaged', { deviceId: null, conditions: condition('damaged ledger', 'DATABASE_CORRUPT') }, /tallygate restore/],
+    ['damaged', { deviceId: null, conditions: condition('damaged ledger', 'LEDGER_SALVAGED') }, /tallygate restore/],
     ['locked', { suspension: heldBack('LOCKED') }, /`tallygate devices unlock press-7`/],
     [
       'locked, with an odd name',
@@ -166,7 +166,7 @@ describe('the next steps', () => {
 })
 
 it('does not call a damaged ledger an enrollment that is missing, and names a full disk', () => {
-  const damaged = { deviceId: null, conditions: condition('damaged ledger', 'DATABASE_CORRUPT') }
+  const damaged = { deviceId: null, conditions: condition('damaged ledger', 'LEDGER_SALVAGED') }
   expect(healthStatusOf(agentStatus(damaged)).sentence).toMatch(/ledger .* was damaged/)
   const full = { conditions: condition('ledger', 'NOT_RECORDED', 'journal.db: database or disk is full') }
   expect(healthStatusOf(agentStatus(full)).sentence).toMatch(/disk of this device is full/)

@@ -101,7 +101,7 @@ describe('the agent', () => {
     site.isOnline = false
     const told = () => {
       const lines = site.log.splice(0).map((line) => JSON.parse(line) as Record<string, unknown>)
-      return lines.filter((line) => line['code'] === 'DATABASE_CORRUPT')
+      return lines.filter((line) => line['code'] === 'LEDGER_SALVAGED')
     }
     mkdirSync(site.stateDirectory, { recursive: true })
     writeFileSync(join(site.stateDirectory, 'journal.db'), 'a diary, and no ledger\n'.repeat(1_000))
@@ -115,7 +115,7 @@ describe('the agent', () => {
       expect(line?.['remedy']).toMatch(/moved away/)
       expect(readFileSync(file, 'utf8')).toContain('a diary')
       const { conditions } = await new Application(agent).status()
-      const shown = conditions.filter((condition) => condition.code === 'DATABASE_CORRUPT')
+      const shown = conditions.filter((condition) => condition.code === 'LEDGER_SALVAGED')
       expect(shown.map(({ message }) => message.includes(file))).toEqual([true])
       await agent.stop()
       if (start === 'another') rmSync(file)

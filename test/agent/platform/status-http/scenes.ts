@@ -159,9 +159,9 @@ export const SCENES: Readonly<Record<Scene, DeviceReportWire>> = {
   damaged: withProblem(
     problem(
       'damaged ledger',
-      'DATABASE_CORRUPT',
+      'LEDGER_SALVAGED',
       'The ledger was damaged and is kept as journal.db.damaged-2027-01-15: 0 undelivered entries were salvaged, the number of lost entries is unknown. Found: file is not a database.',
-      ERRORS.DATABASE_CORRUPT.remedy,
+      ERRORS.LEDGER_SALVAGED.remedy,
       2,
     ),
     { deviceId: null, name: null, accounts: [], policies: [], grant: null, connected: false, lastContactAt: null },
