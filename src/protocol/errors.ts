@@ -638,7 +638,8 @@ export const ERRORS = catalogue({
     http: 409,
   },
   NOT_ATTACHED: {
-    meaning: 'The device is not attached to the cloud: it has not attached yet, or was fenced.',
+    meaning:
+      'The device is not attached to the cloud: it has not attached yet, its ledger was replaced, for example by a backup, or the cloud has fenced it.',
     remedy: 'Connect the device to the cloud; it attaches by itself.',
     http: 503,
     retry: 'online',

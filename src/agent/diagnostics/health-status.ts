@@ -82,8 +82,12 @@ function stoppedStatus(status: Status): HealthStatus | null {
   if (!policies.some(({ applied }) => applied > 0)) {
     return refusing('This device has no rules yet: it refuses every request until the cloud has sent them.', FIND_CLOUD)
   }
-  if (epoch === 0)
-    return refusing('This device has not attached to the cloud yet: it refuses every request.', FIND_CLOUD)
+  if (epoch === 0) {
+    return refusing(
+      'This device is not attached to the cloud: it refuses every request until it has reached the cloud.',
+      FIND_CLOUD,
+    )
+  }
   return null
 }
 

@@ -65,7 +65,7 @@ function overdueOf(
 }
 
 function conditionsOf(deps: StatusDeps, { conditions, suspension, connected }: LinkStatus, backup: LastBackup | null) {
-  const { journal, wear, supply, clock, startedAt, salvages } = deps
+  const { journal, ledger, wear, supply, clock, startedAt, salvages } = deps
   // The link reports the same fault when it cannot record a response.
   const full = journal.condition()
   const notice = deps.reloadNotice()
@@ -76,7 +76,8 @@ function conditionsOf(deps: StatusDeps, { conditions, suspension, connected }: L
       .filter((condition) => !isExplainedBySuspension(condition, suspension))
       .filter(({ code }) => code !== full?.code),
     ...[full, wear.condition(), reload, overdue, wrongClockOf(clock)].filter((condition) => condition !== null),
-    ...supply.conditions(connected),
+    // Without a grant, as in a restored ledger, no tokens were used up.
+    ...(ledger.grant() === null ? [] : supply.conditions(connected)),
     ...salvages.map(conditionOf),
     ...(deps.edits.length === 0 ? [] : [editedOf(deps.edits, startedAt)]),
   ]

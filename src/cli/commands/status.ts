@@ -162,7 +162,7 @@ function spending({ fenced, suspension, epoch, grant }: AgentStatus): string {
     return `stopped: ${done} by an administrator, ${new Date(suspension.since).toISOString()}`
   }
   if (fenced) return 'stopped: the cloud fenced this device until it attaches again'
-  if (epoch === 0) return 'not yet: the device has never attached to the cloud'
+  if (epoch === 0) return 'not yet: the device must attach to the cloud first'
   if (grant === null) return 'not yet: no grant'
   if (grant.remainingMs === 0) return 'stopped: the grant has expired'
   return `from available balances, for another ${roughly(grant.remainingMs)} without the cloud`

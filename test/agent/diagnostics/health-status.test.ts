@@ -59,7 +59,7 @@ describe('the health status', () => {
       /^The key of this device was revoked: it refuses every request\.$/,
     ],
     ['one without rules', { policies: [] }, 'refusing', /no rules/],
-    ['one that never attached', { epoch: 0 }, 'refusing', /not attached/],
+    ['one that is not attached', { epoch: 0 }, 'refusing', /is not attached to the cloud.* until it has reached/],
     [
       'one that is offline',
       { connected: false },

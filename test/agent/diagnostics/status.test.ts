@@ -60,6 +60,19 @@ it('names the actions of balances as the rules in force do, or by their conditio
   expect(shown.map(({ actionName }) => actionName)).toEqual([null, 'Design budget', 'design', null, null, null])
 })
 
+it('calls tokens used up only where some were granted', () => {
+  const usedUp = { subject: 'tokens of LW-1', code: 'TOKENS_USED_UP', message: '', since: 1 }
+  const conditionsWith = (grant: unknown) =>
+    conditionsOf(null, [], {
+      ledger: { ...ledger, grant: () => grant },
+      supply: { conditions: () => [usedUp] },
+    } as unknown as Partial<StatusDeps>)
+  expect(conditionsWith(null)).toEqual([])
+  expect(conditionsWith({ term: 1, expiresAt: 1, lifetimeMs: 1, agedMs: 1 })).toEqual([
+    'tokens of LW-1: TOKENS_USED_UP',
+  ])
+})
+
 const locked = { state: 'LOCKED', since: 1 } as const
 const terminated = { state: 'TERMINATED', since: 1 } as const
 
