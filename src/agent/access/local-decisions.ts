@@ -6,7 +6,14 @@ import { isDeepStrictEqual } from 'node:util'
 import type { AccountId } from '../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
 import { type Mode, decide } from '../../core/rules/decide.ts'
-import type { AccessRequest, AvailableBalance, AvailableOf, ClockReading, Decision } from '../../core/rules/decision.ts'
+import {
+  type AccessRequest,
+  type AvailableBalance,
+  type AvailableOf,
+  type ClockReading,
+  type Decision,
+  noneGranted,
+} from '../../core/rules/decision.ts'
 import { METERED_CHARGE_MAX, type Need } from '../../core/accounts/grant.ts'
 import { isShort, isShortItem, needsOf } from '../../core/rules/needs.ts'
 import type { Policy } from '../../core/rules/policy.ts'
@@ -42,6 +49,7 @@ export interface RulesDeps {
 
 export interface LocalDecisionsDeps extends RulesDeps {
   readonly ledger: Pick<Ledger, 'chargeable' | 'chargeableAboveGrant'>
+  readonly policies: RulesDeps['policies'] & Pick<ActivePolicies, 'revocation'>
   readonly clock: { reading(): ClockReading; sinceBoot(): number }
   readonly link: RulesDeps['link'] & {
     /**
@@ -122,7 +130,7 @@ export class LocalDecisions {
 
   /**
    * Awaits nothing when the balances suffice, for speed. Rejects or throws the codes of {@link requireRules}, STOPPING,
-   * NOT_ATTACHED, REQUEST_TOO_LARGE, and what `record` throws.
+   * NOT_ATTACHED, REQUEST_TOO_LARGE, DEVICE_REVOKED, and what `record` throws.
    *
    * @param record called in the same synchronous block: other requests charge the same accounts
    */
@@ -166,7 +174,15 @@ export class LocalDecisions {
     }
   }
 
+  /** @throws CodedError DEVICE_REVOKED instead of a refusal that says to retry online */
   #offline(question: Question, attempt: Attempt): Attempt {
+    const decided = this.#aboveGrant(question, attempt)
+    const { revocation } = this.#deps.policies
+    if (revocation !== null && isShort(decided.decision) && noneGranted(decided.decision)) throw revocation
+    return decided
+  }
+
+  #aboveGrant(question: Question, attempt: Attempt): Attempt {
     if (!isShort(attempt.decision) || !isAnyEssential(attempt.policy.compiled.policy)) return attempt
     return this.#attempt(question, 'ABOVE_GRANT')
   }

@@ -3,6 +3,7 @@ import type { CompiledPolicy } from '../../core/rules/compile.ts'
 import type { ClockReading } from '../../core/rules/decision.ts'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import type { PolicyDocument } from '../../protocol/edge/policy-document.ts'
+import type { CodedError } from '../../protocol/errors.ts'
 
 /** Verified, complete and durable. */
 export interface PolicyInForce {
@@ -22,6 +23,7 @@ export class ActivePolicies {
   readonly #confirmedAt = new Map<string, Map<number, number>>()
 
   #suspension: DeviceSuspension | null = null
+  #revocation: CodedError | null = null
 
   get suspension(): DeviceSuspension | null {
     return this.#suspension
@@ -29,6 +31,15 @@ export class ActivePolicies {
 
   suspend(suspension: DeviceSuspension | null): void {
     this.#suspension = suspension
+  }
+
+  /** Why the cloud grants this device no more tokens; null: none is known. */
+  get revocation(): CodedError | null {
+    return this.#revocation
+  }
+
+  revoke(revocation: CodedError | null): void {
+    this.#revocation = revocation
   }
 
   /** @param instanceId in lower case */

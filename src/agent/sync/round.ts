@@ -139,9 +139,12 @@ async function runStep(context: StepContext, step: Step, enrollmentToken: Enroll
 }
 
 function end(context: StepContext, enrollmentToken: EnrollmentToken | null): RoundResult {
-  const { memory, health, waiting } = context
+  const { activePolicies, memory, health, waiting } = context
   waiting.resolveCarried()
-  if (memory.contact === 'UP') for (const subject of CLEARED_BY_A_ROUND) health.clear(subject)
+  if (memory.contact === 'UP') {
+    activePolicies.revoke(null)
+    for (const subject of CLEARED_BY_A_ROUND) health.clear(subject)
+  }
   if (memory.identity !== null) health.clear('enrollment')
   else if (enrollmentToken?.token === null)
     raiseAndLog(context, 'enrollment', new CodedError('NOT_ENROLLED', enrollmentToken.reason))
@@ -165,7 +168,7 @@ function untilDue({ clock, memory, settings: { sync } }: StepContext): number {
 
 /** Maps errors to conditions. Everything is retried later, except a refused enrollment token. */
 function fail(
-  { health, log, memory, signal, waiting }: StepContext,
+  { activePolicies, health, log, memory, signal, waiting }: StepContext,
   step: Step | undefined,
   error: CodedError,
   enrollmentToken: EnrollmentToken | null,
@@ -175,7 +178,10 @@ function fail(
   const { code, details } = error
   if (step?.kind === 'attach') memory.isEnded = code === 'DEVICE_TERMINATED'
   if (code === 'ENROLLMENT_REFUSED') memory.refusedToken = enrollmentToken?.token ?? null
-  if (code === 'DEVICE_REVOKED') for (const subject of CAUSED_BY_REVOCATION) health.clear(subject)
+  if (code === 'DEVICE_REVOKED') {
+    activePolicies.revoke(error)
+    for (const subject of CAUSED_BY_REVOCATION) health.clear(subject)
+  }
   const subject = subjectOf(step, error)
   // Only the text: errors of Node carry received bytes and certificates.
   const cause = error.cause === undefined ? {} : { cause: messageOf(error.cause) }

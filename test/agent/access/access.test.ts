@@ -444,6 +444,18 @@ describe('a request that the grant of the device does not hold', () => {
     expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'GRANT_EXHAUSTED' }], postings: [] })
   })
 
+  it('is refused as revoked, not as one to retry online, where the cloud gives the device nothing more', async () => {
+    const device = await ready(5_000_000n)
+    device.connected = false
+    expect(statusOf(await device.ask(accessBody(12)))).toEqual(['208'])
+    device.activePolicies.revoke(new CodedError('DEVICE_REVOKED', 'The key was revoked.'))
+    await expect(device.ask(accessBody(12))).rejects.toMatchObject({ code: 'DEVICE_REVOKED' })
+    expect(statusOf(await device.ask(accessBody(5)))).toEqual(['101'])
+    expect(statusOf(await device.ask(accessBody(0.001, 'unknown')))).toEqual(['201'])
+    device.activePolicies.revoke(null)
+    expect(statusOf(await device.ask(accessBody(12)))).toEqual(['208'])
+  })
+
   it('waits for the cloud no longer than the deadline', async () => {
     const device = await ready(5_000_000n)
     const deadlines: number[] = []
