@@ -98,7 +98,8 @@ async function servedBy(client: HttpClient): Promise<AgentStatus['policies']> {
   })
   if (status.policies.length > 0) return status.policies
   const { sentence, steps } = healthStatusOf(status)
-  throw new CodedError('NOT_ENROLLED', sentence, { details: { remedy: `${steps.join('. ')}.` } })
+  const remedy = steps.map((step) => (step.endsWith(':') ? step : `${step}.`)).join(' ')
+  throw new CodedError('NOT_ENROLLED', sentence, { details: { remedy } })
 }
 
 const NAME_INSTANCE =
@@ -117,5 +118,5 @@ export function instanceInWords({ instanceId, name }: { instanceId: string; name
 
 /** What the device does, and the next steps. */
 export function healthLines({ sentence, steps }: DeviceReportWire['health']): readonly string[] {
-  return [sentence, ...steps.map((step) => `  -> ${step.replaceAll('`', '')}`)]
+  return [sentence, ...steps.map((step) => `  ${step.endsWith(':') ? '' : '-> '}${step.replaceAll('`', '')}`)]
 }

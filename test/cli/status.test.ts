@@ -66,6 +66,15 @@ test('a device that was never enrolled, and what is wrong with it, are shown too
   expect(out).toContain('\n! sync: CLOUD_UNREACHABLE: no route (since 2027-01-15T07:43:20.000Z)\n')
 })
 
+test('the head of steps is no step', async () => {
+  const damaged = { subject: 'damaged ledger', code: 'LEDGER_SALVAGED', message: 'It was.', since: 0 }
+  const body = agentStatus({ deviceId: null, conditions: [damaged] })
+  await using agent = await fakeService('socket', { [path]: { body } })
+  const { out } = await tallygate(['status', '--socket', agent.address])
+  expect(out).toContain('\n  With a backup:\n  -> Stop the agent')
+  expect(out).toContain('\n  Without a backup, enroll the device again:\n  -> On a machine')
+})
+
 test('the remedy of a condition is shown once', async () => {
   const low = { subject: 'tokens of LW-ANNUAL', code: 'TOKENS_LOW', message: 'Few tokens are left.', since: 0 }
   const overdue = { subject: 'backup', code: 'BACKUP_OVERDUE', message: 'There is no backup.', since: 0 }

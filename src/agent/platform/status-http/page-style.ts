@@ -6,7 +6,7 @@ h1{font-size:1rem;margin:0;color:var(--soft);font-weight:600;overflow-wrap:anywh
 h2{font-size:1.05rem;margin:0 0 .6rem}
 .health{overflow-wrap:anywhere;font-size:1.35rem;line-height:1.3;font-weight:600;margin:.5rem 0 0;padding-left:.8rem;border-left:.4rem solid}
 .ok{color:var(--ok)}.attention{color:var(--attention)}.refusing{color:var(--refusing)}
-#live{margin:.3rem 0 0}h2.next{margin:.8rem 0 .2rem}.steps{margin:0;padding-left:1.4rem;overflow-wrap:anywhere}.steps code{font-size:.9em}
+#live{margin:.3rem 0 0}h2.next,.next~p{margin:.8rem 0 .2rem}.steps{margin:0;padding-left:1.4rem;overflow-wrap:anywhere}.steps code{font-size:.9em}
 main{display:grid;gap:1rem;padding-top:0}
 th[scope=col]{overflow-wrap:normal}th[scope=row]{min-width:9rem}td:not(.n){min-width:6rem}
 svg{display:block;width:11rem;height:2rem;border-bottom:1px solid var(--soft)}

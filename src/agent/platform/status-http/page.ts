@@ -58,9 +58,24 @@ function stepsOf(steps: readonly string[]): Html {
   return steps.length === 0
     ? html``
     : html`<h2 class="next">What to do</h2>
-        <ol class="steps">
-          ${steps.map((step) => html`<li>${withCode(step)}</li>`)}
-        </ol>`
+        ${groupsOf(steps).map(
+          ({ head, steps: own }) =>
+            html`${head === '' ? '' : html`<p>${withCode(head)}</p>`}
+              <ol class="steps">
+                ${own.map((step) => html`<li>${withCode(step)}</li>`)}
+              </ol>`,
+        )}`
+}
+
+/** A step that ends with a colon is the head of those that follow, which are numbered anew. */
+function groupsOf(steps: readonly string[]): readonly { readonly head: string; readonly steps: readonly string[] }[] {
+  const groups: { head: string; steps: string[] }[] = []
+  for (const step of steps) {
+    const isHead = step.endsWith(':')
+    if (isHead || groups.length === 0) groups.push({ head: isHead ? step : '', steps: [] })
+    if (!isHead) groups.at(-1)?.steps.push(step)
+  }
+  return groups
 }
 
 function whatToDo(remedy: string): Html | string {

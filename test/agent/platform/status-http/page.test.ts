@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { statusPage } from '../../../../src/agent/platform/status-http/page.ts'
-import { USE_BINS, USE_BIN_MS } from '../../../../src/protocol/local/report.ts'
+import { type DeviceReportWire, USE_BINS, USE_BIN_MS } from '../../../../src/protocol/local/report.ts'
 import { agentStatus } from '../../../cli/agent-status.ts'
 import { HOSTILE, decision, reportWith } from './report-with.ts'
 
@@ -155,6 +155,21 @@ describe('the status page', () => {
     expect(page.match(/See the steps above\./g)).toHaveLength(1)
     expect(page).not.toContain('mend TOKENS_LOW')
     expect(page).toContain('mend BACKUP_OVERDUE')
+  })
+
+  it('numbers the steps of each way out on their own', () => {
+    const health = {
+      level: 'refusing',
+      sentence: 'It was damaged.',
+      steps: ['With `x`:', 'Stop', 'Without:', 'Enroll'],
+    }
+    const page = statusPage(reportWith({}, { health: health as DeviceReportWire['health'] })).replaceAll(
+      /\s*\n\s*/g,
+      '',
+    )
+    expect(page).toContain(
+      '<p>With <code>x</code>:</p><ol class="steps"><li>Stop</li></ol><p>Without:</p><ol class="steps"><li>Enroll</li></ol>',
+    )
   })
 
   it('says nothing about what to do where only the message does', () => {
