@@ -72,7 +72,10 @@ describe('a sign-in with a code', () => {
     twin.now += 2 * HOUR
     const { status, page } = await browser.open('/devices')
     expect(status).toBe(401)
-    expect(page).toContain('TOKEN_NOT_IN_TIME')
+    expect(page).toContain('Your sign-in has expired. Sign in again. (TOKEN_NOT_IN_TIME)')
+    const token = await twin.administrationToken()
+    twin.now += 2 * HOUR
+    expect((await new Browser(twin).send('/sign-in', { token })).page).toContain('The token has expired')
   })
 
   it('is refused for a form that another site sends', async () => {

@@ -291,7 +291,8 @@ class Console {
       const { method, routeOptions } = request
       const isEdit = method === 'POST' && EDITS.some(({ path }) => routeOptions.url === `${this.#root}${path}`)
       // Its remedy is for programs; the page says how a person signs in.
-      const shown = code === 'TOKEN_MISSING' ? [] : [problem]
+      const isOver = code === 'TOKEN_NOT_IN_TIME' && routeOptions.url !== `${this.#root}/sign-in`
+      const shown = code === 'TOKEN_MISSING' ? [] : [isOver ? `${SIGN_IN_OVER} (${code})` : problem]
       this.showSignIn(reply, status, isEdit ? [...shown, NOT_SAVED] : shown)
       return
     }
@@ -364,6 +365,7 @@ const SEE_OTHER = 303
 const UNAUTHORIZED = 401
 const FORBIDDEN = 403
 
+const SIGN_IN_OVER = 'Your sign-in has expired. Sign in again.'
 const NOT_SAVED = 'The form was not saved. Sign in in another tab, then reload this page to send it again.'
 const OTHER_SIGN_IN = { field: null, text: 'The form belongs to an earlier sign-in. Check it, then save it again.' }
 
