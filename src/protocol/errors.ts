@@ -867,7 +867,8 @@ export const ERRORS = catalogue({
   USAGE_UNBILLED: {
     meaning:
       'The cloud did not bill some entries of this device: they are inconsistent, or use more than the device could have been granted.',
-    remedy: 'An administrator can find the entries and the reason in the evidence for this device in the cloud.',
+    remedy:
+      'An administrator sees the entries and the reason in the console of the cloud (`tallygate console`), on the page of this device.',
     http: 409,
   },
   ATTACH_TOO_OFTEN: {
@@ -945,7 +946,8 @@ export const ERRORS = catalogue({
   },
   SESSION_LOCKED: {
     meaning: 'The session of this device is locked in the cloud.',
-    remedy: 'Ask an administrator to unlock the session. The device keeps trying until then.',
+    remedy:
+      'Ask an administrator to unlock the session (`tallygate sessions unlock SESSION`). The device keeps trying until then.',
     http: 409,
     retry: 'later',
   },
