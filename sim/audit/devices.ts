@@ -65,6 +65,15 @@ export class DeviceAudit {
     this.#shared.succeeded.add(`${before.deviceId} ${before.epoch}`)
   }
 
+  /** A disk may have lost that an epoch without undelivered entries was still to be closed. */
+  #forgetSucceeded(machine: Machine): void {
+    const before = this.#current.get(machine.name)
+    this.#current.delete(machine.name)
+    for (const name of this.#shared.succeeded) {
+      if (name.split(' ')[0] === before?.deviceId) this.#shared.succeeded.delete(name)
+    }
+  }
+
   /** Checks overspend: essential items only, within their cap, and never by a reservation. */
   #checkOver(machine: Machine, isNew: boolean): void {
     const { database } = machine.deps.disk
@@ -117,7 +126,7 @@ export class DeviceAudit {
   /** The owner wipes the disk: undelivered entries are lost, and the tokens stay reserved. */
   wiped(machine: Machine): void {
     this.#shared.lost(machine, () => true)
-    this.#current.delete(machine.name)
+    this.#forgetSucceeded(machine)
     this.#entries.forgetCuts(machine)
     this.#entries.sessions.forget(machine.name)
     this.#shared.grants.set(machine.name, null)
@@ -163,7 +172,7 @@ export class DeviceAudit {
 
   damaged(machine: Machine, damage: Damage): void {
     const { database } = machine.deps.disk
-    this.#current.delete(machine.name)
+    this.#forgetSucceeded(machine)
     this.#entries.sessions.forget(machine.name)
     for (const { deviceId, machine: name } of this.#shared.entries.values()) {
       if (name === machine.name) this.#shared.damaged.add(deviceId)
