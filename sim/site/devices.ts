@@ -207,7 +207,7 @@ export class Devices {
         return
       }
       case 'hold':
-        this.hold(what.device, what.order)
+        this.#hold(what.device, what.order)
         return
     }
     this.#stage.fault(what.kind)
@@ -354,9 +354,18 @@ export class Devices {
     copy.cutPower(1_000)
   }
 
-  hold(device: number, order: 'LOCK' | 'UNLOCK' | 'TERMINATE'): void {
+  #hold(device: number, order: 'LOCK' | 'UNLOCK' | 'TERMINATE'): void {
     const { deviceId } = ownerOf(this.first(device).deps.disk.database)
-    if (deviceId === null) return
+    if (deviceId !== null) this.#command(deviceId, order)
+  }
+
+  /** Also of machines whose wiped disks do not have an identity yet: they enroll as the same devices. */
+  unlockAll(): void {
+    const ids = query(this.#stage.twin.database, 'SELECT id FROM devices ORDER BY enrolled_at, id').pluck().all()
+    for (const deviceId of ids as string[]) this.#command(deviceId, 'UNLOCK')
+  }
+
+  #command(deviceId: string, order: 'LOCK' | 'UNLOCK' | 'TERMINATE'): void {
     this.#stage.byTwinOrRefused(NO_COMMANDS, async (twin) => {
       const { store, now, present } = twin
       const sessions = { ...twin, sessionIntervalMs: twin.terms.sessionIntervalMs }

@@ -43,7 +43,7 @@ export class Rest {
     this.#stage.twin.calmDown()
     if (this.#stage.broker !== null) this.#stage.broker.weather = CALM_PUSH
     for (const machine of this.#devices.machines) machine.calmDown(this.#stage.twin.engine)
-    for (let device = 0; device < this.#devices.hands.length; device += 1) this.#devices.hold(device, 'UNLOCK')
+    this.#devices.unlockAll()
     const copies = this.#devices.hands.flatMap(([, ...hands]) => hands)
     if (copies.length > 0) {
       // Two machines with one identity fence each other while both run.
