@@ -1,4 +1,5 @@
 /** Defects of exports, reports and archives of usage. */
+import { USAGE_ROW_POSITIONS } from '../../src/cloud/storage/records.ts'
 import type { Reader, Transaction } from '../../src/cloud/storage/store.ts'
 import type { Defect } from './defects.ts'
 import type { TwinDefects } from './twin-defects.ts'
@@ -23,6 +24,31 @@ export const EXPORT_DEFECTS: readonly Defect[] = [
           return { ...step, records: step.records.slice(1) }
         }
         return { ...reader, usage: { ...reader.usage, range } }
+      }),
+  },
+  {
+    name: 'exports-skip-a-row',
+    is: 'each piece of an export or report but the first begins a row too late',
+    always: ['usage-export'],
+    twin: () =>
+      reading((reader) => {
+        const range: Reader['usage']['range'] = async (part) => {
+          const step = await reader.usage.range(part)
+          return step.end < part.upTo ? { ...step, end: step.end + USAGE_ROW_POSITIONS } : step
+        }
+        return { ...reader, usage: { ...reader.usage, range } }
+      }),
+  },
+  {
+    name: 'exports-omit-archived-meanwhile',
+    is: 'exports leave out usage that is archived while they are read, and do not say so',
+    always: ['usage-export', 'archive'],
+    twin: () =>
+      reading((reader) => {
+        // Only for a report, and for the first piece of an export.
+        const later: Reader['usageArchives']['later'] = async (after, range) =>
+          after === 0n ? reader.usageArchives.later(after, range) : null
+        return { ...reader, usageArchives: { ...reader.usageArchives, later } }
       }),
   },
   {

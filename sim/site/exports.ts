@@ -1,11 +1,16 @@
-/** Administrators export and report usage at random times: a job all of it, again and again, and others a part of it. */
-import { exportUsage } from '../../src/cloud/usage/export-usage.ts'
+/**
+ * Administrators export and report usage at random times: a job all of it, again and again, and others a part of it. Some of
+ * them are slow: meanwhile, the cloud writes usage, archives it, and stops.
+ */
+import { type UsageExportDeps, exportUsage } from '../../src/cloud/usage/export-usage.ts'
 import { reportUsage } from '../../src/cloud/usage/report-usage.ts'
+import type { Store } from '../../src/cloud/storage/store.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import type { UsageRow } from '../audit/records.ts'
 import { archivedEnd, lastPosition, rowOfLine } from '../audit/usage.ts'
-import { BEGIN, type Happening } from '../plan.ts'
+import { BEGIN, type Happening, MINUTE } from '../plan.ts'
 import type { TwinProcess } from '../twin/twin-process.ts'
+import type { Random } from '../world/random.ts'
 import type { Rules } from './rules.ts'
 import type { Stage } from './stage.ts'
 
@@ -13,15 +18,22 @@ type OfExports = Extract<Happening, { kind: 'usage-export' | 'usage-part' | 'usa
 
 const DAY_MS = 86_400_000
 
-const giveWay = async (): Promise<void> => undefined
+/** So few that an export has many pieces: the borders between them are at any record. */
+const PIECE_RECORDS = 3
+
+/** Longest time that a slow client takes for a piece. */
+const PIECE_MS_MAX = 5 * MINUTE
 
 export class Exports {
   readonly #stage: Stage
   readonly #rules: Rules
+  readonly #random: Random
+  #isJobRunning = false
 
   constructor(stage: Stage, rules: Rules) {
     this.#stage = stage
     this.#rules = rules
+    this.#random = stage.random.stream('exports')
   }
 
   happen(what: OfExports): void {
@@ -29,18 +41,30 @@ export class Exports {
     // Archives have what an export or a report would have to contain.
     const expected = what.kind === 'usage-export' ? [] : (['USAGE_ARCHIVED'] as const)
     this.#stage.byTwinOrRefused(expected, async (twin) => {
-      if (what.kind === 'usage-export') await this.#continueJob(twin)
+      if (what.kind === 'usage-export') await this.#runJob(twin)
       else if (what.kind === 'usage-part') await this.#part(twin, what)
       else await this.#report(twin, what)
     })
   }
 
-  async #continueJob({ store }: TwinProcess): Promise<void> {
+  /** Where the process of the cloud ends, a later run repeats what this one has not received. */
+  async #runJob(twin: TwinProcess): Promise<void> {
+    if (this.#isJobRunning) return
+    this.#isJobRunning = true
+    try {
+      await this.#continueJob(twin)
+    } finally {
+      this.#isJobRunning = false
+    }
+  }
+
+  async #continueJob(twin: TwinProcess): Promise<void> {
+    const deps = this.#inPieces(twin)
     const { exports } = this.#stage.auditor.bill
     const all = { format: 'ndjson', tenantId: 't', instanceId: null, from: null, to: null } as const
     for (;;) {
       try {
-        const { next, pieces } = await exportUsage({ store, giveWay }, { ...all, after: exports.cursor })
+        const { next, pieces } = await exportUsage(deps, { ...all, after: exports.cursor })
         exports.jobReceived(next, linesOf(await textOf(pieces)))
         return
       } catch (error) {
@@ -54,11 +78,11 @@ export class Exports {
     }
   }
 
-  async #part({ store }: TwinProcess, what: Extract<OfExports, { kind: 'usage-part' }>): Promise<void> {
+  async #part(twin: TwinProcess, what: Extract<OfExports, { kind: 'usage-part' }>): Promise<void> {
     const [from, to] = [BEGIN + what.fromMs, BEGIN + what.toMs]
     const instanceId = this.#instanceId(what)
     const part = { format: 'ndjson', tenantId: 't', instanceId, from, to, after: null } as const
-    const { next, pieces } = await exportUsage({ store, giveWay }, part)
+    const { next, pieces } = await exportUsage(this.#inPieces(twin), part)
     const rows = linesOf(await textOf(pieces)).map(rowOfLine)
     const fits = (row: UsageRow): boolean => isOf(row, instanceId) && row.usage_time >= from && row.usage_time < to
     this.#stage.auditor.bill.exports.received({ name: 'an export of a part', upTo: next, rows, fits })
@@ -72,7 +96,7 @@ export class Exports {
     const from = Math.max(0, Math.floor(at / DAY_MS - pastDays) * DAY_MS)
     const upTo = lastPosition(twin.database)
     const report = { tenantId: 't', instanceId, pastDays, pageNumber: 1, now: at }
-    const text = await textOf(await reportUsage({ store, giveWay }, report))
+    const text = await textOf(await reportUsage({ store: inSmallPieces(store), giveWay: () => undefined }, report))
     const archived = archivedEnd(twin.database)
     const { data } = JSON.parse(text) as { readonly data: readonly object[] }
     const rows = data.map((each) => rowOfLine(JSON.stringify(each))).filter(({ position }) => position <= upTo)
@@ -82,8 +106,29 @@ export class Exports {
     auditor.bill.exports.received({ name: 'a report', upTo, rows, fits })
   }
 
+  #inPieces({ store }: TwinProcess): UsageExportDeps {
+    const { time, plan } = this.#stage
+    const pieceMs = this.#random.chance(0.5) ? 0 : this.#random.spread(1, PIECE_MS_MAX)
+    const giveWay: UsageExportDeps['giveWay'] = () => {
+      if (pieceMs === 0 || time.now >= BEGIN + plan.faultsMs) return undefined
+      return new Promise((resolve) => time.at(time.now + pieceMs, () => resolve()))
+    }
+    return { store: inSmallPieces(store), giveWay }
+  }
+
   #instanceId({ instance }: { readonly instance: number | null }): string | null {
     return instance === null ? null : this.#rules.instanceId(instance % this.#rules.instanceIds.length)
+  }
+}
+
+function inSmallPieces(store: Store): Store {
+  return {
+    ...store,
+    read: (work) =>
+      store.read((reader) => {
+        const range: typeof reader.usage.range = (part) => reader.usage.range({ ...part, limit: PIECE_RECORDS })
+        return work({ ...reader, usage: { ...reader.usage, range } })
+      }),
   }
 }
 
