@@ -33,8 +33,8 @@ export class SharedState {
   readonly copies = new Map<string, bigint>()
   /** Machines that lost their idempotency cache, or had it restored. */
   readonly forgetful = new Set<string>()
-  /** Machines without proof of which key theirs replaced: a restored cloud does not know them. */
-  readonly unproven = new Set<string>()
+  /** Machines without proof of which key theirs replaced: a restored cloud does not know them. With the ids that they had. */
+  readonly unproven = new Map<string, string>()
   readonly wereFull = new Set<string>()
   readonly damaged = new Set<string>()
   /** Epochs that a device with all entries has left and delivers. */

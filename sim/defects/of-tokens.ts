@@ -338,6 +338,16 @@ export const TOKEN_DEFECTS: readonly Defect[] = [
     },
   },
   {
+    name: 'refuses-keys',
+    is: 'the twin refuses the next key of every device',
+    always: ['rotate-key'],
+    twin: () => ({
+      operation: instead('announceDeviceKey', async () => {
+        throw new CodedError('DEVICE_KEY_REFUSED', 'The next key is, or was, that of a device.')
+      }),
+    }),
+  },
+  {
     name: 'renews-nothing',
     is: 'the twin ends sessions at the end of their interval, as if no tokens were free',
     always: ['session-life'],

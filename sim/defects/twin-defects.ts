@@ -41,7 +41,7 @@ export interface Delivered {
 
 /** The operation with this id in another form; others stay as they are. */
 export function instead<Body>(
-  id: 'attach' | 'sync',
+  id: 'attach' | 'sync' | 'announceDeviceKey',
   handle: (
     call: Call<{ readonly deviceId: string }, unknown, Body>,
     twin: Defective,

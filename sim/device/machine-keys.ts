@@ -4,17 +4,21 @@ import { type KeyPair, keyPair } from '../world/signatures.ts'
 
 export class MachineKeys implements DeviceKeys {
   readonly #name: string
+  readonly #first: KeyPair
   #made = 0
   current: KeyPair
-  next: KeyPair | null = null
+  next: KeyPair | null
 
-  constructor(name: string) {
+  /** @param copied of the machine whose state directory was copied; null: the machine is none of the copies */
+  constructor(name: string, copied: MachineKeys | null = null) {
     this.#name = name
-    this.current = keyPair(name)
+    this.#first = copied === null ? keyPair(name) : copied.#first
+    this.current = copied?.current ?? this.#first
+    this.next = copied?.next ?? null
   }
 
   get wasReplaced(): boolean {
-    return this.current !== keyPair(this.#name)
+    return this.current !== this.#first
   }
 
   async prepare(): Promise<KeyPair> {

@@ -84,12 +84,11 @@ const apart: Partial<Record<FaultKind, number>> = {
   archive: 0.5,
   'usage-export': 0.3,
   'twin-busy': 0.3,
+  'rotate-key': 0.2,
 }
 
 /** Kinds after which most syncs have transactions for themselves. Plain seeds have none of them. */
 const unusual: ReadonlySet<FaultKind> = new Set(['device-session', 'bound-session', 'allocation', 'limit'])
-
-const ordered: ReadonlySet<FaultKind> = new Set(['rotate-key'])
 
 /** Kinds that seeds without a busy cloud do not have: seeds that once failed stay as they were. */
 const later: ReadonlySet<FaultKind> = new Set([
@@ -101,6 +100,7 @@ const later: ReadonlySet<FaultKind> = new Set([
   'node-clock',
   'clock-confirmed',
   'usage-export',
+  'rotate-key',
 ])
 
 export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): Plan {
@@ -134,10 +134,7 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
   const chosen = FAULT_KINDS.filter((kind) => {
     const likely = rare.has(kind) ? 0.25 : 0.5
     const ownChance = apart[kind]
-    const drawn =
-      ownChance === undefined
-        ? !ordered.has(kind) && swarm.chance(likely)
-        : random.stream(`swarm ${kind}`).chance(ownChance)
+    const drawn = ownChance === undefined ? swarm.chance(likely) : random.stream(`swarm ${kind}`).chance(ownChance)
     if (options.without?.includes(kind) === true) return false
     if (options.always?.includes(kind) === true) return true
     if (isAsBefore && later.has(kind)) return false

@@ -1,4 +1,5 @@
 /** A site's devices, their faults, owners, administrators and copies. */
+import { decodeJwt } from 'jose'
 import type { HttpAnswer, HttpRequest } from '../../src/agent/platform/http/exchange.ts'
 import { releaseDevice, revokeDevice, rotateDeviceKey } from '../../src/cloud/devices/devices.ts'
 import { suspendDevice } from '../../src/cloud/devices/suspend-device.ts'
@@ -65,6 +66,13 @@ const ANSWERS: ReadonlySet<ErrorCode> = new Set([
   'NOT_FOUND',
 ])
 
+/** And to one that was copied or restored: another machine may have replaced the key of both. */
+const ANSWERS_TO_COPIES: ReadonlySet<ErrorCode> = new Set([
+  'SEGMENT_REJECTED',
+  'DEVICE_KEY_REPLACED',
+  'DEVICE_KEY_REFUSED',
+])
+
 /** The device may be revoked or terminated, or unknown to a restored cloud. */
 const NO_COMMANDS = ['CONFLICT', 'NOT_FOUND'] as const
 
@@ -87,7 +95,7 @@ export class Devices {
 
   add(token: string): void {
     const device = this.hands.length
-    const machine = this.#machine(`dev-${device}`, device, new Disk(), token)
+    const machine = this.#machine(`dev-${device}`, device, new Disk(), token, new MachineKeys(`device ${device}`))
     this.hands.push([machine])
     machine.start()
   }
@@ -213,7 +221,7 @@ export class Devices {
     this.#stage.fault(what.kind)
   }
 
-  #machine(name: string, device: number, disk: Disk, token: string): Machine {
+  #machine(name: string, device: number, disk: Disk, token: string, keys: MachineKeys): Machine {
     const { site } = this.#stage.plan
     const random = this.#stage.random.stream(name)
     const note = (what: string): void => this.#stage.trace.note(name, what)
@@ -224,7 +232,7 @@ export class Devices {
       random,
       settings: settingsFor(this.#stage.plan, device, token),
       segmentEntriesMax: this.#stage.plan.segmentEntriesMax,
-      keys: new MachineKeys(`device ${device}`),
+      keys,
       disk,
       network: new Network({
         scheduler: this.#stage.time,
@@ -277,8 +285,15 @@ export class Devices {
     if (answer !== undefined && answer.status >= 400) {
       const { code, message } = JSON.parse(answer.body) as { readonly code: ErrorCode; readonly message: string }
       const { suspects, damaged } = this.#stage.auditor.shared
-      const isSuspect = [...suspects, ...damaged].some((deviceId) => pathname.includes(deviceId))
-      if (!ANSWERS.has(code) && !(code === 'SEGMENT_REJECTED' && isSuspect)) {
+      const sender = senderOf(request)
+      // The response to the last attach was lost, or the cloud was restored: it is announced again after the next one, or a sync.
+      const isOfOtherEpoch = code === 'DEVICE_KEY_REFUSED' && message.includes('The link is of epoch')
+      const mayAnswer =
+        ANSWERS.has(code) ||
+        (ANSWERS_TO_COPIES.has(code) && suspects.has(sender)) ||
+        isOfOtherEpoch ||
+        (code === 'SEGMENT_REJECTED' && damaged.has(sender))
+      if (!mayAnswer) {
         this.#stage.violate(new Violation('REFUSAL', `the twin answers ${pathname} with ${code}: ${message}`))
       }
     }
@@ -342,12 +357,9 @@ export class Devices {
     const hands = this.hands[device] ?? []
     if (hands.length > 2) return
     const token = original.deps.settings.enrollment.token?.reveal() ?? ''
-    const copy = this.#machine(
-      `dev-${device}${'abc'[hands.length] ?? ''}`,
-      device,
-      new Disk(original.deps.disk.image()),
-      token,
-    )
+    const name = `dev-${device}${'abc'[hands.length] ?? ''}`
+    const { disk, keys } = original.deps
+    const copy = this.#machine(name, device, new Disk(disk.image()), token, new MachineKeys(name, keys))
     hands.push(copy)
     this.#stage.auditor.devices.duplicated(copy, original)
     // A copied disk starts in a newly powered board.
@@ -393,6 +405,12 @@ function settingsFor({ site }: Plan, device: number, token: string): AgentSettin
 /** No file of the machine is there. */
 function noFile(path: string): never {
   throw Object.assign(new Error(`${path} does not exist`), { code: 'ENOENT' })
+}
+
+/** The id of the device whose token the request has. */
+function senderOf({ headers }: HttpRequest): string {
+  const token = headers['authorization']?.split(' ')[1]
+  return (token === undefined ? undefined : decodeJwt(token).iss) ?? ''
 }
 
 function codeOf(error: Error): string {

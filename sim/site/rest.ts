@@ -1,4 +1,5 @@
 /** End of a run: faults stop, and every device must attach, connect and catch up in time. */
+import type { ErrorCode } from '../../src/protocol/errors.ts'
 import { query } from '../audit/query.ts'
 import { ownerOf } from '../audit/records.ts'
 import { Violation } from '../audit/violation.ts'
@@ -85,18 +86,16 @@ export class Rest {
     const status = machine.agent?.link.status()
     if (status === undefined) return `the agent of ${machine.name} does not run`
     const { backlog, unacknowledgedSeq, fenced, epoch, connected, policies, conditions } = status
+    const has = (code: ErrorCode): boolean => conditions.some((condition) => condition.code === code)
     // With a wiped disk, it needs another enrollment token.
     const isTerminated =
-      deviceId === null
-        ? shared.terminated.size > 0 && conditions.some(({ code }) => code === 'ENROLLMENT_REFUSED')
-        : shared.terminated.has(deviceId)
-    if (
-      deviceId !== null &&
-      shared.unproven.has(machine.name) &&
-      conditions.some(({ code }) => code === 'TOKEN_INVALID')
-    ) {
-      // Unknown to the restored cloud for good: an administrator enrolls it again.
-      shared.strangers.add(deviceId)
+      deviceId === null ? shared.terminated.size > 0 && has('ENROLLMENT_REFUSED') : shared.terminated.has(deviceId)
+    const formerId = shared.unproven.get(machine.name)
+    const isUnknown = formerId !== undefined && has(deviceId === null ? 'ENROLLMENT_REFUSED' : 'TOKEN_INVALID')
+    const isLockedOut = deviceId !== null && shared.suspects.has(deviceId) && has('DEVICE_KEY_REPLACED')
+    if (isUnknown || isLockedOut) {
+      // Unknown to the restored cloud for good, or a copy has replaced the key: an administrator enrolls it again.
+      for (const id of [deviceId, formerId]) if (id !== null && id !== undefined) shared.strangers.add(id)
       shared.lost(machine, () => true)
       return null
     }
@@ -109,7 +108,9 @@ export class Rest {
     if (!isTerminated && isCopied && !this.#hasSynced(deviceId, this.#aloneSince)) {
       return `${machine.name} has not learned yet what its copies have done`
     }
-    const isDown = !isTerminated && (fenced || epoch === 0 || !connected || behind.length > 0)
+    const isDown =
+      !isTerminated &&
+      (fenced || epoch === 0 || !connected || behind.length > 0 || (!isCopied && has('DEVICE_KEY_REFUSED')))
     if (owes || isDown) {
       const state = { backlog, unacknowledgedSeq, fenced, epoch, connected, behind, conditions }
       return `${machine.name} does not come to rest: ${JSON.stringify(state)}`

@@ -64,6 +64,7 @@ const KNOWN: Readonly<Record<string, number>> = {
   'forgets-answers-by-any-clock': 44,
   'refuses-rates': 1,
   'refuses-syncs': 4,
+  'refuses-keys': 2,
   'renews-nothing': 2,
   'grants-from-the-reserve': 8,
   'mixes-up-dictionaries': 1,

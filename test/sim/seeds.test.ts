@@ -12,7 +12,7 @@ const SEEDS = Number(process.env['TALLYGATE_TEST_SEEDS'] ?? 40)
 /** Small, so that they take less than minutes. `npm run sim` draws larger ones. */
 const SMALL: PlanOptions = { devices: 2, hours: 1, requests: 10 }
 
-const KEYS_REPLACED: PlanOptions = { ...SMALL, always: ['rotate-key', 'twin-restore'], without: ['clone', 'restore'] }
+const KEYS_REPLACED: PlanOptions = { ...SMALL, always: ['rotate-key', 'twin-restore', 'clone', 'restore'] }
 
 const failed = JSON.parse(readFileSync(new URL('./failed-seeds.json', import.meta.url), 'utf8')) as SeedOptions[]
 const withKeysReplaced = seedsFrom(520, Math.ceil(SEEDS / 10), KEYS_REPLACED)
