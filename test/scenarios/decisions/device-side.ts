@@ -168,6 +168,8 @@ export class DeviceSide {
   }
 
   async settle(): Promise<void> {
+    // Denials are recorded after their response.
+    await this.#ledger.settled()
     for (let turn = 0; turn < 12; turn += 1) await new Promise((resolve) => setImmediate(resolve))
     const [problem] = this.#problems
     if (problem !== undefined) throw new Error('the device has failed', { cause: problem })
