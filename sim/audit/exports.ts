@@ -45,7 +45,7 @@ export class ExportAudit {
     }
   }
 
-  /** The cloud has forgotten what the job has received since. */
+  /** A restored cloud lacks the records after this position, which the job has received. */
   jobForgets(backupEnd: bigint): void {
     this.#job = this.#job.filter(({ position }) => position <= backupEnd)
     this.cursor = backupEnd

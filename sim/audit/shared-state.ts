@@ -33,7 +33,7 @@ export class SharedState {
   readonly copies = new Map<string, bigint>()
   /** Machines that lost their idempotency cache, or had it restored. */
   readonly forgetful = new Set<string>()
-  /** Machines without proof of which key theirs replaced: a restored cloud does not know them. With the ids that they had. */
+  /** Machines that cannot prove which key theirs replaced, with their former device ids. A restored cloud does not know them. */
   readonly unproven = new Map<string, string>()
   readonly wereFull = new Set<string>()
   readonly damaged = new Set<string>()

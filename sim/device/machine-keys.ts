@@ -9,7 +9,7 @@ export class MachineKeys implements DeviceKeys {
   current: KeyPair
   next: KeyPair | null
 
-  /** @param copied of the machine whose state directory was copied; null: the machine is none of the copies */
+  /** @param copied keys of the machine whose state directory this one has; null: it has its own */
   constructor(name: string, copied: MachineKeys | null = null) {
     this.#name = name
     this.#first = copied === null ? keyPair(name) : copied.#first

@@ -69,7 +69,7 @@ export class Slots {
     this.#comeback = new Comeback(limits.now)
   }
 
-  /** Requests. */
+  /** How many requests have no response yet. Those whose body is arriving do not count. */
   get inProgress(): number {
     return this.#inProgress.total
   }

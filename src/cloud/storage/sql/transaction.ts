@@ -83,7 +83,7 @@ export function readerOf(sql: Sql) {
   }
 }
 
-/** What a transaction has done. */
+/** What the store must know of a transaction when its work has ended. */
 export interface Written {
   /** Whether it has written to this table. */
   outbox: boolean
