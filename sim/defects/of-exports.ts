@@ -8,6 +8,16 @@ function reading(change: (reader: Reader) => Reader): Pick<TwinDefects, 'store'>
   return { store: (store) => ({ ...store, read: (work) => store.read((reader) => work(change(reader))) }) }
 }
 
+type Step = Awaited<ReturnType<Reader['usage']['range']>>
+type Part = Parameters<Reader['usage']['range']>[0]
+
+function readingSteps(change: (step: Step, part: Part) => Step): Pick<TwinDefects, 'store'> {
+  return reading((reader) => {
+    const range = async (part: Part): Promise<Step> => change(await reader.usage.range(part), part)
+    return { ...reader, usage: { ...reader.usage, range } }
+  })
+}
+
 function withoutArchives<T extends Pick<Reader, 'usageArchives'> | Transaction>(reader: T): T {
   return { ...reader, usageArchives: { ...reader.usageArchives, later: async () => null } }
 }
@@ -17,27 +27,14 @@ export const EXPORT_DEFECTS: readonly Defect[] = [
     name: 'exports-lose-a-record',
     is: 'each piece of an export or report lacks its first record',
     always: ['usage-export'],
-    twin: () =>
-      reading((reader) => {
-        const range: Reader['usage']['range'] = async (part) => {
-          const step = await reader.usage.range(part)
-          return { ...step, records: step.records.slice(1) }
-        }
-        return { ...reader, usage: { ...reader.usage, range } }
-      }),
+    twin: () => readingSteps((step) => ({ ...step, records: step.records.slice(1) })),
   },
   {
     name: 'exports-skip-a-row',
     is: 'each piece of an export or report but the first begins a row too late',
     always: ['usage-export'],
     twin: () =>
-      reading((reader) => {
-        const range: Reader['usage']['range'] = async (part) => {
-          const step = await reader.usage.range(part)
-          return step.end < part.upTo ? { ...step, end: step.end + USAGE_ROW_POSITIONS } : step
-        }
-        return { ...reader, usage: { ...reader.usage, range } }
-      }),
+      readingSteps((step, part) => (step.end < part.upTo ? { ...step, end: step.end + USAGE_ROW_POSITIONS } : step)),
   },
   {
     name: 'exports-omit-archived-meanwhile',

@@ -5,15 +5,13 @@
 import { closeSync, fdatasync, fdatasyncSync, openSync } from 'node:fs'
 import Database from 'better-sqlite3'
 import { FilesInUse } from '../../../platform/files-in-use.ts'
+import { FAST_FLUSH_MS } from '../../../platform/flush.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { DiskReserve } from './disk-reserve.ts'
 import { Housekeeping } from './housekeeping.ts'
 import { type JournalCall, JournalHandler, isDiskFailure } from './journal-handler.ts'
 import { PAGE_BYTES } from './open-database.ts'
 import { openOrSalvage, type StoreOptions } from './salvage-journal.ts'
-
-/** A flush this fast, ms, takes less time than to begin it beside the thread and to learn of its end. */
-const FAST_FLUSH_MS = 1
 
 /** Runs calls in the order in which they are posted, and then answers them. */
 export interface JournalRunner {

@@ -6,6 +6,7 @@ import { close, existsSync, fdatasync, fdatasyncSync, openSync, renameSync } fro
 import { promisify } from 'node:util'
 import Sqlite from 'better-sqlite3'
 import { FilesInUse } from '../../../platform/files-in-use.ts'
+import { FAST_FLUSH_MS } from '../../../platform/flush.ts'
 import { messageOf } from '../../../protocol/errors.ts'
 
 /** Of a file with this descriptor. */
@@ -22,9 +23,6 @@ export interface LogFlushOptions {
   /** Default: fdatasync. */
   readonly flushes?: Flushes | undefined
 }
-
-/** After a slower flush, ms, the next one runs beside the thread. */
-const FAST_FLUSH_MS = 1
 
 const OF_NODE: Flushes = { beside: promisify(fdatasync), here: fdatasyncSync }
 
