@@ -2,7 +2,7 @@ import type { Command } from 'commander'
 import type { Call } from '../client/call.ts'
 import { HttpClient } from '../client/http.ts'
 import { join } from 'node:path'
-import { healthStatusOf } from '../agent/diagnostics/health-status.ts'
+import { healthStatusOf, isHead } from '../agent/diagnostics/health-status.ts'
 import { agentOptions } from '../agent/settings.ts'
 import type { Io } from './io.ts'
 import type { Settings } from '../settings/option.ts'
@@ -98,7 +98,7 @@ async function servedBy(client: HttpClient): Promise<AgentStatus['policies']> {
   })
   if (status.policies.length > 0) return status.policies
   const { sentence, steps } = healthStatusOf(status)
-  const remedy = steps.map((step) => (step.endsWith(':') ? step : `${step}.`)).join(' ')
+  const remedy = steps.map((step) => (isHead(step) ? step : `${step}.`)).join(' ')
   throw new CodedError('NOT_ENROLLED', sentence, { details: { remedy } })
 }
 
@@ -118,5 +118,5 @@ export function instanceInWords({ instanceId, name }: { instanceId: string; name
 
 /** What the device does, and the next steps. */
 export function healthLines({ sentence, steps }: DeviceReportWire['health']): readonly string[] {
-  return [sentence, ...steps.map((step) => `  ${step.endsWith(':') ? '' : '-> '}${step.replaceAll('`', '')}`)]
+  return [sentence, ...steps.map((step) => `  ${isHead(step) ? '' : '-> '}${step.replaceAll('`', '')}`)]
 }

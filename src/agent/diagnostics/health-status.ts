@@ -38,6 +38,11 @@ export function healthStatusOf(status: Status): HealthStatus {
   return stoppedStatus(status) ?? supplyStatus(status) ?? problemStatus(status) ?? workingStatus(status)
 }
 
+/** Whether a step is the head of those that follow it. */
+export function isHead(step: string): boolean {
+  return step.endsWith(':')
+}
+
 /** Whether the health status of a device is about this condition, and its steps contain the remedy. */
 export function isRemedied(condition: Status['conditions'][number], status: Status): boolean {
   const { sentence } = healthStatusOf(status)

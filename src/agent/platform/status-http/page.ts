@@ -3,7 +3,14 @@ import { accountInWords, roughly, sizeInWords, tokensInWords } from '../../../co
 import { available } from '../../../core/accounts/grant.ts'
 import { type DeviceReportWire, USE_BINS } from '../../../protocol/local/report.ts'
 import { ITEM_STATUS, type ItemStatus } from '../../../protocol/service/status.ts'
-import { cloudInWords, countersOf, inWords, isRemedied, suspensionSentence } from '../../diagnostics/health-status.ts'
+import {
+  cloudInWords,
+  countersOf,
+  inWords,
+  isHead,
+  isRemedied,
+  suspensionSentence,
+} from '../../diagnostics/health-status.ts'
 import { Html, html } from '../../../html/html.ts'
 import { section } from '../../../html/section.ts'
 import { sourceOf } from '../../../html/source-of.ts'
@@ -67,13 +74,12 @@ function stepsOf(steps: readonly string[]): Html {
         )}`
 }
 
-/** A step that ends with a colon is the head of those that follow, which are numbered anew. */
+/** Steps with the head before them; each group is numbered anew. */
 function groupsOf(steps: readonly string[]): readonly { readonly head: string; readonly steps: readonly string[] }[] {
   const groups: { head: string; steps: string[] }[] = []
   for (const step of steps) {
-    const isHead = step.endsWith(':')
-    if (isHead || groups.length === 0) groups.push({ head: isHead ? step : '', steps: [] })
-    if (!isHead) groups.at(-1)?.steps.push(step)
+    if (isHead(step) || groups.length === 0) groups.push({ head: isHead(step) ? step : '', steps: [] })
+    if (!isHead(step)) groups.at(-1)?.steps.push(step)
   }
   return groups
 }
