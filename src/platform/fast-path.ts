@@ -5,9 +5,11 @@
 import { type Server, STATUS_CODES } from 'node:http'
 import type { Server as HttpsServer } from 'node:https'
 import type { Socket } from 'node:net'
+import { availableParallelism } from 'node:os'
 import { Server as TlsServer } from 'node:tls'
 import { isHost } from '../protocol/service/refusals.ts'
 import { readInPlace, writeNow } from './direct-socket.ts'
+import { StayAwake } from './stay-awake.ts'
 
 const HEAD_END = Buffer.from('\r\n\r\n')
 
@@ -53,6 +55,7 @@ export class FastPath<Target> {
   readonly silenceMs: number
   readonly #heads = new Map<string, PlainHead<Target>>()
   readonly #connections = new Set<Connection<Target>>()
+  readonly awake = new StayAwake(availableParallelism())
   #isReading = false
   #replies: (() => void)[] = []
   readonly moveToServer: (socket: Socket) => void
@@ -175,6 +178,7 @@ class Connection<Target> {
       return
     }
     this.#isBusy = true
+    this.#path.awake.received()
     this.#path.beginReading()
     this.#path.options.serve(head, bytes.subarray(bodyStart), this.#socket, this.#answer)
   }
@@ -184,6 +188,7 @@ class Connection<Target> {
   #send(reply: Reply): void {
     const socket = this.#socket
     this.#isBusy = false
+    this.#path.awake.answered()
     // Node's server never forgets a connection that was closed before.
     if (socket.destroyed) return
     const { keepAliveMs, silenceMs, options } = this.#path

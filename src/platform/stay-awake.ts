@@ -1,0 +1,44 @@
+/**
+ * A client that waits for its response often sends its next request at once. For a short while after such a response the
+ * event loop keeps turning, so that the request finds the thread awake: to wake it takes longer than to decide.
+ */
+
+/** In which most of these clients send, on slow machines too, ms. */
+const SHORT_WHILE_MS = 0.2
+
+export class StayAwake {
+  readonly #mayTurn: boolean
+  #unanswered = 0
+  #answeredAt = -Infinity
+  /** Whether the last request came a short while after a response. */
+  #isPrompt = false
+  #isTurning = false
+
+  /** @param processors with a single one, clients need it */
+  constructor(processors: number) {
+    this.#mayTurn = processors > 1
+  }
+
+  received(): void {
+    this.#unanswered += 1
+    this.#isPrompt = this.#isShortWhile()
+  }
+
+  /** Call once for each request received. */
+  answered(): void {
+    this.#unanswered -= 1
+    this.#answeredAt = performance.now()
+    if (this.#isTurning || !this.#isPrompt || !this.#mayTurn) return
+    this.#isTurning = true
+    setImmediate(this.#turn)
+  }
+
+  readonly #turn = (): void => {
+    this.#isTurning = this.#unanswered === 0 && this.#isShortWhile()
+    if (this.#isTurning) setImmediate(this.#turn)
+  }
+
+  #isShortWhile(): boolean {
+    return performance.now() < this.#answeredAt + SHORT_WHILE_MS
+  }
+}
