@@ -189,9 +189,8 @@ was=$(od -An -tu1 -j63 -N1 $ledger | tr -d ' ')
 schema 99
 holds 'to one that cannot it is refused' fails install_deb --allow-downgrades "$older"
 holds 'and the installed version stays' installed "$(version_of "$newer")"
+holds 'and so does the agent that was stopped' [ "$(prop $agent ActiveState)" = inactive ]
 schema "$was"
-systemctl reset-failed $agent tallygate-agent.socket 2>/dev/null
-dpkg --configure -a >/dev/null 2>&1
 holds 'which goes on serving' sh -c "systemctl start tallygate-agent.socket $agent"
 holds 'with its ledger' granted
 

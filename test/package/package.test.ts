@@ -156,6 +156,26 @@ describe('the Debian package', () => {
     expect(readdirSync(join(place, 'run'))).toEqual(['systemd'])
   })
 
+  it.each([
+    ['abort-upgrade', '1.0', []],
+    ['abort-deconfigure', 'in-favour', []],
+    ['abort-remove', '', ['start tallygate-agent.socket tallygate-agent.service']],
+  ])('starts at an %s only what was stopped', (action, argument, calls) => {
+    const place = directory()
+    put(place, 'run/systemd/system/x', 'run/tallygate-stopped', 'calls')
+    const command = (name: string, script: string) =>
+      writeFileSync(join(place, name), `#!/bin/sh\n${script}\n`, { mode: 0o755 })
+    for (const name of ['systemctl', 'systemd-sysusers', 'deb-systemd-helper']) command(name, '')
+    command('deb-systemd-invoke', `echo "$*" >>'${place}/calls'`)
+    writeFileSync(join(place, 'calls'), '')
+    const text = readFileSync(join(root, 'packaging/debian/postinst'), 'utf8').replaceAll('/run/', join(place, 'run/'))
+    execFileSync('sh', ['-c', text, 'postinst', action, ...(argument === '' ? [] : [argument])], {
+      env: { ...process.env, PATH: `${place}:${process.env['PATH'] ?? ''}` },
+    })
+    expect(readFileSync(join(place, 'calls'), 'utf8').split('\n').filter(Boolean)).toEqual(calls)
+    expect(readdirSync(join(place, 'run'))).toEqual(['systemd'])
+  })
+
   it('has the same bytes however often it is built', () => {
     const [one, two] = [join(directory(), 'p.deb'), join(directory(), 'p.deb')]
     deb(one)
