@@ -68,7 +68,8 @@ done
 holds 'the state is for the agent alone' [ "$(stat -c '%U %a' /var/lib/tallygate/agent)" = 'tallygate 700' ]
 
 echo '== from nothing to an answered access request'
-printf '\n[http]\nport = %s\n[push]\nport = %s\n' "$http" $((http + 3)) >>/etc/tallygate/cloud.toml
+# As a cloud for devices on other machines, which the sandbox must permit.
+printf '\n[http]\nhost = "0.0.0.0"\npublic_url = "%s"\nport = %s\n[push]\nport = %s\n' "$twin" "$http" $((http + 3)) >>/etc/tallygate/cloud.toml
 holds 'the twin starts' systemctl enable --now tallygate-cloud.service
 holds 'it is ready' within 30 curl -sf "$twin/readyz"
 key=/var/lib/tallygate/cloud/administration-key.pem
