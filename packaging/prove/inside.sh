@@ -209,10 +209,10 @@ systemctl start --no-block $agent
 checks() { journalctl -u $agent -o cat --after-cursor "$cursor" | grep -q 'checking the ledger'; }
 holds 'the agent checks a large ledger' within 10 checks
 pid=$(prop $agent MainPID)
-# Disks of devices are slower: the process runs a tenth of the time.
+# Disks of devices are slower: the process runs a twentieth of the time.
 while [ "$(prop $agent ActiveState)" = activating ] && [ "$pid" -gt 1 ]; do
   kill -STOP "$pid"
-  sleep 0.2
+  sleep 0.4
   kill -CONT "$pid"
   sleep 0.02
 done &
