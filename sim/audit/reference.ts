@@ -39,6 +39,7 @@ export const SHORT: ReadonlySet<string> = new Set([
   'CONSUMPTION_LIMIT_REACHED',
   'GRANT_EXHAUSTED',
   'GRANT_EXPIRED',
+  'DEVICE_REFUSED',
   'POOL_IN_RECOVERY',
   // In a session, because of another item.
   'NOT_CHARGED',

@@ -15,7 +15,6 @@
  *   7 NOT_ATTACHED                        the device has an epoch that is not fenced
  *   8                                     the checks of core; refusals are answers, item by item
  *     REQUEST_TOO_LARGE                   one segment can carry the top-up request
- *     DEVICE_REVOKED                      the device has tokens, or the cloud may give it some
  *   9 CALLER_LIMITED                      the caller's token budget covers the charge
  *  10 NOT_RECORDED                        the ledger has taken the entry
  */

@@ -12,7 +12,6 @@ import {
   type AvailableOf,
   type ClockReading,
   type Decision,
-  noneGranted,
 } from '../../core/rules/decision.ts'
 import { METERED_CHARGE_MAX, type Need } from '../../core/accounts/grant.ts'
 import { isShort, isShortItem, needsOf } from '../../core/rules/needs.ts'
@@ -49,7 +48,7 @@ export interface RulesDeps {
 
 export interface LocalDecisionsDeps extends RulesDeps {
   readonly ledger: Pick<Ledger, 'chargeable' | 'chargeableAboveGrant'>
-  readonly policies: RulesDeps['policies'] & Pick<ActivePolicies, 'revocation'>
+  readonly policies: RulesDeps['policies'] & Pick<ActivePolicies, 'isDeviceRefused'>
   readonly clock: { reading(): ClockReading; sinceBoot(): number }
   readonly link: RulesDeps['link'] & {
     /**
@@ -130,7 +129,7 @@ export class LocalDecisions {
 
   /**
    * Awaits nothing when the balances suffice, for speed. Rejects or throws the codes of {@link requireRules}, STOPPING,
-   * NOT_ATTACHED, REQUEST_TOO_LARGE, DEVICE_REVOKED, and what `record` throws.
+   * NOT_ATTACHED, REQUEST_TOO_LARGE, and what `record` throws.
    *
    * @param record called in the same synchronous block: other requests charge the same accounts
    */
@@ -174,21 +173,17 @@ export class LocalDecisions {
     }
   }
 
-  /** @throws CodedError DEVICE_REVOKED instead of a refusal that says to retry online */
+  /** A cloud that refuses the device has answered, so the offline policy does not apply. */
   #offline(question: Question, attempt: Attempt): Attempt {
-    const decided = this.#aboveGrant(question, attempt)
-    const { revocation } = this.#deps.policies
-    if (revocation !== null && isShort(decided.decision) && noneGranted(decided.decision)) throw revocation
-    return decided
-  }
-
-  #aboveGrant(question: Question, attempt: Attempt): Attempt {
-    if (!isShort(attempt.decision) || !isAnyEssential(attempt.policy.compiled.policy)) return attempt
+    const { decision, policy } = attempt
+    if (!isShort(decision) || this.#deps.policies.isDeviceRefused || !isAnyEssential(policy.compiled.policy)) {
+      return attempt
+    }
     return this.#attempt(question, 'ABOVE_GRANT')
   }
 
   #attempt(question: Question, view: View | 'ABOVE_GRANT' = UNCHANGED): Attempt {
-    const { clock, ledger } = this.#deps
+    const { clock, ledger, policies } = this.#deps
     const { instanceId, request, mode } = question
     const reading = clock.reading()
     const policy = requireRules(this.#deps, instanceId, reading)
@@ -196,7 +191,8 @@ export class LocalDecisions {
     const refund = refundOf(question, reading)
     const aboveGrant = view === 'ABOVE_GRANT' ? ledger.chargeableAboveGrant(reading, rules, refund) : null
     const balanceOf = aboveGrant?.of ?? ledger.chargeable(reading, refund)
-    const seen = new BalancesSeen(view === 'ABOVE_GRANT' ? balanceOf : view(balanceOf))
+    const own = policies.isDeviceRefused ? withRefusal(balanceOf) : balanceOf
+    const seen = new BalancesSeen(view === 'ABOVE_GRANT' ? own : view(own))
     const decision = decide(policy.compiled.at(reading), request, seen.of, mode)
     const { above, allowances } = aboveGrant?.overspendOf(decision.postings) ?? NO_OVERSPEND
     return { policy, reading, balanceOf, seen, decision, above, allowances }
@@ -230,6 +226,12 @@ function withPool(poolBalances: PoolBalances, of: 'NOW' | 'RECALLED' = 'NOW'): V
     const left = balance.left + available + (of === 'RECALLED' ? returnable : 0n)
     return { left: left < MICRO_MAX ? left : MICRO_MAX, shortage: 'POOL' }
   }
+}
+
+/** No connection brings more tokens. */
+const withRefusal: View = (balanceOf) => (account) => {
+  const balance = balanceOf(account)
+  return balance.shortage === 'POOL' ? balance : { ...balance, shortage: 'DEVICE_REFUSED' }
 }
 
 function beyond(refund: ReadonlyMap<AccountId, Micro>, needs: readonly Need[]): readonly Need[] {

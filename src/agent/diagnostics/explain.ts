@@ -231,7 +231,6 @@ const DEVICE_CHECKS: readonly (readonly [code: ErrorCode, asks: string])[] = [
   ['POLICY_MISSING', 'the rules of the instance have arrived'],
   ['POLICY_STALE', 'the rules may still be used'],
   ['NOT_ATTACHED', 'the device has an epoch that is not fenced'],
-  ['DEVICE_REVOKED', 'the device has tokens, or the cloud may give it some'],
   ['NOT_RECORDED', 'the ledger has taken the entry'],
 ]
 

@@ -6,6 +6,7 @@ import { shellWord } from '../../protocol/shell-quoted.ts'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import { ERRORS, remedyAfter } from '../../protocol/errors.ts'
 import type { AgentStatus, AgentStatusWire } from '../../protocol/local/status.ts'
+import { REFUSED_KEYS } from '../runtime/health.ts'
 import type { DeviceReportWire } from '../../protocol/local/report.ts'
 
 /** As sent, or parsed. */
@@ -181,13 +182,6 @@ function moreTokens({ accounts }: Status, { subject }: AgentStatusWire['conditio
   const drain = 'tallygate devices drain DEVICE'
   return `An administrator raises the quantity to a new total with \`${set}\`, or takes tokens back from another device with \`${drain}\``
 }
-
-/** What the cloud says of a key with which it refuses all requests of the device. */
-const REFUSED_KEYS = {
-  DEVICE_REVOKED: 'was revoked',
-  DEVICE_KEY_REPLACED: 'was replaced by another one',
-  TOKEN_INVALID: 'is not known to the cloud',
-} as const
 
 type RefusedKey = keyof typeof REFUSED_KEYS
 

@@ -3,7 +3,6 @@ import type { CompiledPolicy } from '../../core/rules/compile.ts'
 import type { ClockReading } from '../../core/rules/decision.ts'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import type { PolicyDocument } from '../../protocol/edge/policy-document.ts'
-import type { CodedError } from '../../protocol/errors.ts'
 
 /** Verified, complete and durable. */
 export interface PolicyInForce {
@@ -22,8 +21,10 @@ export class ActivePolicies {
   readonly #policies = new Map<string, PolicyInForce>()
   readonly #confirmedAt = new Map<string, Map<number, number>>()
 
+  /** The cloud refuses the key of this device, and with it every top-up. */
+  isDeviceRefused = false
+
   #suspension: DeviceSuspension | null = null
-  #revocation: CodedError | null = null
 
   get suspension(): DeviceSuspension | null {
     return this.#suspension
@@ -31,15 +32,6 @@ export class ActivePolicies {
 
   suspend(suspension: DeviceSuspension | null): void {
     this.#suspension = suspension
-  }
-
-  /** Why the cloud grants this device no more tokens; null: none is known. */
-  get revocation(): CodedError | null {
-    return this.#revocation
-  }
-
-  revoke(revocation: CodedError | null): void {
-    this.#revocation = revocation
   }
 
   /** @param instanceId in lower case */

@@ -5,6 +5,13 @@ export const PUSH = 'push'
 
 export const REVOCATION = 'revocation'
 
+/** What the cloud says of a key with which it refuses all requests of the device. */
+export const REFUSED_KEYS = {
+  DEVICE_REVOKED: 'was revoked',
+  DEVICE_KEY_REPLACED: 'was replaced by another one',
+  TOKEN_INVALID: 'is not known to the cloud',
+} as const satisfies Partial<Record<ErrorCode, string>>
+
 export interface HealthCondition {
   readonly subject: string
   readonly code: ErrorCode

@@ -89,7 +89,6 @@ const ENDED_MAX = 1_000
 
 /** Errors after which an automatic charge is not retried: the session ends. */
 const NOT_RENEWABLE: ReadonlySet<string> = new Set<ErrorCode>([
-  'DEVICE_REVOKED',
   'DEVICE_TERMINATED',
   'POLICY_STALE',
   'REQUEST_TOO_LARGE',

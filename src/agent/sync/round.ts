@@ -11,7 +11,7 @@ import type { EnrollmentToken } from './ports.ts'
 import type { RoundResult, WakeReason } from './rounds.ts'
 import { sealAndSend, sendSegment } from './send-segment.ts'
 import { KEY, announceKey, isUnknownKey, keyState, prepareKey, replaceKey, showLinks } from './rotate-key.ts'
-import { PUSH, REVOCATION } from '../runtime/health.ts'
+import { PUSH, REFUSED_KEYS, REVOCATION } from '../runtime/health.ts'
 import { type StepContext, type StepResult, raiseAndLog } from './step.ts'
 
 const CLEARED_BY_A_ROUND = ['cloud', 'journal', 'attach', 'link', REVOCATION]
@@ -142,7 +142,7 @@ function end(context: StepContext, enrollmentToken: EnrollmentToken | null): Rou
   const { activePolicies, memory, health, waiting } = context
   waiting.resolveCarried()
   if (memory.contact === 'UP') {
-    activePolicies.revoke(null)
+    activePolicies.isDeviceRefused = false
     for (const subject of CLEARED_BY_A_ROUND) health.clear(subject)
   }
   if (memory.identity !== null) health.clear('enrollment')
@@ -178,8 +178,8 @@ function fail(
   const { code, details } = error
   if (step?.kind === 'attach') memory.isEnded = code === 'DEVICE_TERMINATED'
   if (code === 'ENROLLMENT_REFUSED') memory.refusedToken = enrollmentToken?.token ?? null
+  if (Object.hasOwn(REFUSED_KEYS, code)) activePolicies.isDeviceRefused = true
   if (code === 'DEVICE_REVOKED') {
-    activePolicies.revoke(error)
     for (const subject of CAUSED_BY_REVOCATION) health.clear(subject)
   }
   const subject = subjectOf(step, error)

@@ -12,8 +12,8 @@
  *   6 ALLOCATION_EXHAUSTED       ... also within the allocation of the action that allows
  *   7 CONSUMPTION_LIMIT_REACHED  ... also within the requester's consumption limit
  *
- * On a device, checks 5 to 7 fail as GRANT_EXPIRED or GRANT_EXHAUSTED if the grant, not the pool, is used up. Overspend
- * of an essential line item pays only after every grant of every line item that allows the request. Deterministic:
+ * On a device, checks 5 to 7 fail as GRANT_EXPIRED or GRANT_EXHAUSTED if the grant, not the pool, is used up, and as
+ * DEVICE_REFUSED if the cloud will not give the device more. Overspend of an essential line item pays only after every grant of every line item that allows the request. Deterministic:
  * reads no clock and never throws on data.
  */
 import { type AccountId, type Posting, limitAccount } from '../accounts/account.ts'
@@ -353,6 +353,7 @@ function shortage(count: Ratio, payers: readonly Payer[]): [RefusalReason, reado
 
 /** A temporary shortage outranks an empty pool, and an expired grant outranks a used one. */
 function localReason(reason: RefusalReason, shortage: AvailableBalance['shortage']): RefusalReason {
+  if (shortage === 'DEVICE_REFUSED' || reason === 'DEVICE_REFUSED') return 'DEVICE_REFUSED'
   if (shortage === 'GRANT_EXPIRED' || reason === 'GRANT_EXPIRED') return 'GRANT_EXPIRED'
   if (shortage === 'GRANT' || reason === 'GRANT_EXHAUSTED') return 'GRANT_EXHAUSTED'
   return shortage === 'RECOVERY' ? 'POOL_IN_RECOVERY' : reason

@@ -34,10 +34,10 @@ export function exactly(now: number): ClockReading {
 }
 
 /**
- * Why an account cannot give more. GRANT: the device's part of the pool is used up. RECOVERY: the cloud was restored
- * from a backup and withholds tokens that may have been sold.
+ * Why an account cannot give more. GRANT: the device's part of the pool is used up. DEVICE_REFUSED: the same, and the
+ * cloud refuses the device. RECOVERY: the cloud was restored from a backup and withholds tokens that may have been sold.
  */
-export type Shortage = 'POOL' | 'GRANT' | 'GRANT_EXPIRED' | 'RECOVERY'
+export type Shortage = 'POOL' | 'GRANT' | 'GRANT_EXPIRED' | 'DEVICE_REFUSED' | 'RECOVERY'
 
 export interface AvailableBalance {
   readonly left: Micro | 'UNLIMITED'

@@ -78,6 +78,13 @@ export const REFUSAL_REASONS = {
     label: 'grant expired',
     text: 'Grant of this device expired; retry online',
   },
+  DEVICE_REFUSED: {
+    check: 'TOKENS',
+    retry: 'NEVER',
+    code: '212',
+    label: 'device refused by the cloud',
+    text: 'Tokens granted to this device used up, and the cloud refuses its key; see tallygate status on the device',
+  },
   POOL_IN_RECOVERY: {
     check: 'TOKENS',
     retry: 'LATER',

@@ -444,16 +444,20 @@ describe('a request that the grant of the device does not hold', () => {
     expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'GRANT_EXHAUSTED' }], postings: [] })
   })
 
-  it('is refused as revoked, not as one to retry online, where the cloud gives the device nothing more', async () => {
-    const device = await ready(5_000_000n)
+  it('says that the cloud refuses the device, not to retry online, where it gives nothing more', async () => {
+    const device = await ready(8_000_000n)
     device.connected = false
     expect(statusOf(await device.ask(accessBody(12)))).toEqual(['208'])
-    device.activePolicies.revoke(new CodedError('DEVICE_REVOKED', 'The key was revoked.'))
-    await expect(device.ask(accessBody(12))).rejects.toMatchObject({ code: 'DEVICE_REVOKED' })
-    expect(statusOf(await device.ask(accessBody(5)))).toEqual(['101'])
+    device.activePolicies.isDeviceRefused = true
+    expect(statusOf(await device.ask(accessBody(12)))).toEqual(['212'])
+    expect(statusOf(await device.ask(items(3, 12)))).toEqual(['101', '212'])
+    await device.ledger.settled()
+    expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'GRANTED' }, { outcome: 'DEVICE_REFUSED' }] })
     expect(statusOf(await device.ask(accessBody(0.001, 'unknown')))).toEqual(['201'])
-    device.activePolicies.revoke(null)
-    expect(statusOf(await device.ask(accessBody(12)))).toEqual(['208'])
+    device.time.advance(2 * 86_400_000)
+    expect(statusOf(await device.ask(accessBody(5)))).toEqual(['212'])
+    device.activePolicies.isDeviceRefused = false
+    expect(statusOf(await device.ask(accessBody(5)))).toEqual(['209'])
   })
 
   it('waits for the cloud no longer than the deadline', async () => {

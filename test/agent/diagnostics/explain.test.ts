@@ -121,7 +121,7 @@ describe('a decision that is explained', () => {
     )!
     const result = async (changes: Partial<typeof kept>) => (await explain({ ...kept, ...changes })).replay.result
     expect(await result({})).toBe('same')
-    expect(await result({ inputs: kept.inputs!.replaceAll(/(\d+|\*)([PGXR])/g, '0$2') })).toBe('different')
+    expect(await result({ inputs: kept.inputs!.replaceAll(/(\d+|\*)([PGXDR])/g, '0$2') })).toBe('different')
     expect(await result({ inputs: kept.inputs!.replace(';', ';5P,') })).toBe('different')
     expect(await result({ body: kept.body.replace(/"charged":"\d+"/, '"charged":"1234567"') })).toBe('different')
     const empty = policyToWire(onTheWire({ ...sample.policy, lineItems: [] }), {

@@ -54,6 +54,14 @@ it('a charge above the grant is refused if it would exceed what the device can c
   expect([device.billed(), device.fatal]).toEqual([5_000_000_000_000, []])
 })
 
+it('a device that the cloud refuses gets nothing above the grant', async () => {
+  const device = await offline(30)
+  device.activePolicies.isDeviceRefused = true
+  const id = await device.open()
+  expect(await device.request(id, 31)).toBe(403)
+  expect(above(device)).toEqual([])
+})
+
 it('the response to a session request above the grant has a warning', async () => {
   const device = await offline(30)
   const id = await device.open()

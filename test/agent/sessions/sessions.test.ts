@@ -647,15 +647,15 @@ describe('a device whose service is terminated', () => {
     expect(device.warned).toEqual([])
   })
 
-  it('ends a session whose next charge the tokens of a revoked device cannot pay', async () => {
+  it('ends a session whose next charge the tokens of a refused device cannot pay', async () => {
     const device = await SessionDevice.make(6)
     const id = await device.open()
     await device.request(id, 6)
     device.connected = false
-    device.activePolicies.revoke(new CodedError('DEVICE_REVOKED', 'The key was revoked.'))
+    device.activePolicies.isDeviceRefused = true
     await device.pass(61 * MINUTE)
     expect([device.session(id).state, device.billed()]).toEqual(['TERMINATED', 6])
-    expect(device.log().at(-1)).toBe('session NOT_RENEWED')
+    expect(device.log().at(-1)).toBe('access NOT_RENEWED')
     expect(device.warned).toEqual([])
   })
 

@@ -362,6 +362,7 @@ describe('the holder of a copied key', () => {
     await device.sync()
     await copy.sync()
     expect(copy.conditions).toContain('sync: DEVICE_KEY_REPLACED')
+    expect(copy.activePolicies.isDeviceRefused).toBe(true)
     await Promise.all([copy.link.rotateKey(), copy.settle()])
     await copy.sync()
     expect(keyOf(copy)).not.toBe(keyOf(device))

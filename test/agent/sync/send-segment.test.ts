@@ -139,11 +139,13 @@ test('a segment that was sealed with the key of another device goes up with that
   await device.charge(1_000_000n)
   await device.sync()
   expect(device.conditions).toEqual(['sync: TOKEN_INVALID'])
+  expect(device.activePolicies.isDeviceRefused).toBe(true)
   expect(device.link.status()).toMatchObject({ unacknowledgedSeq: 2 })
   device.keyPlace.current = current
   await device.restart()
   await device.sync()
   expect(device.link.status()).toMatchObject({ connected: true, backlog: 0, unacknowledgedSeq: null })
+  expect(device.activePolicies.isDeviceRefused).toBe(false)
   audit(device)
 })
 

@@ -42,8 +42,8 @@ describe('the naive evaluator answers every case of the corpus', () => {
 
 test('the corpus shows every reason for a refusal, and each case by a name of its own', () => {
   const statuses = new Set(corpus.flatMap((each) => each.want.items.map((item) => item.status)))
-  // Only a cloud that was restored from a backup withholds tokens.
-  const { POOL_IN_RECOVERY: _, ...shown } = REFUSAL_REASONS
+  // Only a cloud that was restored from a backup withholds tokens, and only a device can be refused by its cloud.
+  const { POOL_IN_RECOVERY: _, DEVICE_REFUSED: __, ...shown } = REFUSAL_REASONS
   expect([...statuses].sort()).toEqual(['GRANTED', 'NOT_CHARGED', ...Object.keys(shown)].sort())
   expect(new Set(corpus.map((each) => each.name)).size).toBe(corpus.length)
 })

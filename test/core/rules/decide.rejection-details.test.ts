@@ -97,6 +97,8 @@ test.each([
   ['GRANT', 'RECOVERY', 'GRANT_EXHAUSTED'],
   ['GRANT', 'GRANT_EXPIRED', 'GRANT_EXPIRED'],
   ['GRANT_EXPIRED', 'GRANT', 'GRANT_EXPIRED'],
+  ['POOL', 'DEVICE_REFUSED', 'DEVICE_REFUSED'],
+  ['DEVICE_REFUSED', 'GRANT_EXPIRED', 'DEVICE_REFUSED'],
 ] as const)('a shortage of one line item for %s and of the others for %s is %s', (first, others, reason) => {
   const balance = (account: AccountId): AvailableBalance => {
     const parsed = parseAccount(account)

@@ -362,6 +362,7 @@ function shortageReason(payers: readonly Payer[], check: number): RefusalReason 
     const balances = payer.balances[check] ?? []
     return balances.filter((balance) => balance.left === leastOf(balances))
   })
+  if (binding.some((balance) => balance.shortage === 'DEVICE_REFUSED')) return 'DEVICE_REFUSED'
   if (binding.some((balance) => balance.shortage === 'GRANT_EXPIRED')) return 'GRANT_EXPIRED'
   if (binding.some((balance) => balance.shortage === 'GRANT')) return 'GRANT_EXHAUSTED'
   if (binding.some((balance) => balance.shortage === 'RECOVERY')) return 'POOL_IN_RECOVERY'

@@ -346,6 +346,7 @@ const balances: fc.Arbitrary<readonly AvailableBalance[]> = fc.array(
       'POOL' as const,
       'GRANT' as const,
       'GRANT_EXPIRED' as const,
+      'DEVICE_REFUSED' as const,
       'RECOVERY' as const,
     ),
   }),

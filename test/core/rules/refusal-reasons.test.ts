@@ -7,6 +7,7 @@ test('a shortage is what a top-up or a recall may end', () => {
     'INSUFFICIENT_TOKENS',
     'GRANT_EXHAUSTED',
     'GRANT_EXPIRED',
+    'DEVICE_REFUSED',
     'POOL_IN_RECOVERY',
     'ALLOCATION_EXHAUSTED',
     'CONSUMPTION_LIMIT_REACHED',
