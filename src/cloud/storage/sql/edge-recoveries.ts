@@ -26,9 +26,10 @@ export function recoveryReader({ db }: Sql) {
     },
     /**
      * Devices, neither revoked nor terminated, that have not reported in this recovery or a newer one: one row per epoch
-     * neither closed nor settled, or for a device that has never attached.
+     * neither closed nor settled, or for a device that has never attached. An epoch that was replaced before the restore
+     * got no grant since, and its device reports in a later one.
      */
-    async waitingFor(instanceId: string, number: number, limit: number): Promise<readonly AwaitedDevice[]> {
+    async waitingFor({ instanceId, number, since }: Recovery, limit: number): Promise<readonly AwaitedDevice[]> {
       const rows = await db
         .selectFrom('device_instances')
         .innerJoin('devices', 'devices.id', 'device_instances.device_id')
@@ -43,6 +44,11 @@ export function recoveryReader({ db }: Sql) {
               or('epochs.recovery', '<', BigInt(number)),
               or('epochs.status', '<>', 'CLOSED'),
               or('epochs.settled_at', 'is', null),
+              or.or([
+                or('epochs.number', '=', or.ref('devices.epoch')),
+                or('epochs.fenced_at', 'is', null),
+                or('epochs.fenced_at', '>=', BigInt(since)),
+              ]),
             ]),
           ]),
         )

@@ -81,7 +81,7 @@ export async function endRecoveries(store: Pick<Store, 'read' | 'transaction'>, 
   for (const recovery of await store.read((reader) => reader.edge.recoveries.underWay())) {
     if (recovery.unproven !== null) continue
     await store.transaction(async (tx) => {
-      const waiting = await tx.edge.recoveries.waitingFor(recovery.instanceId, recovery.number, 1)
+      const waiting = await tx.edge.recoveries.waitingFor(recovery, 1)
       if (waiting.length === 0) await tx.edge.recoveries.end(recovery, now)
     })
   }
@@ -127,9 +127,7 @@ async function stateOf(reader: Reader, instanceId: string): Promise<RecoveryStat
   return {
     since: isUnderWay ? recovery.since : null,
     unproven,
-    waitingFor: isUnderWay
-      ? [...(await reader.edge.recoveries.waitingFor(instanceId, recovery.number, RECOVERY_SHOWN_MAX))]
-      : [],
+    waitingFor: isUnderWay ? [...(await reader.edge.recoveries.waitingFor(recovery, RECOVERY_SHOWN_MAX))] : [],
     accounts: exposed.slice(0, RECOVERY_SHOWN_MAX).map((pool) => ({
       account: pool.account,
       atRisk: String(atRisk(pool, unproven !== null)),

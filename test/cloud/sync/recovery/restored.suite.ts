@@ -464,6 +464,21 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       ])
     })
 
+    it('waits for no epoch that had been replaced before the restore', async () => {
+      const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+      await one.sync([topUpRequest(LINE, 10n)])
+      await one.attach()
+      twin.time += 1
+      await restore(0n)
+      await two.attach()
+      const of = ({ id }: TestDevice, epoch: number, status: string) => ({ deviceId: id, epoch, status })
+      const { waitingFor } = await recovery()
+      expect(waitingFor).toHaveLength(3)
+      expect(waitingFor).toEqual(
+        expect.arrayContaining([of(one, 2, 'ACTIVE'), of(two, 1, 'FENCED'), of(two, 2, 'ACTIVE')]),
+      )
+    })
+
     it.each([
       ['a backup that is older than the time after which silence is settled', 12 * HOUR, 0, 15 * HOUR],
       ['a device that had been away for nearly that time at the backup', 30 * DAY, 29.5 * DAY, 15 * HOUR],
