@@ -14,7 +14,7 @@ import { call, raiseAndLog, type StepContext, type StepResult, verify, applySign
 export const KEY = 'device key'
 
 export function keyState(keys: DeviceKeys, memory: LinkMemory, isRotationRequested: boolean): LinkState['key'] {
-  const { identity, key } = memory
+  const { identity, key, epoch } = memory
   if (identity === null) return 'SETTLED'
   const ready = keys.next?.signer.keyId
   if (ready !== undefined && ready === identity.keyId) return key.isTried ? 'SETTLED' : 'REPLACE'
@@ -22,7 +22,8 @@ export function keyState(keys: DeviceKeys, memory: LinkMemory, isRotationRequest
   const announcing = identity.nextKey?.id
   if (isRotationRequested || (key.isRequested && announcing === undefined)) return 'PREPARE'
   if (announcing === undefined) return 'SETTLED'
-  if (key.isTried) return 'SETTLED'
+  // The cloud refuses a key of another epoch than its own, which may already exist.
+  if (key.isTried || epoch === 0) return 'SETTLED'
   return announcing === ready ? 'ANNOUNCE' : 'PREPARE'
 }
 

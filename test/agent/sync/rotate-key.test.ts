@@ -114,6 +114,23 @@ test('an order that comes again before the change is done is the same order', as
   await expectEqualLedgers(device)
 })
 
+test('a key that is requested before the device has an epoch is announced after the attach', async () => {
+  const device = await deviceAt(twin, instanceId)
+  device.network.tamper = (request, answer) => (request.url.endsWith('/attach') ? { ...answer, body: '{' } : answer)
+  await device.start()
+  await device.settle()
+  expect(device.link.status()).toMatchObject({ epoch: 0 })
+  const kept = device.link.rotateKey()
+  await device.settle()
+  const { next } = await kept
+  device.network.tamper = (_, answer) => answer
+  await device.sync()
+  await device.sync()
+  expect(keyOf(device)).toBe(next)
+  expect(device.logged.map(({ fields: { code } }) => code)).not.toContain('DEVICE_KEY_REFUSED')
+  await expectEqualLedgers(device)
+})
+
 test('a change that was cut off between ledger and file is completed at the start, without the twin', async () => {
   const device = await joined()
   device.disk.commitsUntilCrash = 3
