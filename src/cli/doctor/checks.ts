@@ -545,7 +545,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
         'Look for a second device with the same state. This device attaches again by itself once it is online, unless the cloud refuses it.',
       )
     }
-    return epoch === 0 ? warn('never attached', 'Connect the device to the cloud.') : ok(`epoch ${epoch}`)
+    return epoch === 0 ? warn('this ledger is not attached yet', ERRORS.NOT_ATTACHED.remedy) : ok(`epoch ${epoch}`)
   },
   rules: (observations) => {
     const { policies, identity } = observations.inspected
