@@ -160,16 +160,24 @@ export function headerOf(view: View): Html {
             <button>Show</button>
           </form>`
     }
-    <form class="end" method="post" action="${root}/sign-out">
-      ${formTokenField(view)}
-      <span class="soft">${administrator.name ?? `key ${administrator.keyId.slice(0, 8)}`}</span>
-      <button>Sign out</button>
-    </form>
+    ${signOutForm(view, administrator.name ?? `key ${administrator.keyId.slice(0, 8)}`)}
   </header>`
 }
 
-export function errorHeaderOf(root: string, path: string): Html {
-  return html`<header>${menuOf({ root, path, instance: null, instances: [] })}</header>`
+/** @param formToken null: no administrator is signed in */
+export function errorHeaderOf(root: string, path: string, formToken: string | null): Html {
+  return html`<header>
+    ${menuOf({ root, path, instance: null, instances: [] })}
+    ${formToken === null ? '' : signOutForm({ root, formToken }, '')}
+  </header>`
+}
+
+function signOutForm({ root, formToken }: Pick<View, 'root' | 'formToken'>, who: string): Html {
+  return html`<form class="end" method="post" action="${root}/sign-out">
+    ${formTokenField({ formToken })}
+    <span class="soft">${who}</span>
+    <button>Sign out</button>
+  </form>`
 }
 
 function menuOf(view: Pick<View, 'root' | 'path' | 'instance' | 'instances'>): Html {

@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { administering, tallygate } from '../../cli/outside.ts'
-import { HOUR, MINUTE, type Twin, openTwin, pick } from '../harness.ts'
+import { DAY, HOUR, MINUTE, type Twin, openTwin, pick } from '../harness.ts'
 import { Browser, consoleCode } from './browse.ts'
 
 let twin: Twin
@@ -158,6 +158,15 @@ describe('a sign-out', () => {
     const browser = await Browser.signedIn(twin)
     const { headers } = await browser.send('/sign-out', { formToken: await browser.formToken() })
     expect(headers.get('set-cookie')).toMatch(/^tallygate_console=; .*Max-Age=0$/)
+  })
+
+  it('is possible from the page of an error, and after the sign-in has expired', async () => {
+    const browser = await Browser.signedIn(twin)
+    const formToken = await browser.formToken('/devices/nope')
+    twin.now += DAY
+    expect((await browser.open('')).status).toBe(401)
+    const { status, headers } = await browser.send('/sign-out', { formToken })
+    expect([status, headers.get('set-cookie')]).toEqual([303, expect.stringContaining('Max-Age=0') as string])
   })
 })
 

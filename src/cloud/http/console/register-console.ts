@@ -145,8 +145,9 @@ class Console {
     return reply.header('set-cookie', this.#cookie(given)).redirect(this.#root, SEE_OTHER)
   }
 
-  async signOut(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
-    requireForm(request, await this.#signedIn(request, reply))
+  /** Also of a sign-in that has expired or lost its role. */
+  signOut(request: FastifyRequest, reply: FastifyReply): FastifyReply {
+    requireForm(request, { token: tokenOf(request) })
     return reply.header('set-cookie', `${this.#cookie('')}; Max-Age=0`).redirect(`${this.#root}/sign-in`, SEE_OTHER)
   }
 
@@ -297,7 +298,8 @@ class Console {
       return
     }
     const content = html`<p class="problem" role="alert">${problem}</p>`
-    const header = errorHeaderOf(this.#root, this.#pathOf(request))
+    const token = cookieOf(request)
+    const header = errorHeaderOf(this.#root, this.#pathOf(request), token === null ? null : formTokenOf(token))
     send(reply, status, documentOf({ title: 'This did not work', content }, header))
   }
 
@@ -306,8 +308,7 @@ class Console {
   }
 
   async #signedIn(request: FastifyRequest, reply: FastifyReply): Promise<SignedIn> {
-    const token = cookieOf(request)
-    if (token === null) throw new CodedError('TOKEN_MISSING', 'No administrator is signed in.')
+    const token = tokenOf(request)
     const administrator = await this.#deps.slots.authenticate(request.raw, () => this.#authenticate(token))
     this.#deps.slots.takeUntilClose(administrator, reply, false)
     return { token, administrator }
@@ -427,6 +428,13 @@ async function chosenInstance(
   return instance
 }
 
+/** @throws CodedError TOKEN_MISSING */
+function tokenOf(request: FastifyRequest): string {
+  const token = cookieOf(request)
+  if (token === null) throw new CodedError('TOKEN_MISSING', 'No administrator is signed in.')
+  return token
+}
+
 function cookieOf({ headers }: FastifyRequest): string | null {
   for (const pair of (headers.cookie ?? '').split(';')) {
     const [name = '', value = ''] = pair.trim().split('=', 2)
@@ -448,12 +456,12 @@ function requireOwnPage({ headers }: FastifyRequest): void {
   throw new CodedError('CONSOLE_FORM_REFUSED', 'The form comes from another site.')
 }
 
-function isForm(form: Fields, { token }: SignedIn): boolean {
+function isForm(form: Fields, { token }: Pick<SignedIn, 'token'>): boolean {
   return form['formToken'] === formTokenOf(token)
 }
 
 /** @throws CodedError CONSOLE_FORM_REFUSED */
-function requireForm(request: FastifyRequest, signedIn: SignedIn): Fields {
+function requireForm(request: FastifyRequest, signedIn: Pick<SignedIn, 'token'>): Fields {
   requireOwnPage(request)
   const form = fieldsOf(request.body)
   if (isForm(form, signedIn)) return form
