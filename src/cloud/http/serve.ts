@@ -37,14 +37,12 @@ export function serveOperations(
     for (const version of operation.versions) {
       const route = deps.routeOver?.(index, version) ?? withoutCells(routeTo(operation, version, deps))
       const options = optionsOf(operation, version, route, deps)
-      for (const address of addressesOf(operation, version)) {
-        for (const base of bases) {
-          const url = `${base}${address}`
-          http.route({ url, ...options })
-          if (operation.decides !== true) continue
-          const answer = (request: PlainRequest): Promise<Answer> => answerAtOnce(route, deps.slots, request)
-          plain.add({ url, method: operation.method, answers: options.config.answers, answer })
-        }
+      const addresses = addressesOf(operation, version)
+      for (const url of bases.flatMap((base) => addresses.map((address) => `${base}${address}`))) {
+        http.route({ url, ...options })
+        if (operation.decides !== true) continue
+        const answer = (request: PlainRequest): Promise<Answer> => answerAtOnce(route, deps.slots, request)
+        plain.add({ url, method: operation.method, answers: options.config.answers, answer })
       }
     }
   }
