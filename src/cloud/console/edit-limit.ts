@@ -13,7 +13,7 @@ import {
 import { requireLineItem } from '../storage/require-record.ts'
 import type { Reader } from '../storage/store.ts'
 import { type Edit, fieldText, formPart, instantOf, numberOf, refusalOf } from './edit.ts'
-import { type Fields, type Problem, Inputs } from './inputs.ts'
+import { type Fields, type Problem, Inputs, TIME } from './inputs.ts'
 import { type Page, type View, exactTextOf, hrefOf, ofInstance } from './page.ts'
 
 const EDIT = { next: '/line-items', concerns: 'INSTANCE', needsConfirmation: true } as const
@@ -128,4 +128,3 @@ async function removalForm(
 }
 
 const AMOUNT = html`type="number" min="0.000001" step="0.000001" required`
-const TIME = html`type="datetime-local" step="0.001"`

@@ -13,7 +13,7 @@ import { requireLineItem } from '../storage/require-record.ts'
 import type { LineItemRecord } from '../storage/records.ts'
 import { withTransactions } from '../storage/with-transactions.ts'
 import { type Edit, fieldText, formPart, instantOf, instantText, numberOf } from './edit.ts'
-import { type Fields, type Problem, FormRefused, Inputs } from './inputs.ts'
+import { type Fields, type Problem, FormRefused, Inputs, TIME } from './inputs.ts'
 import { type Page, type View, ofInstance } from './page.ts'
 
 export const LINE_ITEM_EDIT: Edit = {
@@ -119,4 +119,3 @@ function lineItemForm(view: View, fields: Fields, problems: readonly Problem[]):
 }
 
 const WHOLE = html`type="number" min="0" step="1"`
-const TIME = html`type="datetime-local" step="0.001"`

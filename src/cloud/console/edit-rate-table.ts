@@ -18,7 +18,7 @@ import {
   refusalOf,
   rowsIn,
 } from './edit.ts'
-import { type Fields, type Problem, Inputs } from './inputs.ts'
+import { type Fields, type Problem, Inputs, TIME } from './inputs.ts'
 import { type Page, type View, tableOf } from './page.ts'
 
 export const RATE_TABLE_EDIT: Edit = {
@@ -120,7 +120,7 @@ function rateTableForm(view: View, fields: Fields, problems: readonly Problem[])
   const columns = ['Item', 'Version', 'Tokens per unit', 'or formula'] as const
   const content = html`${inputs.input({ name: 'series', label: 'Series, can be empty' })}
     ${inputs.input({ name: 'version', label: 'New version' }, html`required`)}
-    ${inputs.input({ name: 'effectiveFrom', label: 'Effective from, UTC' }, html`type="datetime-local" step="0.001" required`)}
+    ${inputs.input({ name: 'effectiveFrom', label: 'Effective from, UTC' }, html`${TIME} required`)}
     <div class="rows">${tableOf('Rates', columns, rows)}</div>`
   const note =
     'Empty rows are omitted. The table replaces the earlier one of its series: items that it does not rate are refused. A saved rate table never changes, and can be deleted until it takes effect.'

@@ -30,6 +30,9 @@ interface Field {
 
 export const NO_INSTANT = 'must be a time from 1970 to 9999, such as 2026-05-01T08:00'
 
+/** To the millisecond, as the API. */
+export const TIME = html`type="datetime-local" step="0.001"`
+
 export const NO_NUMBER = 'must be a number in digits, such as 1000'
 
 /** Of an input of the type datetime-local, in UTC, POSIX ms. Undefined: it is no time, or the API does not take it. */

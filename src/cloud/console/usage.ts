@@ -16,6 +16,7 @@ import {
   instanceField,
   numeric,
   olderLink,
+  positionOf,
   refusedForm,
   tableOf,
   typed,
@@ -78,14 +79,10 @@ export async function usageOfPage(view: View): Promise<NewestUsage> {
   return {
     ...range,
     instanceId: instance?.id ?? null,
-    upTo: upToOf(query),
+    upTo: positionOf(query['upTo']) ?? null,
     limit: isBounded(range) ? RANGE_RECORDS_MAX : RECORDS_MAX,
     ...(isSearch(view) ? { search: await searchOf(view) } : {}),
   }
-}
-
-function upToOf({ upTo = '' }: View['query']): bigint | null {
-  return /^\d{1,18}$/.test(upTo) ? BigInt(upTo) : null
 }
 
 function isSearch(view: View): boolean {
@@ -133,7 +130,7 @@ async function recordsPart(view: View, newest: NewestStep): Promise<Html> {
   )
   const total = records.reduce((sum, { record }) => sum + record.tokens, 0n)
   const refusals = records.filter(({ record }) => isRefusal(record.status)).length
-  const isPart = isRange && (upToOf(view.query) !== null || newest.rest !== null)
+  const isPart = isRange && (positionOf(view.query['upTo']) !== undefined || newest.rest !== null)
   const isExplained = shown.some(({ source, status }) => source.kind === 'device' && isRefusal(status))
   return html`<p>
       ${readInWords(view, newest)}: ${tokensInWords(total)} tokens, ${counted(refusals, 'refusal', 'refusals')}.
@@ -154,7 +151,7 @@ async function recordsPart(view: View, newest: NewestStep): Promise<Html> {
 function readInWords(view: View, { records, rest }: NewestStep): string {
   const { query } = view
   const isRange = isBounded(rangeOf(query))
-  const older = isRange && upToOf(query) !== null ? 'older ' : ''
+  const older = isRange && positionOf(query['upTo']) !== undefined ? 'older ' : ''
   const found = `${records.length} ${older}${records.length === 1 ? 'record' : 'records'}${isRange ? ' of this time' : ''}`
   const reach = rest?.writtenBy ?? (isRange || isSearch(view) ? null : records.at(-1)?.record.writeTime) ?? null
   const written = reach === null ? '' : ` written in the last ${roughly(view.now - reach)}`
