@@ -134,7 +134,6 @@ export const TWIN_DEFECTS: readonly Defect[] = [
                 await tx.accounts.save([{ ...pool, grantedOut: pool.grantedOut - held }])
               }
             }
-            return false
           }),
         )
       },
@@ -163,7 +162,6 @@ export const TWIN_DEFECTS: readonly Defect[] = [
                 await tx.accounts.save([{ ...pool, grantedOut: pool.grantedOut - taken, capInForce }])
               }
             }
-            return false
           }),
         )
       },

@@ -16,7 +16,7 @@ export interface TwinDefects {
   operation(operation: Operation, twin: Defective): Operation
   createLoadedSyncs: CreateLoadedSyncs
   /** The process starts. @param every runs work repeatedly until it reports that none is left */
-  begin(twin: Defective, every: (ms: number, work: () => Promise<boolean>) => void): void
+  begin(twin: Defective, every: (ms: number, work: () => Promise<boolean> | Promise<void>) => void): void
   trustsClock(trusted: boolean): boolean
   onCommit(database: Database): void
   /** The process ended; returns the database for the next one. */

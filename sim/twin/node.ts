@@ -233,10 +233,7 @@ export class TwinNode {
       if (settled) onFault(`settled as ${settlement.as.toLowerCase()}`)
       return settled
     })
-    this.#repeat(process, CLOCK_LOOK_EVERY_MS, async () => {
-      await clock.look()
-      return false
-    })
+    this.#repeat(process, CLOCK_LOOK_EVERY_MS, () => clock.look())
     if (this.#deps.hasKeys) {
       const isTrusted = (): boolean => defects.trustsClock(clock.isTrusted())
       this.#repeat(process, FORGET_EVERY_MS, async () => isTrusted() && forgetAnswers(store, now()))
@@ -257,10 +254,7 @@ export class TwinNode {
       now,
       timers: {
         every: (ms, call) => {
-          this.#repeat(process, ms, async () => {
-            await call()
-            return false
-          })
+          this.#repeat(process, ms, async () => call())
           return () => undefined
         },
       },
@@ -303,10 +297,10 @@ export class TwinNode {
     }
   }
 
-  #repeat(process: TwinProcess, ms: number, next: () => Promise<boolean>): void {
+  #repeat(process: TwinProcess, ms: number, next: () => Promise<boolean> | Promise<void>): void {
     const { scheduler } = this.#deps
     const round = async (): Promise<void> => {
-      for (let done = 0; done < 100 && process.alive && (await next()); done += 1) continue
+      for (let done = 0; done < 100 && process.alive && (await next()) === true; done += 1) continue
     }
     const again = (): void => {
       scheduler.at(scheduler.now + ms, () => {

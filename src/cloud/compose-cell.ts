@@ -204,7 +204,7 @@ interface Jobs {
 function runJobs(cell: Cell, jobs: Jobs, started: AsyncDisposableStack, deps: CellDeps): void {
   const archive = archiveOf(cell, jobs.service.giveWay, deps)
   // The mark is on the disk of this node.
-  const flush = async (): Promise<boolean> => (await cell.sales?.flush()) ?? false
+  const flush = async (): Promise<void> => cell.sales?.flush()
   started.defer(runRepeatedly(deps, MARK_EVERY_MS, flush, 'the sales mark was not flushed'))
   for (const [everyMs, work, failed] of [
     ...jobsOf(cell, jobs, deps),
@@ -220,11 +220,11 @@ function jobsOf(cell: Cell, { service, terms, settlement }: Jobs, { settings, lo
   const { isTrusted: trustsClock } = clock
   const sharing = { store, policies, now, terms }
   let recalledAt = -Infinity
-  const recall = async (): Promise<false> => {
+  const recall = async (): Promise<void> => {
     const at = now()
-    if (Math.abs(at - recalledAt) < recallEveryMs(terms)) return false
+    if (Math.abs(at - recalledAt) < recallEveryMs(terms)) return
     recalledAt = at
-    return recallForCloud(sharing)
+    await recallForCloud(sharing)
   }
   const forgetSessions = async (): Promise<boolean> => {
     const { sessionRetention, sessionsMax } = settings.audit
@@ -243,7 +243,7 @@ function jobsOf(cell: Cell, { service, terms, settlement }: Jobs, { settings, lo
   const fleet = new FleetWatch({ store, policies, terms, now, onRound: (figures) => metrics.fleet(figures) })
   const renew = (): Promise<boolean> => store.transaction((tx) => renewDuePolicy(tx, now()))
   const settle = async (): Promise<boolean> => trustsClock() && expireNextInactive(settlement)
-  const turn = async (): Promise<boolean> => (await cell.sales?.turn()) ?? false
+  const turn = async (): Promise<void> => cell.sales?.turn()
   const shared = isShared(settings)
   return [
     [TURN_EVERY_MS[shared ? 'shared' : 'alone'], turn, 'the sales mark was not compared'],

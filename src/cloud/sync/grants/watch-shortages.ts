@@ -27,12 +27,12 @@ const AHEAD_SYNCS = 2
 
 const RECALL_EVERY_MAX_MS = 30_000
 
-/** Notifies some devices. Always false: the others wait for the next look, to spread the load. */
-export async function notifyServable({ store, now, terms }: WatchShortages): Promise<false> {
+/** Notifies some devices. The others wait for the next look, to spread the load. */
+export async function notifyServable({ store, now, terms }: WatchShortages): Promise<void> {
   const at = now()
   const times = { now: at, since: at - NOTIFY_FOR_MS, notifiedBefore: at - terms.syncEveryMs }
   const isAny = await store.read(async (reader) => (await reader.edge.shortages.servable(times, 1)).length > 0)
-  if (!isAny) return false
+  if (!isAny) return
   await store.transaction(async (tx) => {
     const devices = await tx.edge.shortages.takeServable(times, SERVABLE_NOTIFIED_MAX)
     await tx.outbox.append(
@@ -40,7 +40,6 @@ export async function notifyServable({ store, now, terms }: WatchShortages): Pro
       at,
     )
   })
-  return false
 }
 
 /** At least once per sync interval, ms, so that no renewal falls between two looks and no recall expires. */
@@ -48,7 +47,7 @@ export function recallEveryMs({ syncEveryMs }: Pick<EdgeTerms, 'syncEveryMs'>): 
   return Math.min(RECALL_EVERY_MAX_MS, syncEveryMs)
 }
 
-export async function recallForCloud({ store, policies, now, terms }: WatchShortages): Promise<false> {
+export async function recallForCloud({ store, policies, now, terms }: WatchShortages): Promise<void> {
   const at = now()
   const needed = await store.read(async (reader) => {
     return new Map([
@@ -74,7 +73,6 @@ export async function recallForCloud({ store, policies, now, terms }: WatchShort
   }
   const noted = { before: at - NOTIFY_FOR_MS, after: at + NOTIFY_FOR_MS }
   await store.transaction((tx) => tx.edge.shortages.forget(noted, SHORTAGES_FORGOTTEN_MAX))
-  return false
 }
 
 interface Needed {

@@ -77,7 +77,7 @@ async function withholdSold(
   await tx.accounts.save(behind.map((pool) => withhold(pool, sold.get(pool.account) ?? 0n)))
 }
 
-export async function endRecoveries(store: Pick<Store, 'read' | 'transaction'>, now: number): Promise<false> {
+export async function endRecoveries(store: Pick<Store, 'read' | 'transaction'>, now: number): Promise<void> {
   for (const recovery of await store.read((reader) => reader.edge.recoveries.underWay())) {
     if (recovery.unproven !== null) continue
     await store.transaction(async (tx) => {
@@ -85,7 +85,6 @@ export async function endRecoveries(store: Pick<Store, 'read' | 'transaction'>, 
       if (waiting.length === 0) await tx.edge.recoveries.end(recovery, now)
     })
   }
-  return false
 }
 
 /** @throws CodedError NOT_FOUND for an unknown instance */

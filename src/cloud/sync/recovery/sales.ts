@@ -64,18 +64,17 @@ export class Sales {
     }
   }
 
-  async flush(): Promise<false> {
+  async flush(): Promise<void> {
     try {
       await this.#mark?.flushLater(this.#deps.now())
     } catch (error) {
       this.#deps.onBroken(error)
     }
-    return false
   }
 
-  async turn(): Promise<false> {
+  async turn(): Promise<void> {
     const mark = this.#mark
-    if (mark === undefined) return false
+    if (mark === undefined) return
     const { store, now } = this.#deps
     // However slow the disk is, the mark must not fall further behind than a power cut may leave it.
     await mark.flushLater(now())
@@ -89,13 +88,12 @@ export class Sales {
     const counts = (id: string, turn: number) => store.transaction((tx) => tx.edge.salesMarks.turn(id, turn, now()))
     if (own === undefined || own.turn < mark.turn || !(await counts(own.id, own.turn))) {
       await this.#recoverIfOlder(mark)
-      return false
+      return
     }
     const others = records.filter(({ id }) => id !== mark.id).map(({ id }) => id)
     mark.turned(own.turn + 1, now(), others)
     if (own.awaited) await store.transaction((tx) => this.#show(tx, mark.id))
     if (records.some(({ accepted }) => !accepted)) await store.transaction((tx) => tx.edge.salesMarks.acceptAll())
-    return false
   }
 
   close(): void {
