@@ -137,6 +137,20 @@ describe('with old statistics of PostgreSQL', () => {
     }
   })
 
+  it('reads the listed usage of an instance without the rows of others between them', async () => {
+    const body = String.raw`\x${rowsOfRecords([usage(1, { instanceId: 'frequent' })])[0]!.body.toString('hex')}`
+    await runSql(
+      schema.url,
+      `INSERT INTO usage OVERRIDING SYSTEM VALUE SELECT 20000 + n, CASE WHEN n = 10000 THEN NULL WHEN n <= 9000 THEN 'frequent' ELSE 'others' END, 1, 0, 0, 0, 0${',NULL'.repeat(6)},
+         '${body}' FROM generate_series(1, 10000) AS n; ANALYZE usage`,
+    )
+    const some = { instanceId: 'frequent', from: null, to: null, limit: 10, upTo: null }
+    const { rows, result } = await reading((sql) => usageReader(sql).newest(some))
+    expect(result.records).toHaveLength(10)
+    // Its list walks the later rows once; the rows themselves are read by their numbers.
+    expect(rows).toBeLessThan(1_100)
+  })
+
   it('finds it with a plan for an empty table, once the statistics are renewed', async () => {
     const noted = { since: Number(NOW) - 1, until: Number(NOW) }
     const lowest = () => reading((sql) => shortageReader(sql).recallsFrom('d1', 1, noted, 10))

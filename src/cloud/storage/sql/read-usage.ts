@@ -11,7 +11,7 @@ import {
 } from '../records.ts'
 import { type DeliveryRow, entriesOf } from './packed-delivery.ts'
 import { type UsageRow, isDelivery, recordsOf } from './packed-usage.ts'
-import type { Sql } from './sql.ts'
+import { type Sql, chunks, filledUp } from './sql.ts'
 import { endOf, rowAfter } from './usage-positions.ts'
 
 /** Rows whose times one step compares: SQLite takes some milliseconds, in which nothing else runs. Many rows take a page each. */
@@ -73,23 +73,24 @@ export function usageReader(sql: Sql) {
     return { rows, isAll: ends.length === 0 }
   }
   /** Reads the rows of the list in its sequence. @param limit records that it reads at a time, rounded up to whole rows */
-  const reader = (list: readonly ListedRow[], range: Within, limit: number) => {
+  const reader = (list: readonly ListedRow[], limit: number) => {
     const known = new Map<bigint, UsageRow>()
     let at = 0
     return async (seq: bigint): Promise<UsageRow> => {
       if (!known.has(seq)) {
         known.clear()
-        let [records, last] = [0n, seq]
-        for (; records < limit && at < list.length; at += 1) {
+        const numbers: bigint[] = []
+        for (let records = 0n; records < limit && at < list.length; at += 1) {
           const next = list[at]
           if (next === undefined) break
           records += next.records
-          last = next.seq
+          numbers.push(next.seq)
         }
-        const [lower, higher] = seq < last ? [seq, last] : [last, seq]
-        const part = { ...range, after: (lower - 1n) * USAGE_ROW_POSITIONS, upTo: higher * USAGE_ROW_POSITIONS }
-        for (const query of rowsWithin(part))
-          for (const row of await query.selectAll().execute()) known.set(row.seq, row)
+        // Not those from the first to the last number: PostgreSQL may walk all rows between them.
+        for (const some of chunks(numbers)) {
+          const part = db.selectFrom('usage').selectAll().where('seq', 'in', filledUp(some))
+          for (const row of await part.execute()) known.set(row.seq, row)
+        }
       }
       const row = known.get(seq)
       if (row === undefined) throw new Error('invariant: the rows of one snapshot stay')
@@ -100,7 +101,7 @@ export function usageReader(sql: Sql) {
   const read = async (range: Within, order: Order, limit: number) => {
     const rowsMax = range.search === undefined ? Math.min(limit, Number(UNPACKED_RECORDS)) : ROWS_SEARCHED
     const { rows, isAll } = await listed(range, order, rowsMax)
-    const rowOf = reader(rows, range, rowsMax)
+    const rowOf = reader(rows, rowsMax)
     const records: NumberedUsage[] = []
     let unpacked = 0n
     for (const { seq, records: count } of rows) {
