@@ -205,6 +205,14 @@ export type Happening =
   | { readonly kind: 'hold'; readonly device: number; readonly order: 'LOCK' | 'UNLOCK' | 'TERMINATE' }
   | { readonly kind: 'twin-backup' }
   | { readonly kind: 'archive' }
+  /** `more`: whole tokens that were used at the source since the last one, less refunds there. */
+  | {
+      readonly kind: 'import'
+      readonly lineItem: number
+      readonly more: number
+      readonly addUsed: boolean
+      readonly lowerUsed: boolean
+    }
   /** Of all since the last one. */
   | { readonly kind: 'usage-export' }
   /** Null: all instances. */

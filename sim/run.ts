@@ -10,6 +10,7 @@ import { Archives } from './site/archives.ts'
 import { Backups } from './site/backups.ts'
 import { Devices } from './site/devices.ts'
 import { Exports } from './site/exports.ts'
+import { Imports } from './site/imports.ts'
 import { Load } from './site/load.ts'
 import { Probes } from './site/probes.ts'
 import { Rest } from './site/rest.ts'
@@ -59,6 +60,7 @@ class World {
   readonly #backups: Backups
   readonly #archives: Archives
   readonly #exports: Exports
+  readonly #imports: Imports
   readonly #rest: Rest
   readonly #probes: Probes
   readonly #untilMs: number
@@ -72,6 +74,7 @@ class World {
     this.#load = new Load(this.#stage, this.#devices, this.#rules)
     this.#archives = new Archives(this.#stage)
     this.#exports = new Exports(this.#stage, this.#rules)
+    this.#imports = new Imports(this.#stage, this.#rules)
     this.#backups = new Backups(this.#stage, this.#devices, this.#rules, this.#load)
     this.#rest = new Rest(this.#stage, this.#devices, this.#rules, this.#backups)
     this.#probes = new Probes(this.#stage, this.#devices, this.#rules, this.#load)
@@ -164,6 +167,9 @@ class World {
       case 'overspend-cap':
       case 'cloud-reserve':
         this.#rules.happen(what)
+        return
+      case 'import':
+        this.#imports.happen(what)
         return
       case 'twin-down':
         twin.down(what.forMs)

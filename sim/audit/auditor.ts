@@ -13,7 +13,7 @@ import { SharedState } from './shared-state.ts'
 import { PoolAudit } from './pools.ts'
 import { PublishedAudit } from './published.ts'
 import { changesOf, query } from './query.ts'
-import { type AccountRow, type DeviceAccountRow, type RulesKnown, fingerprintOf } from './records.ts'
+import { ACCOUNTS, type AccountRow, type DeviceAccountRow, type RulesKnown, fingerprintOf } from './records.ts'
 import { ReserveAudit } from './reserves.ts'
 import { RestoreAudit } from './restores.ts'
 import { SettledAudit } from './settled.ts'
@@ -91,7 +91,7 @@ export class Auditor {
 
   #checkAll(database: Sqlite.Database): void {
     this.devices.nameSuspects()
-    const accounts = query(database, 'SELECT * FROM accounts').all() as AccountRow[]
+    const accounts = query(database, `SELECT * FROM ${ACCOUNTS}`).all() as AccountRow[]
     const held = query(database, 'SELECT * FROM device_accounts').all() as DeviceAccountRow[]
     this.pools.checkAccounts(accounts, held)
     this.bill.cloud.check(accounts)

@@ -3,7 +3,16 @@ import type Sqlite from 'better-sqlite3'
 import { Books } from './books.ts'
 import type { SharedState } from './shared-state.ts'
 import { query } from './query.ts'
-import { type AccountRow, type DeviceAccountRow, type UsageRow, lineOf, lineText, nameOf, outOf } from './records.ts'
+import {
+  ACCOUNTS,
+  type AccountRow,
+  type DeviceAccountRow,
+  type UsageRow,
+  lineOf,
+  lineText,
+  nameOf,
+  outOf,
+} from './records.ts'
 import { CloudChargeAudit } from './cloud-charges.ts'
 import { ExportAudit } from './exports.ts'
 import { RunningTotals } from './running-totals.ts'
@@ -164,11 +173,12 @@ export class BillAudit {
   }
 
   #compareTotals(database: Sqlite.Database): void {
-    const rows = query(database, "SELECT * FROM accounts WHERE id LIKE 'line/%'").all() as AccountRow[]
+    const rows = query(database, `SELECT * FROM ${ACCOUNTS} WHERE id LIKE 'line/%'`).all() as AccountRow[]
     const [byTwin, byDevices] = [new Books(), new Books()]
-    for (const { id, charged, billed_by_devices } of rows) {
+    for (const { id, charged, imported, billed_by_devices } of rows) {
       const line = decodeURIComponent(id.split('/')[2] ?? '')
-      byTwin.add(line, charged)
+      // The source of an import bills what it has used.
+      byTwin.add(line, charged - imported)
       byDevices.add(line, billed_by_devices)
     }
     for (const [side, totals] of [

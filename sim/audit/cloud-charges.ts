@@ -9,7 +9,7 @@ import type { MetaData } from '../request-body.ts'
 import { Books } from './books.ts'
 import { CloudSessionAudit } from './cloud-sessions.ts'
 import { query } from './query.ts'
-import { type AccountRow, type CloudUsageRow, lineOf } from './records.ts'
+import { ACCOUNTS, type AccountRow, type CloudUsageRow, lineOf } from './records.ts'
 import { type RecordedItem, decideAgain } from './reference.ts'
 import type { SharedState } from './shared-state.ts'
 import { cloudUsageAfter } from './usage.ts'
@@ -99,11 +99,20 @@ export class CloudChargeAudit {
 
   check(accounts: readonly AccountRow[]): void {
     this.#shared.look('I3')
-    for (const { id, charged } of accounts) {
+    for (const { id, charged, imported } of accounts) {
       const expected = this.#charged.get(id)
-      if (charged === expected) continue
-      throw new Violation('I3', `the twin has charged ${charged} of ${id}, but its usage records say ${expected}`)
+      if (charged - imported === expected) continue
+      const own = imported === 0n ? '' : `, ${imported} imported ones aside`
+      throw new Violation('I3', `the twin has charged ${charged} of ${id}, but its usage records say ${expected}${own}`)
     }
+  }
+
+  /** An import was applied. @param used at the source, micro-tokens */
+  imported(database: Sqlite.Database, lineItemId: string, used: bigint): void {
+    this.#shared.look('I3')
+    const accounts = query(database, `SELECT * FROM ${ACCOUNTS} WHERE id LIKE 'line/%'`).all() as AccountRow[]
+    if (accounts.some(({ id, imported }) => lineOf(id) === lineItemId && imported === used)) return
+    throw new Violation('I3', `${used} of ${lineItemId} are used at the source of an import, and not imported`)
   }
 
   /** The database was replaced by a backup. */
@@ -117,8 +126,8 @@ export class CloudChargeAudit {
       const { key } = JSON.parse(text ?? '{}') as Partial<MetaData>
       if (key !== undefined) this.#once.set(key, id)
     }
-    const accounts = query(database, 'SELECT * FROM accounts').all() as AccountRow[]
-    for (const { id, charged } of accounts) this.#charged.add(id, charged)
+    const accounts = query(database, `SELECT * FROM ${ACCOUNTS}`).all() as AccountRow[]
+    for (const { id, charged, imported } of accounts) this.#charged.add(id, charged - imported)
     const sql = 'SELECT id, charge FROM sessions WHERE charge IS NOT NULL AND kept_by IS NULL'
     const sessions = query(database, sql).all() as { readonly id: string; readonly charge: string }[]
     for (const { id, charge } of sessions) {

@@ -44,6 +44,7 @@ export class PoolAudit {
           `${billed.get(id)} of ${id} are billed, but the pool says ${account.billed_by_devices}`,
         )
       }
+      const imported = this.#newlyImported(account)
       const total = this.#totalInTruth(account, truth)
       const target = this.#target(account)
       if (target === null) {
@@ -51,7 +52,7 @@ export class PoolAudit {
         this.#shared.inForce.set(id, total)
         continue
       }
-      const before = this.#shared.inForce.get(id) ?? target
+      const before = (this.#shared.inForce.get(id) ?? target) + imported
       const allowed = before > target ? before : target
       const exposed = this.#shared.exposure.get(id) + this.#owedByDamaged(id, inTruth)
       const unlimited = this.#shared.spentUnlimited.get(id)
@@ -61,6 +62,20 @@ export class PoolAudit {
       this.#shared.inForce.set(id, target > total ? target : total)
     }
   }
+
+  /** Imported use is spent, whatever the cap. It may be a part of what a restored cloud has forgotten. */
+  #newlyImported({ id, imported }: AccountRow): bigint {
+    const more = imported - (this.#imported.get(id) ?? 0n)
+    this.#imported.set(id, imported)
+    if (more <= 0n) return 0n
+    if (!this.#shared.importsRepeat) return more
+    const forgotten = this.#shared.soldBefore.get(id)
+    const again = forgotten < more ? forgotten : more
+    this.#shared.soldBefore.add(id, -again)
+    return more - again
+  }
+
+  readonly #imported = new Map<string, bigint>()
 
   /** Overspend that a damaged ledger hides until delivery, within the offline policy. */
   #owedByDamaged(id: string, inTruth: readonly DeviceAccountRow[]): bigint {
@@ -93,6 +108,8 @@ export class PoolAudit {
   keepInForce(accounts: readonly AccountRow[], held: readonly DeviceAccountRow[]): void {
     const out = heldOrSpent(this.#inTruth(held))
     const charged = new Map(accounts.map((account) => [account.id, account.charged]))
+    this.#imported.clear()
+    for (const { id, imported } of accounts) this.#imported.set(id, imported)
     for (const id of new Set([...charged.keys(), ...out.names(), ...this.#shared.soldBefore.names()])) {
       const total = this.#totalInTruth({ id, charged: charged.get(id) ?? 0n }, out)
       const known = this.#shared.inForce.get(id)

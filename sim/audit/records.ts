@@ -42,9 +42,15 @@ export interface KnownGrant {
   hiddenMs: number
 }
 
+/** Each with the use of another service that was imported. */
+export const ACCOUNTS =
+  '(SELECT accounts.*, coalesce(amount, 0) AS imported FROM accounts LEFT JOIN imported_use ON account = id)'
+
 export interface AccountRow {
   id: string
+  /** Imported use included. */
   charged: bigint
+  imported: bigint
   granted_out: bigint
   billed_by_devices: bigint
   /** Sold before the restore, by the cloud's own record. */
@@ -138,13 +144,14 @@ export function sellsNothing(database: Sqlite.Database): boolean {
 /** Tokens of a pool that devices must not get, micro-tokens: the cloud has not charged them yet. */
 export function unfilledReserve(
   database: Sqlite.Database,
-  { id, charged }: Pick<AccountRow, 'id' | 'charged'>,
+  { id, charged, imported }: Pick<AccountRow, 'id' | 'charged' | 'imported'>,
 ): bigint {
+  const own = charged - imported
   const [kind, instanceId, line = ''] = id.split('/')
   if (kind !== 'line') return 0n
   const sql = 'SELECT tokens FROM cloud_reserves WHERE instance_id = ? AND line_item_id = ?'
   const reserve = query(database, sql).pluck().get(instanceId, decodeURIComponent(line)) as bigint | undefined
-  return reserve === undefined || reserve < charged ? 0n : reserve - charged
+  return reserve === undefined || reserve < own ? 0n : reserve - own
 }
 
 export function lineOf(account: string): string {

@@ -5,7 +5,15 @@ import type { BillAudit } from './bill.ts'
 import type { SharedState } from './shared-state.ts'
 import type { PoolAudit } from './pools.ts'
 import { query } from './query.ts'
-import { type AccountRow, type DeviceAccountRow, type RulesKnown, nameOf, ownerOf, replace } from './records.ts'
+import {
+  ACCOUNTS,
+  type AccountRow,
+  type DeviceAccountRow,
+  type RulesKnown,
+  nameOf,
+  ownerOf,
+  replace,
+} from './records.ts'
 
 export class RestoreAudit {
   readonly #shared: SharedState
@@ -56,7 +64,7 @@ export class RestoreAudit {
       for (const row of gone.prepare('SELECT * FROM device_accounts').all() as DeviceAccountRow[]) {
         this.#shared.heldBefore.set(nameOf(row), this.#shared.inTruth(row))
       }
-      const accounts = query(database, 'SELECT * FROM accounts').all() as AccountRow[]
+      const accounts = query(database, `SELECT * FROM ${ACCOUNTS}`).all() as AccountRow[]
       const charged = new Map(accounts.map((account) => [account.id, account.charged]))
       for (const account of gone.prepare('SELECT * FROM accounts').all() as AccountRow[]) {
         const lost = account.charged - (charged.get(account.id) ?? 0n)

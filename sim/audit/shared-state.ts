@@ -53,6 +53,9 @@ export class SharedState {
   /** Cloud sales forgotten in every restore since, by account. */
   readonly soldBefore = new Books()
 
+  /** The use of the last import counts as what a restored cloud has forgotten, if it has forgotten any. */
+  importsRepeat = false
+
   constructor(now: () => number) {
     this.now = now
     this.clocks = new Clocks(now)

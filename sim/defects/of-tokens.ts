@@ -354,6 +354,20 @@ export const TOKEN_DEFECTS: readonly Defect[] = [
     twin: () => ({ transaction: renewingNothing }),
   },
   {
+    name: 'imports-add-again',
+    is: 'a repeated import adds all that is used at its source, not only what is new',
+    always: ['import'],
+    twin: () => ({
+      transaction: (tx) => {
+        const of: Transaction['importedUse']['of'] = async (accounts) => {
+          const amounts = await tx.importedUse.of(accounts)
+          return new Map([...amounts].map(([account]) => [account, 0n]))
+        }
+        return { ...tx, importedUse: { ...tx.importedUse, of } }
+      },
+    }),
+  },
+  {
     name: 'grants-from-the-reserve',
     is: 'devices are granted what a pool reserves for the twin',
     always: ['cloud-reserve'],

@@ -299,6 +299,13 @@ export const faults = {
     waitMs: random.spread(500, 15_000),
     forMs: random.spread(30 * MINUTE, 4 * HOUR),
   }),
+  import: (random, within) => ({
+    kind: 'import',
+    lineItem: random.whole(0, within.lineItems - 1),
+    more: random.chance(0.2) ? -random.whole(1, 40) : random.spread(1, 100),
+    addUsed: random.chance(0.6),
+    lowerUsed: random.chance(0.6),
+  }),
 } satisfies Record<string, Draw>
 
 export type FaultKind = keyof typeof faults

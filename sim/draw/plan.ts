@@ -30,6 +30,7 @@ const often: Partial<Record<FaultKind, number>> = {
   'bound-session': 12,
   archive: 8,
   'usage-export': 10,
+  import: 12,
 }
 const rare: ReadonlySet<FaultKind> = new Set([
   'revoke',
@@ -85,6 +86,7 @@ const apart: Partial<Record<FaultKind, number>> = {
   'usage-export': 0.3,
   'twin-busy': 0.3,
   'rotate-key': 0.2,
+  import: 0.2,
 }
 
 /** Kinds after which most syncs have transactions for themselves. Plain seeds have none of them. */
@@ -101,6 +103,7 @@ const later: ReadonlySet<FaultKind> = new Set([
   'clock-confirmed',
   'usage-export',
   'rotate-key',
+  'import',
 ])
 
 export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): Plan {

@@ -4,7 +4,14 @@
  */
 import { ITEM_STATUS } from '../../src/protocol/service/status.ts'
 import { query } from '../audit/query.ts'
-import { type AccountRow, type DeviceAccountRow, ownerOf, sellsNothing, unfilledReserve } from '../audit/records.ts'
+import {
+  ACCOUNTS,
+  type AccountRow,
+  type DeviceAccountRow,
+  ownerOf,
+  sellsNothing,
+  unfilledReserve,
+} from '../audit/records.ts'
 import { Violation } from '../audit/violation.ts'
 import type { Machine } from '../device/machine.ts'
 import { allowing } from '../actions.ts'
@@ -166,7 +173,7 @@ export class Probes {
   }
 
   #free(item: LineItemPlan): bigint {
-    const sql = 'SELECT * FROM accounts WHERE id = ?'
+    const sql = `SELECT * FROM ${ACCOUNTS} WHERE id = ?`
     const { database } = this.#stage.twin
     const row = query(database, sql).get(this.#account(item)) as AccountRow | undefined
     if (row === undefined) return 0n

@@ -4,7 +4,7 @@
  * the rows of the cloud and an upper bound of the price. Draws nothing, so that the plan stays as it is.
  */
 import { query } from '../audit/query.ts'
-import { type AccountRow, ownerOf, unfilledReserve } from '../audit/records.ts'
+import { ACCOUNTS, type AccountRow, ownerOf, unfilledReserve } from '../audit/records.ts'
 import { Violation } from '../audit/violation.ts'
 import type { AssembledAgent } from '../../src/agent/assemble.ts'
 import type { Machine } from '../device/machine.ts'
@@ -141,12 +141,12 @@ export class Refusals {
     const { twin, auditor, time } = this.#stage
     const instanceId = this.#rules.instanceId(instance)
     const account = `line/${instanceId}/${id}/${auditor.published.periodAt(id, time.now) ?? 0}`
-    const rows = query(twin.database, 'SELECT * FROM accounts WHERE id = ?').all(account) as AccountRow[]
+    const rows = query(twin.database, `SELECT * FROM ${ACCOUNTS} WHERE id = ?`).all(account) as AccountRow[]
     if (rows.length === 0) return 0n
     let least: bigint | null = null
     if (limit !== null) {
       const prefix = `limit/${instanceId}/${id}/user/${requester}/`
-      const sql = 'SELECT * FROM accounts WHERE substr(id, 1, length(?)) = ?'
+      const sql = `SELECT * FROM ${ACCOUNTS} WHERE substr(id, 1, length(?)) = ?`
       rows.push(...(query(twin.database, sql).all(prefix, prefix) as AccountRow[]))
       least = BigInt(limit) * MICRO
     }

@@ -7,6 +7,7 @@ import { removeConsumptionLimit, setConsumptionLimit } from '../../src/cloud/ser
 import { parseDecimal } from '../../src/core/pricing/amount.ts'
 import type { RatedItem } from '../../src/core/rules/policy.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
+import type { LineItemBody } from '../../src/protocol/service/line-items.ts'
 import { actionsOf } from '../actions.ts'
 import type { ConditionName } from '../conditions.ts'
 import { BEGIN, HOUR, type Happening, ITEMS, type LineItemPlan, RATES } from '../plan.ts'
@@ -22,11 +23,19 @@ export interface InstanceMade {
 }
 
 export async function map({ store, now }: TwinProcess, instance: InstanceMade, item: LineItemPlan): Promise<void> {
-  const { id, state, quantity, startsAt, endsAt, overdraft, frequency, series } = item
+  const { id, state } = item
   if (state === 'DELETED') {
     await deleteLineItem(store, instance.id, id, now())
     return
   }
+  const mapped = await mapLineItem(store, instance.id, lineItemBody({ ...item, state }), now())
+  if (mapped.outcome === 'REFUSED')
+    throw new Error(`the plan asks for what is refused: ${mapped.problems.map(({ text }) => text).join(', ')}`)
+}
+
+/** As administrators send it. */
+export function lineItemBody(item: LineItemPlan & { readonly state: LineItemBody['state'] }): LineItemBody {
+  const { id, state, quantity, startsAt, endsAt, overdraft, frequency, series } = item
   const attributes = {
     elastic: true,
     ...(overdraft === 0
@@ -36,10 +45,7 @@ export async function map({ store, now }: TwinProcess, instance: InstanceMade, i
     ...(frequency === 'NONE' ? {} : { resetFrequency: frequency }),
     ...(series === null ? {} : { rateTableSeries: series }),
   }
-  const body = { activationId: id, state, quantity, start: startsAt, end: endsAt, attributes }
-  const mapped = await mapLineItem(store, instance.id, body, now())
-  if (mapped.outcome === 'REFUSED')
-    throw new Error(`the plan asks for what is refused: ${mapped.problems.map(({ text }) => text).join(', ')}`)
+  return { activationId: id, state, quantity, start: startsAt, end: endsAt, attributes }
 }
 
 /** @param known ids of the actions with allocations. Returns their new ids */

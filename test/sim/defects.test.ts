@@ -66,6 +66,7 @@ const KNOWN: Readonly<Record<string, number>> = {
   'refuses-syncs': 4,
   'refuses-keys': 2,
   'renews-nothing': 2,
+  'imports-add-again': 9,
   'grants-from-the-reserve': 8,
   'mixes-up-dictionaries': 1,
   'fails-now-and-then': 1,
