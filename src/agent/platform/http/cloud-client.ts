@@ -123,7 +123,7 @@ export function createCloudHttp(deps: CloudHttpDeps): Cloud {
       const headers = ofInstance(instanceId)
       const answer = await callAs(device, { method: 'DELETE', url, headers, repeatable: true, signal })
       // Already gone or ended, as intended.
-      if (refusalOf(answer) !== 'NOT_FOUND' && !isNotOperable(answer)) accepted(answer)
+      if (!isUnknown(answer) && !isNotOperable(answer)) accepted(answer)
     },
   }
 }
@@ -182,7 +182,7 @@ function refusalOf(answer: HttpAnswer): ErrorCode | undefined {
 }
 
 function heartbeatOf(answer: HttpAnswer): Heartbeat {
-  if (refusalOf(answer) === 'NOT_FOUND') return { kind: 'ENDED', state: 'UNKNOWN' }
+  if (isUnknown(answer)) return { kind: 'ENDED', state: 'UNKNOWN' }
   if (!isNotOperable(answer)) {
     accepted(answer)
     return { kind: 'ALIVE' }
@@ -190,6 +190,12 @@ function heartbeatOf(answer: HttpAnswer): Heartbeat {
   const state = /\b(LOCKED|TERMINATED|FAILED|DISCONNECTED)\b/.exec(messageOf(answer))?.[1]
   if (state === 'LOCKED') return { kind: 'LOCKED' }
   return { kind: 'ENDED', state: state === 'FAILED' || state === 'DISCONNECTED' ? state : 'TERMINATED' }
+}
+
+/** Also if it is one of another instance: a response to another request may have named it. */
+function isUnknown(answer: HttpAnswer): boolean {
+  const code = refusalOf(answer)
+  return code === 'NOT_FOUND' || code === 'INSTANCE_NOT_IN_TOKEN'
 }
 
 /** Only the cloud has this code: the 409 of a proxy says nothing about the session. */

@@ -117,8 +117,14 @@ test('a heartbeat of a session that the cloud does not know ends it', async () =
   expect(await cloud.heartbeat(device, INSTANCE, 's', signal)).toEqual({ kind: 'ENDED', state: 'UNKNOWN' })
 })
 
-test('closing a session that is gone already is no failure', async () => {
-  for (const answer of [json(404, { message: 'gone' }), refusal(409, 'SESSION_NOT_OPERABLE', 'gone')]) {
+test('a heartbeat of a session that the cloud has for another instance ends it', async () => {
+  const { cloud } = answering(refusal(403, 'INSTANCE_NOT_IN_TOKEN', 'of another instance'))
+  expect(await cloud.heartbeat(device, INSTANCE, 's', signal)).toEqual({ kind: 'ENDED', state: 'UNKNOWN' })
+})
+
+test('closing a session that is gone already, or is of another instance, is no failure', async () => {
+  const isOther = refusal(403, 'INSTANCE_NOT_IN_TOKEN', 'of another instance')
+  for (const answer of [json(404, { message: 'gone' }), isOther, refusal(409, 'SESSION_NOT_OPERABLE', 'gone')]) {
     const { cloud, requests } = answering(answer)
     await cloud.closeSession(device, INSTANCE, 's', signal)
     expect(requests.map(({ method }) => method)).toEqual(['DELETE'])
