@@ -164,6 +164,8 @@ export type Happening =
   | { readonly kind: 'clock-confirmed' }
   | { readonly kind: 'clock-step'; readonly device: number; readonly ms: number }
   | { readonly kind: 'snapshot' | 'restore' | 'clone' | 'wipe' | 'revoke' | 'release'; readonly device: number }
+  /** Its service is ended, and it gets another token. `isOld`: one that was made before, which must not help it. */
+  | { readonly kind: 're-enroll'; readonly device: number; readonly afterMs: number; readonly isOld: boolean }
   | { readonly kind: 'rotate-key'; readonly device: number; readonly by: 'TECHNICIAN' | 'ADMINISTRATOR' }
   | { readonly kind: 'twin-down' | 'node-down'; readonly forMs: number }
   /** Requests wait and share transactions. */
@@ -203,8 +205,6 @@ export type Happening =
   | { readonly kind: 'cloud-reserve'; readonly lineItem: number; readonly tokens: number }
   | { readonly kind: 'overspend-cap'; readonly lineItem: number; readonly cap: number }
   | { readonly kind: 'hold'; readonly device: number; readonly order: 'LOCK' | 'UNLOCK' | 'TERMINATE' }
-  | { readonly kind: 'twin-backup' }
-  | { readonly kind: 'archive' }
   /** `more`: whole tokens that were used at the source since the last one, less refunds there. */
   | {
       readonly kind: 'import'
@@ -213,6 +213,8 @@ export type Happening =
       readonly addUsed: boolean
       readonly lowerUsed: boolean
     }
+  | { readonly kind: 'twin-backup' }
+  | { readonly kind: 'archive' }
   /** Of all since the last one. */
   | { readonly kind: 'usage-export' }
   /** Null: all instances. */

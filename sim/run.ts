@@ -2,7 +2,6 @@
  * Runs a plan and audits each step, then ends the faults and waits for rest. Deterministic: the same plan with the same
  * defects gives the same events on every machine.
  */
-import { issueEnrollmentToken } from '../src/cloud/devices/issue-enrollment-token.ts'
 import { type Invariant, Violation } from './audit/violation.ts'
 import type { Defect } from './defects/defects.ts'
 import { BEGIN, type Happening, type Plan } from './plan.ts'
@@ -16,7 +15,6 @@ import { Probes } from './site/probes.ts'
 import { Rest } from './site/rest.ts'
 import { Rules } from './site/rules.ts'
 import { Stage } from './site/stage.ts'
-import { addresses } from './twin/http-interface.ts'
 
 export interface RunOptions {
   readonly keepTrace?: boolean
@@ -70,7 +68,7 @@ class World {
     this.#untilMs = untilMs
     this.#stage = new Stage(plan, keepTrace, defect)
     this.#rules = new Rules(this.#stage)
-    this.#devices = new Devices(this.#stage)
+    this.#devices = new Devices(this.#stage, this.#rules)
     this.#load = new Load(this.#stage, this.#devices, this.#rules)
     this.#archives = new Archives(this.#stage)
     this.#exports = new Exports(this.#stage, this.#rules)
@@ -129,11 +127,7 @@ class World {
     if (twin === null) throw new Error('the twin is up')
     await this.#rules.setUp(twin)
     for (let device = 0; device < this.#stage.plan.site.devices; device += 1) {
-      const { token } = await issueEnrollmentToken(
-        { ...twin, addresses: addresses(false) },
-        { instanceIds: [...this.#rules.instanceIds], lifetimeMs: 365 * 86_400_000 },
-      )
-      this.#devices.add(token)
+      await this.#devices.add(twin)
     }
     await this.#stage.settle()
   }

@@ -8,6 +8,7 @@ import { AlarmAudit } from './alarms.ts'
 import { BillAudit } from './bill.ts'
 import { CloudRefusalAudit } from './cloud-refusals.ts'
 import { DeviceAudit } from './devices.ts'
+import { EnrollmentAudit } from './enrollments.ts'
 import { EntryAudit } from './entries.ts'
 import { SharedState } from './shared-state.ts'
 import { PoolAudit } from './pools.ts'
@@ -29,6 +30,7 @@ export class Auditor {
   readonly refusals: CloudRefusalAudit
   readonly entries: EntryAudit
   readonly devices: DeviceAudit
+  readonly enrollments: EnrollmentAudit
   readonly published: PublishedAudit
   readonly settled: SettledAudit
   readonly #restores: RestoreAudit
@@ -48,6 +50,7 @@ export class Auditor {
     this.refusals = new CloudRefusalAudit(this.shared)
     this.entries = new EntryAudit(this.shared, this.pools, time, this.published)
     this.devices = new DeviceAudit(this.shared, this.entries, time)
+    this.enrollments = new EnrollmentAudit(this.shared)
     this.#restores = new RestoreAudit(this.shared, this.bill, this.pools)
     this.#alarms = new AlarmAudit(this.shared)
     this.#reserves = new ReserveAudit(this.shared)
@@ -70,7 +73,7 @@ export class Auditor {
       caps: new Map(caps),
       inForce: new Map(inForce),
       revoked: new Set(revoked),
-      terminated: new Set(terminated),
+      terminated: new Map(terminated),
     }
   }
 

@@ -79,7 +79,7 @@ export interface RulesKnown {
   readonly caps: ReadonlyMap<string, Caps>
   readonly inForce: ReadonlyMap<string, bigint>
   readonly revoked: ReadonlySet<string>
-  readonly terminated: ReadonlySet<string>
+  readonly terminated: ReadonlyMap<string, number>
 }
 
 export interface UsageRow {

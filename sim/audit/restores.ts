@@ -36,8 +36,7 @@ export class RestoreAudit {
     replace(this.#shared.caps, rules.caps)
     replace(this.#shared.inForce, rules.inForce)
     for (const deviceId of this.#shared.revoked) if (!rules.revoked.has(deviceId)) this.#shared.revoked.delete(deviceId)
-    for (const deviceId of this.#shared.terminated)
-      if (!rules.terminated.has(deviceId)) this.#shared.terminated.delete(deviceId)
+    replace(this.#shared.terminated, rules.terminated)
     this.#rememberForgotten(before, database)
     for (const entry of this.#shared.entries.values()) {
       entry.isForgotten ||= entry.unbilled.length < entry.lines.length

@@ -42,7 +42,8 @@ export class SharedState {
   /** Epochs with entries that a restored cloud has lost, and that their devices had left by then. */
   readonly lostByCloud = new Set<string>()
   readonly revoked = new Set<string>()
-  readonly terminated = new Set<string>()
+  /** With the time. */
+  readonly terminated = new Map<string, number>()
   /** Devices whose key a restored cloud does not know and that cannot prove its predecessor. */
   readonly strangers = new Set<string>()
   wasRestored = false

@@ -354,6 +354,22 @@ export const TOKEN_DEFECTS: readonly Defect[] = [
     twin: () => ({ transaction: renewingNothing }),
   },
   {
+    name: 'any-token-enrolls-again',
+    is: 'a device whose service was ended is served again with a token that was made before',
+    always: ['re-enroll'],
+    twin: () => ({
+      transaction: (tx) => {
+        const lock: Transaction['edge']['devices']['lock'] = async (deviceId) => {
+          const device = await tx.edge.devices.lock(deviceId)
+          const { suspension = null } = device ?? {}
+          if (device === undefined || suspension === null) return device
+          return { ...device, suspension: { ...suspension, since: 0 } }
+        }
+        return { ...tx, edge: { ...tx.edge, devices: { ...tx.edge.devices, lock } } }
+      },
+    }),
+  },
+  {
     name: 'imports-add-again',
     is: 'a repeated import adds all that is used at its source, not only what is new',
     always: ['import'],

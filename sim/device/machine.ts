@@ -18,6 +18,7 @@ import type { AgentSettings } from '../../src/agent/settings.ts'
 import { ENGINE, type Engine, outdatedSide } from '../../src/core/engine.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import { signDocument } from '../../src/protocol/signing.ts'
+import { Secret } from '../../src/settings/option.ts'
 import { Violation, wordsOf } from '../audit/violation.ts'
 import type { DeviceDefects } from '../defects/device-defects.ts'
 import type { Broker } from '../world/broker.ts'
@@ -67,7 +68,7 @@ const NO_RTC = Date.UTC(2000, 0, 1)
 const STEP_MS = 10
 
 export class Machine {
-  readonly deps: MachineDeps
+  deps: MachineDeps
   traps: Trap[] = []
   #wallError = 0
   /** Fault planned after the next answers to applications. */
@@ -139,6 +140,14 @@ export class Machine {
   install(engine: Engine): void {
     this.kill(5_000)
     this.#engine = engine
+  }
+
+  /** A technician puts another enrollment token in its place; an agent that runs restarts. */
+  giveToken(token: string): void {
+    const { settings } = this.deps
+    const enrollment = { token: new Secret(token, 'the simulation') }
+    this.deps = { ...this.deps, settings: { ...settings, enrollment } }
+    if (this.#process !== null) this.kill(5_000)
   }
 
   kill(downMs: number): void {

@@ -174,6 +174,12 @@ export const faults = {
     order: random.pick(['REQUEST', 'REQUEST', 'REQUEST', 'HEARTBEAT', 'HEARTBEAT', 'HALT', 'CLOSE'] as const),
     ...drawRequest(random, -1),
   }),
+  're-enroll': (random, within) => ({
+    kind: 're-enroll',
+    device: someDevice(random, within),
+    afterMs: random.spread(2_000, HOUR),
+    isOld: random.chance(0.3),
+  }),
   'rotate-key': (random, within) => ({
     kind: 'rotate-key',
     device: someDevice(random, within),
@@ -293,18 +299,18 @@ export const faults = {
     ms: (random.chance(0.5) ? -1 : 1) * random.spread(1_000, random.chance(0.7) ? 4 * MINUTE : 40 * HOUR),
     forMs: random.spread(10 * MINUTE, 3 * HOUR),
   }),
-  'clock-confirmed': () => ({ kind: 'clock-confirmed' }),
-  'twin-busy': (random) => ({
-    kind: 'twin-busy',
-    waitMs: random.spread(500, 15_000),
-    forMs: random.spread(30 * MINUTE, 4 * HOUR),
-  }),
   import: (random, within) => ({
     kind: 'import',
     lineItem: random.whole(0, within.lineItems - 1),
     more: random.chance(0.2) ? -random.whole(1, 40) : random.spread(1, 100),
     addUsed: random.chance(0.6),
     lowerUsed: random.chance(0.6),
+  }),
+  'clock-confirmed': () => ({ kind: 'clock-confirmed' }),
+  'twin-busy': (random) => ({
+    kind: 'twin-busy',
+    waitMs: random.spread(500, 15_000),
+    forMs: random.spread(30 * MINUTE, 4 * HOUR),
   }),
 } satisfies Record<string, Draw>
 

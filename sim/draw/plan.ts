@@ -51,6 +51,7 @@ const rare: ReadonlySet<FaultKind> = new Set([
   'damage',
   'crowd',
   'recovery-overridden',
+  're-enroll',
 ])
 
 /** Random streams that are not named after their kind. A known seed depends on the name. */
@@ -87,6 +88,7 @@ const apart: Partial<Record<FaultKind, number>> = {
   'twin-busy': 0.3,
   'rotate-key': 0.2,
   import: 0.2,
+  're-enroll': 0.15,
 }
 
 /** Kinds after which most syncs have transactions for themselves. Plain seeds have none of them. */
@@ -104,6 +106,7 @@ const later: ReadonlySet<FaultKind> = new Set([
   'usage-export',
   'rotate-key',
   'import',
+  're-enroll',
 ])
 
 export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): Plan {

@@ -2,6 +2,7 @@
 import { decodeJwt } from 'jose'
 import type { HttpAnswer, HttpRequest } from '../../src/agent/platform/http/exchange.ts'
 import { releaseDevice, revokeDevice, rotateDeviceKey } from '../../src/cloud/devices/devices.ts'
+import { issueEnrollmentToken } from '../../src/cloud/devices/issue-enrollment-token.ts'
 import { suspendDevice } from '../../src/cloud/devices/suspend-device.ts'
 import { ENGINE } from '../../src/core/engine.ts'
 import { agentOptions, type AgentSettings } from '../../src/agent/settings.ts'
@@ -17,7 +18,10 @@ import { MachineKeys } from '../device/machine-keys.ts'
 import { Machine, journalLimits } from '../device/machine.ts'
 import type { Damage } from '../device/disk.ts'
 import type { Happening, Plan } from '../plan.ts'
+import { addresses } from '../twin/http-interface.ts'
+import type { TwinProcess } from '../twin/twin-process.ts'
 import { Network } from '../world/network.ts'
+import type { Rules } from './rules.ts'
 import type { Stage } from './stage.ts'
 
 type OfDevices =
@@ -43,6 +47,7 @@ type OfDevices =
   | 'revoke'
   | 'release'
   | 'rotate-key'
+  | 're-enroll'
   | 'hold'
 
 /** What the cloud may answer to a call of a sound device, however many of them wait, share transactions and are sent again. */
@@ -64,6 +69,8 @@ const ANSWERS: ReadonlySet<ErrorCode> = new Set([
   // A restored cloud has forgotten the key, or the session.
   'TOKEN_INVALID',
   'NOT_FOUND',
+  // An old response has named the session of another instance.
+  'INSTANCE_NOT_IN_TOKEN',
 ])
 
 /** And to one that was copied or restored: another machine may have replaced the key of both. */
@@ -80,6 +87,7 @@ let settingsOfAll: AgentSettings | undefined
 
 export class Devices {
   readonly #stage: Stage
+  readonly #rules: Rules
   readonly machines: Machine[] = []
   /** Machines per planned device: the original and its copies. */
   readonly hands: Machine[][] = []
@@ -89,11 +97,13 @@ export class Devices {
   syncs = 0
   isCalm = false
 
-  constructor(stage: Stage) {
+  constructor(stage: Stage, rules: Rules) {
     this.#stage = stage
+    this.#rules = rules
   }
 
-  add(token: string): void {
+  async add(twin: TwinProcess): Promise<void> {
+    const token = await this.#tokenBy(twin)
     const device = this.hands.length
     const machine = this.#machine(`dev-${device}`, device, new Disk(), token, new MachineKeys(`device ${device}`))
     this.hands.push([machine])
@@ -214,6 +224,9 @@ export class Devices {
         })
         return
       }
+      case 're-enroll':
+        this.#enrollAgain(what)
+        return
       case 'hold':
         this.#hold(what.device, what.order)
         return
@@ -297,6 +310,11 @@ export class Devices {
         this.#stage.violate(new Violation('REFUSAL', `the twin answers ${pathname} with ${code}: ${message}`))
       }
     }
+    if (answer?.status === 200 && pathname.endsWith('/enrollments')) {
+      const { deviceId } = JSON.parse(answer.body) as { readonly deviceId: string }
+      const { auditor, twin } = this.#stage
+      this.#stage.judge(() => auditor.enrollments.enrolled(twin.database, deviceId, tokenOf(request) ?? ''))
+    }
     if (answer?.status === 200 && pathname.endsWith('/policy')) {
       this.#stage.judge(() => this.#stage.auditor.published.see(answer.body))
     }
@@ -371,6 +389,52 @@ export class Devices {
     if (deviceId !== null) this.#command(deviceId, order)
   }
 
+  #enrollAgain({ device, afterMs, isOld }: Extract<Happening, { kind: 're-enroll' }>): void {
+    const machine = this.first(device)
+    const { deviceId } = ownerOf(machine.deps.disk.database)
+    if (deviceId === null || this.#stage.auditor.shared.isShutOut(deviceId)) return
+    this.#stage.fault(isOld ? 'service ended after an enrollment token was made' : 'service ended, enrolled again')
+    if (!isOld) this.#command(deviceId, 'TERMINATE')
+    else this.#makeToken((token) => this.#stage.later(afterMs + 1, () => machine.giveToken(token)))
+    this.#stage.later(afterMs, () => {
+      if (isOld) this.#command(deviceId, 'TERMINATE')
+      else this.#makeToken((token) => machine.giveToken(token))
+    })
+  }
+
+  /**
+   * Machines that are terminated, or whose token is refused, get another one. A termination that the clock of the cloud has
+   * dated ahead begins again before it.
+   */
+  async enrollTerminated(): Promise<void> {
+    if (!this.#stage.plan.events.some(({ what }) => what.kind === 're-enroll')) return
+    const { terminated, unproven } = this.#stage.auditor.shared
+    for (const [machine] of this.hands) {
+      if (machine === undefined) continue
+      const { deviceId } = ownerOf(machine.deps.disk.database)
+      const conditions = machine.agent?.link.status().conditions ?? []
+      const isRefused = deviceId === null && conditions.some(({ code }) => code === 'ENROLLMENT_REFUSED')
+      if (deviceId !== null && terminated.has(deviceId)) this.#command(deviceId, 'TERMINATE')
+      else if (!isRefused || unproven.has(machine.name)) continue
+      await this.#stage.settle()
+      this.#makeToken((token) => machine.giveToken(token))
+      await this.#stage.settle()
+    }
+  }
+
+  #makeToken(give: (token: string) => void): void {
+    this.#stage.byTwin(async (twin) => give(await this.#tokenBy(twin)))
+  }
+
+  async #tokenBy(twin: TwinProcess): Promise<string> {
+    const { token } = await issueEnrollmentToken(
+      { ...twin, addresses: addresses(false) },
+      { instanceIds: [...this.#rules.instanceIds], lifetimeMs: 365 * 86_400_000 },
+    )
+    this.#stage.auditor.enrollments.made(token)
+    return token
+  }
+
   /** Also of machines whose wiped disks do not have an identity yet: they enroll as the same devices. */
   unlockAll(): void {
     const ids = query(this.#stage.twin.database, 'SELECT id FROM devices ORDER BY enrolled_at, id').pluck().all()
@@ -382,8 +446,11 @@ export class Devices {
       const { store, now, present } = twin
       const sessions = { ...twin, sessionIntervalMs: twin.terms.sessionIntervalMs }
       if (!this.isCalm) this.#stage.fault(order.toLowerCase())
-      if (order === 'TERMINATE') this.#stage.auditor.shared.terminated.add(deviceId)
-      await suspendDevice({ store, sessions, now, present }, deviceId, order)
+      try {
+        await suspendDevice({ store, sessions, now, present }, deviceId, order)
+      } finally {
+        this.#stage.auditor.enrollments.ended(this.#stage.twin.database, deviceId)
+      }
     })
   }
 }
@@ -408,9 +475,13 @@ function noFile(path: string): never {
 }
 
 /** The id of the device whose token the request has. */
-function senderOf({ headers }: HttpRequest): string {
-  const token = headers['authorization']?.split(' ')[1]
+function senderOf(request: HttpRequest): string {
+  const token = tokenOf(request)
   return (token === undefined ? undefined : decodeJwt(token).iss) ?? ''
+}
+
+function tokenOf({ headers }: HttpRequest): string | undefined {
+  return headers['authorization']?.split(' ')[1]
 }
 
 function codeOf(error: Error): string {

@@ -45,6 +45,7 @@ export class Rest {
     if (this.#stage.broker !== null) this.#stage.broker.weather = CALM_PUSH
     for (const machine of this.#devices.machines) machine.calmDown(this.#stage.twin.engine)
     this.#devices.unlockAll()
+    await this.#devices.enrollTerminated()
     const copies = this.#devices.hands.flatMap(([, ...hands]) => hands)
     if (copies.length > 0) {
       // Two machines with one identity fence each other while both run.
@@ -85,11 +86,12 @@ export class Rest {
     if (deviceId !== null && shared.isShutOut(deviceId)) return null
     const status = machine.agent?.link.status()
     if (status === undefined) return `the agent of ${machine.name} does not run`
-    const { backlog, unacknowledgedSeq, fenced, epoch, connected, policies, conditions } = status
+    const { backlog, unacknowledgedSeq, fenced, epoch, connected, suspension, policies, conditions } = status
     const has = (code: ErrorCode): boolean => conditions.some((condition) => condition.code === code)
     // With a wiped disk, it needs another enrollment token.
     const isTerminated =
       deviceId === null ? shared.terminated.size > 0 && has('ENROLLMENT_REFUSED') : shared.terminated.has(deviceId)
+    if (deviceId === null && shared.revoked.size > 0 && has('DEVICE_REVOKED')) return null
     const formerId = shared.unproven.get(machine.name)
     const isUnknown = formerId !== undefined && has(deviceId === null ? 'ENROLLMENT_REFUSED' : 'TOKEN_INVALID')
     const isLockedOut = deviceId !== null && shared.suspects.has(deviceId) && has('DEVICE_KEY_REPLACED')
@@ -110,9 +112,14 @@ export class Rest {
     }
     const isDown =
       !isTerminated &&
-      (fenced || epoch === 0 || !connected || behind.length > 0 || (!isCopied && has('DEVICE_KEY_REFUSED')))
+      (fenced ||
+        epoch === 0 ||
+        !connected ||
+        suspension !== null ||
+        behind.length > 0 ||
+        (!isCopied && has('DEVICE_KEY_REFUSED')))
     if (owes || isDown) {
-      const state = { backlog, unacknowledgedSeq, fenced, epoch, connected, behind, conditions }
+      const state = { backlog, unacknowledgedSeq, fenced, epoch, connected, suspension, behind, conditions }
       return `${machine.name} does not come to rest: ${JSON.stringify(state)}`
     }
     return null

@@ -67,6 +67,7 @@ const KNOWN: Readonly<Record<string, number>> = {
   'refuses-keys': 2,
   'renews-nothing': 2,
   'imports-add-again': 9,
+  'any-token-enrolls-again': 20,
   'grants-from-the-reserve': 8,
   'mixes-up-dictionaries': 1,
   'fails-now-and-then': 1,
