@@ -55,6 +55,19 @@ export const EXPORT_DEFECTS: readonly Defect[] = [
     twin: () => ({ ...reading(withoutArchives), transaction: withoutArchives }),
   },
   {
+    name: 'reports-repeat-records',
+    is: 'the second page of a report, and each later one, begins with the last record of the page before',
+    always: ['usage-export'],
+    twin: () =>
+      reading((reader) => {
+        const count: Reader['usage']['count'] = async (part) => {
+          const counted = await reader.usage.count(part)
+          return { ...counted, records: counted.records + 1 }
+        }
+        return { ...reader, usage: { ...reader.usage, count } }
+      }),
+  },
+  {
     name: 'positions-used-twice',
     is: 'after a restore, the twin gives new usage records positions that exports have returned before',
     always: ['usage-export', 'twin-restore', 'cloud-request'],

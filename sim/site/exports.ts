@@ -21,6 +21,9 @@ const DAY_MS = 86_400_000
 /** So few that an export has many pieces: the borders between them are at any record. */
 const PIECE_RECORDS = 3
 
+/** So few that a report has several pages. */
+const PAGE_RECORDS = 4
+
 /** Longest time that a slow client takes for a piece. */
 const PIECE_MS_MAX = 5 * MINUTE
 
@@ -88,22 +91,31 @@ export class Exports {
     this.#stage.auditor.bill.exports.received({ name: 'an export of a part', upTo: next, rows, fits })
   }
 
-  async #report({ store, now }: TwinProcess, what: Extract<OfExports, { kind: 'usage-report' }>): Promise<void> {
+  /** Reads pages until one is not full. */
+  async #report(process: TwinProcess, what: Extract<OfExports, { kind: 'usage-report' }>): Promise<void> {
+    const { now } = process
     const { twin, auditor } = this.#stage
     const instanceId = this.#instanceId(what)
     const { pastDays } = what
     const at = now()
     const from = Math.max(0, Math.floor(at / DAY_MS - pastDays) * DAY_MS)
     const upTo = lastPosition(twin.database)
-    const report = { tenantId: 't', instanceId, pastDays, pageNumber: 1, now: at }
-    const text = await textOf(await reportUsage({ store: inSmallPieces(store), giveWay: () => undefined }, report))
     const archived = archivedEnd(twin.database)
-    const { data } = JSON.parse(text) as { readonly data: readonly object[] }
-    const rows = data.map((each) => rowOfLine(JSON.stringify(each))).filter(({ position }) => position <= upTo)
+    const deps = { ...this.#inPieces(process), pageRecords: PAGE_RECORDS }
+    const read: UsageRow[] = []
+    for (let pageNumber = 1; ; pageNumber += 1) {
+      const report = { tenantId: 't', instanceId, pastDays, pageNumber, now: at }
+      const { data } = JSON.parse(await textOf(await reportUsage(deps, report))) as { readonly data: readonly object[] }
+      read.push(...data.map((each) => rowOfLine(JSON.stringify(each))))
+      if (data.length < PAGE_RECORDS) break
+    }
+    // Use that was archived meanwhile and is dated in the future may be on some of the pages.
+    if (archivedEnd(twin.database) !== archived) return
+    const rows = read.filter(({ position }) => position <= upTo)
     // Archived use that is dated in the future is not of the past days.
     const fits = (row: UsageRow): boolean =>
       isOf(row, instanceId) && row.usage_time >= from && (row.position > archived || row.usage_time <= at)
-    auditor.bill.exports.received({ name: 'a report', upTo, rows, fits })
+    auditor.bill.exports.received({ name: 'the pages of a report', upTo, rows, fits })
   }
 
   #inPieces({ store }: TwinProcess): UsageExportDeps {

@@ -37,6 +37,7 @@ const KNOWN: Readonly<Record<string, number>> = {
   'totals-start-anew': 6,
   'exports-lose-a-record': 2,
   'exports-skip-a-row': 1,
+  'reports-repeat-records': 9,
   'exports-omit-archived': 13,
   'exports-omit-archived-meanwhile': 11,
   'positions-used-twice': 7,

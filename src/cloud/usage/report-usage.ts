@@ -23,20 +23,23 @@ export interface UsageReportOptions {
 export interface UsageReportDeps {
   readonly store: Store
   readonly giveWay: GiveWay
+  /** Of a page. Default: those that the API names. */
+  readonly pageRecords?: number
 }
 
 /** JSON text `{"data":[...]}` in pieces. @throws CodedError USAGE_ARCHIVED, NOT_FOUND for an unknown instance */
 export async function reportUsage(
-  { store, giveWay }: UsageReportDeps,
+  deps: UsageReportDeps,
   { tenantId, instanceId, pastDays, pageNumber, now }: UsageReportOptions,
 ): Promise<AsyncIterable<string>> {
+  const { store } = deps
   if (instanceId !== null) await store.read((reader) => requireInstance(reader, instanceId))
   const from = Math.max(0, now - (now % DAY_MS) - pastDays * DAY_MS)
   await readUnarchived(store, { from, now }, async () => undefined)
   const range = { instanceId, from, to: null, now, upTo: await store.transaction((tx) => tx.usage.settled()) }
   return (async function* () {
     let before = '{"data":['
-    for await (const records of pageOf({ store, giveWay }, range, pageNumber)) {
+    for await (const records of pageOf(deps, range, pageNumber)) {
       const states = await sessionStates(store, records)
       yield before + records.map((record) => reportRow(tenantId, record, states)).join(',')
       before = ','
@@ -65,11 +68,11 @@ async function readUnarchived<T>(
 }
 
 async function* pageOf(
-  { store, giveWay }: UsageReportDeps,
+  { store, giveWay, pageRecords = REPORT_PAGE_RECORDS }: UsageReportDeps,
   range: Range,
   pageNumber: number,
 ): AsyncGenerator<readonly NumberedUsage[]> {
-  let skip = (pageNumber - 1) * REPORT_PAGE_RECORDS
+  let skip = (pageNumber - 1) * pageRecords
   let after = 0n
   // Fewer rows at a time near the first record of the page, down to the row that has it.
   for (let rows = ROWS_COUNTED_MAX; skip > 0 && rows > 0n && after < range.upTo;) {
@@ -84,7 +87,7 @@ async function* pageOf(
     skip -= counted.records
     after = counted.end
   }
-  let left = skip + REPORT_PAGE_RECORDS
+  let left = skip + pageRecords
   while (left > 0 && after < range.upTo) {
     const limit = Math.min(left, USAGE_PIECE_RECORDS)
     const { records, end } = await readUnarchived(store, range, (reader) =>
