@@ -160,6 +160,8 @@ export type Happening =
       readonly requesters: number
     } & PlannedRequest)
   | { readonly kind: 'recovery-overridden' }
+  /** From now on, the cloud settles one silent device a day. An administrator confirms more, if it is paused. */
+  | { readonly kind: 'settlement-limit' | 'settlement-confirmed' }
   /** An administrator confirms the cloud's clock, if it is in doubt. */
   | { readonly kind: 'clock-confirmed' }
   | { readonly kind: 'clock-step'; readonly device: number; readonly ms: number }

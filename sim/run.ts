@@ -14,6 +14,7 @@ import { Load } from './site/load.ts'
 import { Probes } from './site/probes.ts'
 import { Rest } from './site/rest.ts'
 import { Rules } from './site/rules.ts'
+import { Settlements } from './site/settlements.ts'
 import { Stage } from './site/stage.ts'
 
 export interface RunOptions {
@@ -59,6 +60,7 @@ class World {
   readonly #archives: Archives
   readonly #exports: Exports
   readonly #imports: Imports
+  readonly #settlements: Settlements
   readonly #rest: Rest
   readonly #probes: Probes
   readonly #untilMs: number
@@ -74,7 +76,8 @@ class World {
     this.#exports = new Exports(this.#stage, this.#rules)
     this.#imports = new Imports(this.#stage, this.#rules)
     this.#backups = new Backups(this.#stage, this.#devices, this.#rules, this.#load)
-    this.#rest = new Rest(this.#stage, this.#devices, this.#rules, this.#backups)
+    this.#settlements = new Settlements(this.#stage)
+    this.#rest = new Rest(this.#stage, this.#devices, this.#rules, this.#backups, this.#settlements)
     this.#probes = new Probes(this.#stage, this.#devices, this.#rules, this.#load)
   }
 
@@ -164,6 +167,10 @@ class World {
         return
       case 'import':
         this.#imports.happen(what)
+        return
+      case 'settlement-limit':
+      case 'settlement-confirmed':
+        this.#settlements.happen(what)
         return
       case 'twin-down':
         twin.down(what.forMs)

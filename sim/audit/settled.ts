@@ -23,6 +23,9 @@ export class SettledAudit {
   readonly #lastSeq = new Map<string, number>()
   #settled: ReadonlySet<string> = new Set()
   #believedMs = 0
+  /** One device a day is settled without a confirmation. */
+  #isLimited = false
+  #confirmedAt = -Infinity
 
   constructor(shared: SharedState, settleAfterMs: number) {
     this.#shared = shared
@@ -46,6 +49,15 @@ export class SettledAudit {
     this.#believedMs = 0 < ms && ms <= this.#settleAfterMs / 2 ? before + ms : before
   }
 
+  limit(): void {
+    this.#isLimited = true
+  }
+
+  /** An administrator lets all devices be settled that are due now. */
+  confirmed(): void {
+    this.#confirmedAt = this.#shared.now()
+  }
+
   /** By what clocks of the cloud that it may believe are ahead now. */
   #toleratedMs(): number {
     return Math.min(this.#believedMs, this.#shared.clocks.aheadMs)
@@ -60,9 +72,21 @@ export class SettledAudit {
       if (known.has(name)) continue
       this.#shared.look('I6')
       const silentMs = this.#shared.now() - (this.#heardAt.get(name) ?? -Infinity)
-      if (silentMs >= this.#settleAfterMs - TOLERANCE_MS - this.#toleratedMs()) continue
-      throw new Violation('I6', `${name} is settled as silent, which was heard of ${silentMs} ms ago`)
+      if (silentMs < this.#settleAfterMs - TOLERANCE_MS - this.#toleratedMs()) {
+        throw new Violation('I6', `${name} is settled as silent, which was heard of ${silentMs} ms ago`)
+      }
+      this.#checkLimit(name, new Set([...known, ...this.#settled]))
     }
+  }
+
+  /** A run is shorter than a day. */
+  #checkLimit(name: string, settled: ReadonlySet<string>): void {
+    if (!this.#isLimited || !this.#shared.clocks.wereRightSince(-Infinity)) return
+    const dueAt = (this.#heardAt.get(name) ?? -Infinity) + this.#settleAfterMs
+    if (this.#confirmedAt > -Infinity && dueAt <= this.#confirmedAt + TOLERANCE_MS) return
+    const others = [...settled].filter((other) => other !== name)
+    if (others.length === 0) return
+    throw new Violation('I6', `${name} is settled after ${others.join(', ')} without a confirmation`)
   }
 
   /**

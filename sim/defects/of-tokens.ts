@@ -247,6 +247,19 @@ export const TOKEN_DEFECTS: readonly Defect[] = [
     twin: () => ({ trustsClock: () => true }),
   },
   {
+    name: 'settles-without-limit',
+    is: 'the twin settles any number of silent devices without the confirmation of an administrator',
+    always: ['settlement-limit', 'wipe', 'partition'],
+    twin: () => ({
+      transaction: (tx) => {
+        const settlementLoad: Transaction['edge']['epochs']['settlementLoad'] = async (...range) => {
+          return { ...(await tx.edge.epochs.settlementLoad(...range)), due: 0, settled: 0 }
+        }
+        return { ...tx, edge: { ...tx.edge, epochs: { ...tx.edge.epochs, settlementLoad } } }
+      },
+    }),
+  },
+  {
     name: 'settles-by-clock-of-a-node',
     is: 'of several nodes, the one whose clock jumps gives up devices that the others have just heard of',
     always: ['node-clock'],

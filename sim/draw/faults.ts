@@ -306,6 +306,9 @@ export const faults = {
     addUsed: random.chance(0.6),
     lowerUsed: random.chance(0.6),
   }),
+  'settlement-limit': (random) => ({
+    kind: random.chance(0.5) ? ('settlement-limit' as const) : ('settlement-confirmed' as const),
+  }),
   'clock-confirmed': () => ({ kind: 'clock-confirmed' }),
   'twin-busy': (random) => ({
     kind: 'twin-busy',

@@ -89,6 +89,7 @@ const apart: Partial<Record<FaultKind, number>> = {
   'rotate-key': 0.2,
   import: 0.2,
   're-enroll': 0.15,
+  'settlement-limit': 0.2,
 }
 
 /** Kinds after which most syncs have transactions for themselves. Plain seeds have none of them. */
@@ -107,6 +108,7 @@ const later: ReadonlySet<FaultKind> = new Set([
   'rotate-key',
   'import',
   're-enroll',
+  'settlement-limit',
 ])
 
 export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): Plan {

@@ -9,6 +9,7 @@ import { CALM_PUSH } from '../world/broker.ts'
 import type { Backups } from './backups.ts'
 import type { Devices } from './devices.ts'
 import type { Rules } from './rules.ts'
+import type { Settlements } from './settlements.ts'
 import type { Stage } from './stage.ts'
 
 const PATIENCE_MS = 15 * 60_000
@@ -22,14 +23,16 @@ export class Rest {
   readonly #devices: Devices
   readonly #rules: Rules
   readonly #backups: Backups
+  readonly #settlements: Settlements
   /** Since when only one machine works with each identity. */
   #aloneSince = Infinity
 
-  constructor(stage: Stage, devices: Devices, rules: Rules, backups: Backups) {
+  constructor(stage: Stage, devices: Devices, rules: Rules, backups: Backups, settlements: Settlements) {
     this.#stage = stage
     this.#devices = devices
     this.#rules = rules
     this.#backups = backups
+    this.#settlements = settlements
   }
 
   #hasFailed(): boolean {
@@ -65,6 +68,7 @@ export class Rest {
     for (let atRest = 0; !this.#hasFailed() && atRest < REST_MS && this.#stage.time.now < end;) {
       await this.#stage.until(Math.min(end, this.#stage.time.now + LOOK_EVERY_MS))
       this.#stage.twin.confirmClocks()
+      this.#settlements.confirm()
       if (!this.#rules.hasEnteredAgain && machines.some(isDisbelieved)) this.#rules.enterAgain()
       atRest = restless() === undefined ? atRest + LOOK_EVERY_MS : 0
     }

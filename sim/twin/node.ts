@@ -54,6 +54,7 @@ export interface NodeDeps {
   readonly now: () => number
   readonly engine: () => Engine
   readonly waitMs: () => number
+  readonly percentMax: () => number
   readonly note: (what: string) => void
   readonly onViolation: (violation: Violation) => void
   readonly onFault: (kind: string) => void
@@ -220,16 +221,15 @@ export class TwinNode {
   }
 
   #work(process: TwinProcess, clock: ClockGuard): void {
-    const { terms, settlement, defects, now, onFault } = this.#deps
+    const { terms, settlement, percentMax, defects, now, onFault } = this.#deps
     const { store } = process
     this.#repeat(process, SWEEP_EVERY_MS, () =>
       sweepNextSession({ ...process, sessionIntervalMs: terms.sessionIntervalMs }, now()),
     )
     this.#repeat(process, SETTLE_EVERY_MS, async () => {
-      // On a small site, any number of devices may be inactive at once.
       const settled =
         defects.trustsClock(clock.isTrusted()) &&
-        (await expireNextInactive({ ...process, ...settlement, percentMax: 100 }))
+        (await expireNextInactive({ ...process, ...settlement, percentMax: percentMax() }))
       if (settled) onFault(`settled as ${settlement.as.toLowerCase()}`)
       return settled
     })

@@ -28,7 +28,7 @@ export interface CommitTrap {
   readonly downMs: number
 }
 
-export interface TwinDeps extends Omit<NodeDeps, 'name' | 'now' | 'engine' | 'waitMs'> {
+export interface TwinDeps extends Omit<NodeDeps, 'name' | 'now' | 'engine' | 'waitMs' | 'percentMax'> {
   readonly onCommit: () => void
   /** @param errors of the nodes' wall clocks, ms */
   readonly onClocks: (errors: readonly number[]) => void
@@ -44,6 +44,8 @@ export class Twin {
   traps: CommitTrap[] = []
   /** How long requests wait for others before a transaction begins. 0: not at all. */
   waitMs = 0
+  /** How many silent devices are settled a day without a confirmation: on a small site, any number may be silent at once. */
+  settledPercentMax = 100
   readonly #nodes: readonly TwinNode[]
   readonly #balancer: Random
   #pending = 0
@@ -64,7 +66,12 @@ export class Twin {
     this.#wallErrors = Array.from({ length: deps.nodes }, () => 0)
     this.#nodes = Array.from({ length: deps.nodes }, (_, index) => {
       const now = (): number => deps.scheduler.now + (this.#wallErrors[index] ?? 0)
-      const current = { now, engine: () => this.engine, waitMs: () => this.waitMs }
+      const current = {
+        now,
+        engine: () => this.engine,
+        waitMs: () => this.waitMs,
+        percentMax: () => this.settledPercentMax,
+      }
       return new TwinNode({ ...deps, name: `node ${index}`, ...current })
     })
     for (const node of this.#nodes) this.#start(node)

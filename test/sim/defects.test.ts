@@ -49,6 +49,7 @@ const KNOWN: Readonly<Record<string, number>> = {
   'period-number-again': 16,
   'settles-by-any-clock': 3,
   'settles-by-clock-of-a-node': 11,
+  'settles-without-limit': 15,
   'confirms-time-only': 28,
   'keeps-a-wrong-time': 2,
   'short-after-a-wrong-time': 1,
