@@ -216,7 +216,8 @@ export type Happening =
       readonly lowerUsed: boolean
     }
   | { readonly kind: 'twin-backup' }
-  | { readonly kind: 'archive' }
+  /** `pieceMs`: time between two pieces of the work, in which devices deliver. */
+  | { readonly kind: 'archive'; readonly pieceMs?: number }
   /** Of all since the last one. */
   | { readonly kind: 'usage-export' }
   /** Null: all instances. */

@@ -195,7 +195,7 @@ class World {
         twin.traps.push({ ...what })
         return
       case 'archive':
-        this.#archives.run()
+        this.#archives.run(what)
         return
       case 'usage-export':
       case 'usage-part':

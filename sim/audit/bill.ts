@@ -16,7 +16,7 @@ import {
 import { CloudChargeAudit } from './cloud-charges.ts'
 import { ExportAudit } from './exports.ts'
 import { RunningTotals } from './running-totals.ts'
-import { cloudUsageAfter, usageAfter } from './usage.ts'
+import { cloudUsageAfter, lastPosition, usageAfter } from './usage.ts'
 import { Violation } from './violation.ts'
 
 export class BillAudit {
@@ -233,5 +233,13 @@ export class BillAudit {
     }
     this.#compareTotals(database)
     this.#compareClosed(database)
+    const rows = usageAfter(database, 0n, this.#shared.archives)
+    this.exports.received({
+      name: 'all archives and the database',
+      upTo: lastPosition(database),
+      rows,
+      fits: () => true,
+    })
+    this.checkExports()
   }
 }

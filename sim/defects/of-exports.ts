@@ -55,6 +55,28 @@ export const EXPORT_DEFECTS: readonly Defect[] = [
     twin: () => ({ ...reading(withoutArchives), transaction: withoutArchives }),
   },
   {
+    name: 'archive-takes-too-much',
+    is: 'usage that is delivered while an archive is written counts as archived, and is deleted',
+    always: ['slow-archive'],
+    twin: () => {
+      let before = 0n
+      return {
+        transaction: (tx) => {
+          const { usageArchives } = tx
+          const plan: Transaction['usageArchives']['plan'] = async (...planned) => {
+            before = await tx.usage.settled()
+            await usageArchives.plan(...planned)
+          }
+          const record: Transaction['usageArchives']['record'] = async (archive) => {
+            const upTo = archive.upTo === before ? await tx.usage.settled() : archive.upTo
+            await usageArchives.record({ ...archive, upTo })
+          }
+          return { ...tx, usageArchives: { ...usageArchives, plan, record } }
+        },
+      }
+    },
+  },
+  {
     name: 'reports-repeat-records',
     is: 'the second page of a report, and each later one, begins with the last record of the page before',
     always: ['usage-export'],

@@ -281,6 +281,7 @@ export const faults = {
   'recovery-overridden': () => ({ kind: 'recovery-overridden' }),
   'node-down': (random) => ({ kind: 'node-down', forMs: random.spread(MINUTE, 2 * HOUR) }),
   archive: () => ({ kind: 'archive' }),
+  'slow-archive': (random) => ({ kind: 'archive', pieceMs: random.spread(1_000, 4 * MINUTE) }),
   'usage-export': (random, within) => {
     if (random.chance(0.6)) return { kind: 'usage-export' }
     const instance = random.chance(0.5) ? random.whole(0, 1) : null

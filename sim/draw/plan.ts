@@ -90,6 +90,7 @@ const apart: Partial<Record<FaultKind, number>> = {
   import: 0.2,
   're-enroll': 0.15,
   'settlement-limit': 0.2,
+  'slow-archive': 0.2,
 }
 
 /** Kinds after which most syncs have transactions for themselves. Plain seeds have none of them. */
@@ -109,6 +110,7 @@ const later: ReadonlySet<FaultKind> = new Set([
   'import',
   're-enroll',
   'settlement-limit',
+  'slow-archive',
 ])
 
 export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): Plan {

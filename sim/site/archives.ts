@@ -4,6 +4,8 @@ import { CodedError } from '../../src/protocol/errors.ts'
 import { archiveUsage } from '../../src/cloud/usage/archive/archive-usage.ts'
 import type { ArchivePlace } from '../../src/cloud/usage/archive/place.ts'
 import type { ArchivedFiles } from '../audit/shared-state.ts'
+import { BEGIN, type Happening } from '../plan.ts'
+import type { TwinProcess } from '../twin/twin-process.ts'
 import type { Stage } from './stage.ts'
 
 /** After a run that ended with its process, and where a restored cloud lacks what an archive contains. */
@@ -18,18 +20,19 @@ export class Archives {
     this.#stage = stage
   }
 
-  run(): void {
-    this.#stage.fault('archive')
+  run({ pieceMs = 0 }: Extract<Happening, { kind: 'archive' }>): void {
+    this.#stage.fault(pieceMs === 0 ? 'archive' : 'slow archive')
     this.#runs += 1
     const holder = `run ${this.#runs}`
-    this.#stage.byTwinOrRefused(EXPECTED, async ({ store, now }) => {
+    this.#stage.byTwinOrRefused(EXPECTED, async (twin) => {
+      const { store, now } = twin
       const deps = {
         ...{ store, now, holder, place: this.#place(), tenantId: 't' },
         compression: {
           compress: async (text: string) => zstdCompressSync(text),
           decompress: async (body: Buffer) => zstdDecompressSync(body).toString(),
         },
-        giveWay: () => undefined,
+        giveWay: () => this.#pause(twin, pieceMs),
         isStopping: () => false,
         onArchive: () => undefined,
         // Several archives and files in a run.
@@ -42,6 +45,17 @@ export class Archives {
         if (error instanceof CodedError && error.code === 'ARCHIVE_DIFFERS') this.#places += 1
         throw error
       }
+    })
+  }
+
+  /** Does not end if the process of the cloud ends meanwhile. */
+  #pause(twin: TwinProcess, ms: number): Promise<void> | undefined {
+    const { time, plan } = this.#stage
+    if (ms === 0 || time.now >= BEGIN + plan.faultsMs) return undefined
+    return new Promise((resolve) => {
+      time.at(time.now + ms, () => {
+        if (twin.alive) resolve()
+      })
     })
   }
 
