@@ -71,14 +71,12 @@ const ANSWERS: ReadonlySet<ErrorCode> = new Set([
   'NOT_FOUND',
   // An old response has named the session of another instance.
   'INSTANCE_NOT_IN_TOKEN',
+  // A message of before a rotation arrives late. A device that needs its former key does not come to rest.
+  'DEVICE_KEY_REPLACED',
 ])
 
 /** And to one that was copied or restored: another machine may have replaced the key of both. */
-const ANSWERS_TO_COPIES: ReadonlySet<ErrorCode> = new Set([
-  'SEGMENT_REJECTED',
-  'DEVICE_KEY_REPLACED',
-  'DEVICE_KEY_REFUSED',
-])
+const ANSWERS_TO_COPIES: ReadonlySet<ErrorCode> = new Set(['SEGMENT_REJECTED', 'DEVICE_KEY_REFUSED'])
 
 /** The device may be revoked or terminated, or unknown to a restored cloud. */
 const NO_COMMANDS = ['CONFLICT', 'NOT_FOUND'] as const
