@@ -80,10 +80,10 @@ export default {
       '^src/platform/',
       [
         '^src/(platform|protocol)/',
-        ...builtins('fs', 'path', 'crypto', 'http', 'https', 'net', 'tls', 'module'),
+        ...builtins('fs', 'path', 'crypto', 'http', 'https', 'net', 'tls', 'module', 'os'),
         ...packages('pino'),
       ],
-      'platform has adapters that both sides use: it imports protocol, the file system, the network, the C library and pino.',
+      'platform has adapters that both sides use: it imports protocol, the file system, the network, the number of processors, the C library and pino.',
     ),
     {
       name: 'client-sees-the-wire',

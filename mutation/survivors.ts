@@ -427,7 +427,7 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     ['[]', 'It is compared only after the first answer.'],
     ['patienceMs <= 0', untested('a request whose deadline passes between two rounds')],
     [
-      [/^!isShort\(attempt\.decision\) \|\|/, "offline?.policy === 'essential'"],
+      [/^!isShort\(decision\) \|\|/, "offline?.policy === 'essential'"],
       'A shortcut: without a shortage or an essential line item, deciding again gives the same.',
     ],
     ['left < MICRO_MAX', untested('balances near the end of a 64-bit counter')],
@@ -594,7 +594,6 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
       'A shortcut: without such devices the transaction notifies none.',
     ],
     ["'sync'", untested('the reason in the notification')],
-    ['false', untested('the next look waits for its turn')],
     [[/^loaded === undefined/, 'pool === undefined'], 'Only accounts with rules and a pool get here.'],
     ["''", 'No device has such an id.'],
     ['lacking <= free(pool)', untested('no shortage is noted if no device can return tokens')],

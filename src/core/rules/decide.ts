@@ -13,8 +13,8 @@
  *   7 CONSUMPTION_LIMIT_REACHED  ... also within the requester's consumption limit
  *
  * On a device, checks 5 to 7 fail as GRANT_EXPIRED or GRANT_EXHAUSTED if the grant, not the pool, is used up, and as
- * DEVICE_REFUSED if the cloud will not give the device more. Overspend of an essential line item pays only after every grant of every line item that allows the request. Deterministic:
- * reads no clock and never throws on data.
+ * DEVICE_REFUSED if the cloud will not give the device more. Overspend of an essential line item pays only after every
+ * grant of every line item that allows the request. Deterministic: reads no clock and never throws on data.
  */
 import { type AccountId, type Posting, limitAccount } from '../accounts/account.ts'
 import { type Micro, type Ratio, decimalRatio, ratio, roundHalfEven } from '../pricing/amount.ts'
