@@ -1,6 +1,7 @@
 /**
- * A client that waits for its response often sends its next request at once. For a short while after such a response the
- * event loop keeps turning, so that the request finds the thread awake: to wake it takes longer than to decide.
+ * A client that waits for its response often sends its next request at once. If it is the only one, the event loop keeps
+ * turning for a short while after the response, so that the request finds the thread awake: to wake it takes longer than
+ * to decide. Of several clients, more requests arrive while the thread is woken, and share a commit.
  */
 
 /** In which most of these clients send, on slow machines too, ms. */
@@ -10,7 +11,7 @@ export class StayAwake {
   readonly #mayTurn: boolean
   #unanswered = 0
   #answeredAt = -Infinity
-  /** Whether the last request came a short while after a response. */
+  /** Whether the last request came a short while after a response, and no other one waited. */
   #isPrompt = false
   #isTurning = false
 
@@ -21,7 +22,7 @@ export class StayAwake {
 
   received(): void {
     this.#unanswered += 1
-    this.#isPrompt = this.#isShortWhile()
+    this.#isPrompt = this.#unanswered === 1 && this.#isShortWhile()
   }
 
   /** Call once for each request received. */

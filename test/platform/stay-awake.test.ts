@@ -43,13 +43,23 @@ test('a request that comes later does not keep the thread awake', () => {
   expect(isAwake()).toBe(false)
 })
 
-test('while a request waits for something else, the thread sleeps', () => {
+test('while another request waits, the thread sleeps', () => {
   const awake = new StayAwake(2)
   exchange(awake)
   awake.received()
   awake.received()
   awake.answered()
   turn(1, 0)
+  expect(isAwake()).toBe(false)
+})
+
+test('requests of several clients, which share a commit, do not keep the thread awake', () => {
+  const awake = new StayAwake(2)
+  exchange(awake)
+  awake.received()
+  awake.received()
+  awake.answered()
+  awake.answered()
   expect(isAwake()).toBe(false)
 })
 
