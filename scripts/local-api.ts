@@ -254,7 +254,7 @@ export const localOperations: readonly DescribedOperation[] = [
         body: accessResponses[VERSION],
       },
     },
-    errors: [...OF_BODIES, ...OF_RULES, ...OF_CHANGES, ...OF_SESSIONS, 'REQUEST_TOO_LARGE', 'DEVICE_REVOKED'],
+    errors: [...OF_BODIES, ...OF_RULES, ...OF_CHANGES, ...OF_SESSIONS, 'REQUEST_TOO_LARGE'],
   }),
   local({
     id: 'getheartbeat',
