@@ -1,6 +1,6 @@
 /**
  * An administrator imports line items that another service has too. Clients there use tokens meanwhile, or the service
- * refunds some. Whatever becomes of an import, the next one shows all that is used there.
+ * refunds some. After an import that failed, the next one has all that is used there.
  */
 import { importInstance } from '../../src/cloud/service-api/import-instance.ts'
 import type { ImportedAction } from '../../src/protocol/edge/import.ts'

@@ -6,7 +6,7 @@ afterEach(() => void vi.useRealTimers())
 
 const isAwake = (): boolean => vi.getTimerCount() > 0
 
-/** Turns the event loop `turns` times, each of which takes so long, ms. */
+/** Turns the event loop. @param ms duration of each turn */
 function turn(turns: number, ms: number): void {
   for (let count = 0; count < turns; count += 1) vi.advanceTimersByTime(ms)
 }

@@ -6,13 +6,7 @@ import { isDeepStrictEqual } from 'node:util'
 import type { AccountId } from '../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
 import { type Mode, decide } from '../../core/rules/decide.ts'
-import {
-  type AccessRequest,
-  type AvailableBalance,
-  type AvailableOf,
-  type ClockReading,
-  type Decision,
-} from '../../core/rules/decision.ts'
+import type { AccessRequest, AvailableBalance, AvailableOf, ClockReading, Decision } from '../../core/rules/decision.ts'
 import { METERED_CHARGE_MAX, type Need } from '../../core/accounts/grant.ts'
 import { isShort, isShortItem, needsOf } from '../../core/rules/needs.ts'
 import type { Policy } from '../../core/rules/policy.ts'
