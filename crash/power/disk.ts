@@ -227,6 +227,8 @@ export class Disk {
       change.hasEnded = true
       return true
     }
+    // An address: the thread was killed at the start of the call, which is not carried out.
+    if (!call.args.includes('"')) return false
     const { bytes, end } = quotedBytes(call.args)
     const [, offset] = /^, \d+(?:, (\d+))?/.exec(call.args.slice(end)) ?? []
     file.pending.push({

@@ -3,6 +3,7 @@ import { createReadStream } from 'node:fs'
 
 export interface SystemCall {
   readonly thread: number
+  /** Question marks: the thread was killed at its start, before strace read what it calls; it is not carried out. */
   readonly name: string
   /** As shown by strace; complete when the call has ended. */
   args: string
@@ -14,7 +15,7 @@ export type Moment =
   /** `result` negative: failed. Null: the process ended before it returned. */
   | { readonly kind: 'end'; readonly call: SystemCall; readonly result: number | null; readonly line: number }
 
-const HEAD = /^(\d+) +(?:([a-z_0-9]+)\(|<\.\.\. ([a-z_0-9]+) resumed>)/
+const HEAD = /^(\d+) +(?:([a-z_0-9]+|\?+)\(|<\.\.\. ([a-z_0-9]+|\?+) resumed>)/
 const UNFINISHED = ' <unfinished ...>'
 
 /** @throws Error for a line not written by strace */

@@ -99,6 +99,16 @@ describe('the disk', () => {
     for (const pattern of sectors) expect(pattern).toMatch(/^[x-]*$/)
   })
 
+  it('takes nothing from calls at whose start the program was killed', async () => {
+    const killed = [
+      'pwrite64(3</root/a>, 0x7f01, 3, 0 <unfinished ...>',
+      '<... pwrite64 resumed>) = ?',
+      '???( <unfinished ...>',
+    ]
+    const disk = await diskAfter(create, flushFile, flushDirectory, ...killed)
+    expect(image(disk, 'kept')).toEqual({ a: '' })
+  })
+
   it('is refused a call that it does not know', async () => {
     await expect(diskAfter(create, 'fallocate(3</root/a>, 0, 0, 10) = 0')).rejects.toThrow('not modelled')
   })

@@ -42,6 +42,8 @@ describe('a trace', () => {
       '12 <... openat resumed>) = 3</s/a>',
       '14 fsync(8</s/c> <unfinished ...>',
       '14 <... fsync resumed>) = ?',
+      '15 ???( <unfinished ...>',
+      '15 <... ??? resumed>) = ?',
       '12 +++ exited with 0 +++',
     ].join('\n')
     expect((await momentsOf(log)).map(({ kind, call, ...more }) => [kind, call.name, call.thread, more])).toEqual([
@@ -51,6 +53,8 @@ describe('a trace', () => {
       ['end', 'openat', 12, { result: 3, line: 3 }],
       ['begin', 'fsync', 14, {}],
       ['end', 'fsync', 14, { result: null, line: 5 }],
+      ['begin', '???', 15, {}],
+      ['end', '???', 15, { result: null, line: 7 }],
     ])
   })
 
