@@ -21,13 +21,9 @@ export async function enroll(context: StepContext, enrollmentToken: EnrollmentTo
   const { clock, journal, memory, log } = context
   if (enrollmentToken === null || enrollmentToken.token === null)
     throw new Error('invariant: only a device with a token enrolls')
-  const enrolled = await requestEnrollment(context, enrollmentToken)
   const before = memory.identity
-  if (before !== null && before.deviceId !== enrolled.deviceId) {
-    const message = `The ledger here is of the device ${before.deviceId}, of another cloud.`
-    const details = { deviceId: before.deviceId, offered: enrolled.deviceId }
-    throw new CodedError('ENROLLMENT_REFUSED', message, { details })
-  }
+  const enrolled = await requestEnrollment(context, enrollmentToken)
+  if (before !== null && before.deviceId !== enrolled.deviceId) throw otherCloud(before, { offered: enrolled.deviceId })
   const instanceIds = [...new Set([...(before?.instanceIds ?? []), ...enrolled.instanceIds])]
   const isSameKey = before?.keyId === enrolled.keyId
   const keySince = isSameKey ? before.keySince : clock.reading().now
@@ -49,11 +45,13 @@ export async function enroll(context: StepContext, enrollmentToken: EnrollmentTo
 }
 
 async function requestEnrollment(
-  { cloud, keys, signal }: StepContext,
+  context: StepContext,
   { token, source }: Extract<EnrollmentToken, { token: string }>,
 ): Promise<Identity> {
+  const { cloud, keys, signal } = context
   const key = keys.current
   const claims = readClaims(token, source)
+  await showLinksAt(claims.edge, context)
   const request = { publicKey: key.publicJwk, ...(claims.name === undefined ? {} : { name: claims.name }) }
   const answer = await cloud.enroll(claims.edge, token, request, signal).catch((error: unknown) => {
     if (!(error instanceof CodedError) || !REFUSALS.has(error.code)) throw error
@@ -83,6 +81,23 @@ async function requestEnrollment(
     pushUrl: answer.addresses.push,
     suspension: null,
   }
+}
+
+/** A restored cloud that knows only an earlier key would enroll another device. The answer proves nothing and is ignored. */
+async function showLinksAt(edgeUrl: string, { cloud, keys, memory, randomness, signal }: StepContext): Promise<void> {
+  const { identity } = memory
+  const links = [...(identity?.keyLinks ?? [])]
+  if (identity?.keyId !== keys.current.signer.keyId || links.length === 0) return
+  const request = { nonce: randomness.token(), links }
+  await cloud.showKeyLinks({ ...identity, edgeUrl }, request, signal).catch((error: unknown) => {
+    if (error instanceof CodedError && error.code === 'TOKEN_INVALID') throw otherCloud(identity, {}, error)
+    throw error
+  })
+}
+
+function otherCloud({ deviceId }: Identity, details: Readonly<Record<string, string>>, cause?: CodedError): CodedError {
+  const message = `The ledger here is of the device ${deviceId}, of another cloud.`
+  return new CodedError('ENROLLMENT_REFUSED', message, { details: { deviceId, ...details }, cause })
 }
 
 /** Does not verify the signature, which the device cannot, nor the expiry, because its clock may be wrong. */

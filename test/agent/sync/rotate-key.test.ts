@@ -3,7 +3,13 @@ import { cp, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { beforeEach, describe, expect, onTestFinished, test } from 'vitest'
 import { EXCHANGE_DEFAULTS, createExchange } from '../../../src/agent/platform/http/exchange.ts'
-import { type DeviceState, auditList, deviceEvidence, deviceState } from '../../../src/protocol/edge/administration.ts'
+import {
+  type DeviceState,
+  auditList,
+  deviceEvidence,
+  deviceList,
+  deviceState,
+} from '../../../src/protocol/edge/administration.ts'
 import { namedKey } from '../../../src/protocol/signing.ts'
 import { type Twin, openTwin } from '../../cloud/harness.ts'
 import { deviceAt } from '../../scenarios/link/device-at-twin.ts'
@@ -358,6 +364,41 @@ describe('a twin that was restored from a backup', () => {
     await restore()
     await device.sync()
     await expectEqualLedgers(device)
+  })
+
+  test('enrolls the same device again, with a fresh token after the end of its service', async () => {
+    const device = await joined()
+    follow(device)
+    const deviceId = device.disk.read().identity?.deviceId
+    await device.charge(4n * TOKEN)
+    await device.sync()
+    await save()
+    await rotate(device)
+    expect((await twin.call('POST', `${path(device)}/terminate`)).status).toBe(200)
+    for (let rounds = 0; rounds < 3; rounds += 1) await device.sync()
+    await restore()
+    device.token = await twin.enrollmentToken(instanceId)
+    for (let rounds = 0; rounds < 3; rounds += 1) await device.sync()
+    expect(device.conditions).toEqual([])
+    expect(device.disk.read().identity?.deviceId).toBe(deviceId)
+    expect((await shown(device)).key.id).toBe(keyOf(device))
+    const { body } = await twin.call('GET', '/edge/api/v1/devices')
+    expect(deviceList.parse(body).devices).toHaveLength(1)
+  })
+
+  test('enrolls no other device in its place, if the backup is from before its enrollment', async () => {
+    await save()
+    const device = await joined()
+    follow(device)
+    await rotate(device)
+    await twin.call('POST', `${path(device)}/terminate`)
+    for (let rounds = 0; rounds < 3; rounds += 1) await device.sync()
+    await restore()
+    device.token = await twin.enrollmentToken(instanceId)
+    await device.sync()
+    expect(device.conditions).toContain('enrollment: ENROLLMENT_REFUSED')
+    const { body } = await twin.call('GET', '/edge/api/v1/devices')
+    expect(deviceList.parse(body).devices).toEqual([])
   })
 })
 
