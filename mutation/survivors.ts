@@ -308,7 +308,6 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
       /^(?:!balance\.unlimited (?:&&|\|\|) )?balance\.lowAt >= 0n$/,
       'Changes only how early more tokens are requested.',
     ],
-    ['false', untested('whose tokens are missing while an account has no grant yet')],
   ],
   'src/agent/ledger/demand.ts': [
     ['this.#burnRates.delete(account)', 'An idle account has a rate of 0.'],
@@ -563,7 +562,6 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     [/^rules\.get\(instanceIdOf/, 'An account that can be granted has rules.'],
     ['[]', 'A text in place of a shortage has no fields, so it counts as none.'],
     ['before.capTarget === null', untested('a shortage of an account without a cap is not noted')],
-    [/^available\(record\) \+/, untested('what counts as available when a shortage is noted')],
     [['needed > usable', 'lacking > 0n'], 'Nothing is recalled or noted for 0 or less.'],
   ],
   'src/cloud/sync/grants/grants.ts': [
@@ -585,7 +583,6 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     ['used <= 0n', 'For 0, both branches give the same.'],
     ['othersRecalledAt !== null', 'Null is not above a number.'],
     ['notifiedLast === null', 'Null is not above a number.'],
-    ['hoped >= missing', untested('no more devices are notified than needed')],
   ],
   'src/cloud/sync/grants/watch-shortages.ts': [
     ['at - terms.syncEveryMs', untested('a device is not notified twice within one sync interval')],

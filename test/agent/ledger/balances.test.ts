@@ -46,6 +46,7 @@ describe('a charge', () => {
     held.charge(posting(1n), new Map([[A, 3n]]))
     expect(() => held.charge(posting(1n), new Map([[A, 5n]]))).toThrow('invariant')
     expect(held.overspendOf(A)).toBe(5n)
+    expect(held.availableOf(A)).toEqual({ left: 0n, shortage: 'GRANT' })
   })
 
   it('tells once of each account that comes to a quarter of what it had', () => {

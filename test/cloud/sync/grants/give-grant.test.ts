@@ -201,6 +201,10 @@ describe('a need that is not met', () => {
     await give({ needs: [need(15n), need(70n)], records: [record] })
     // 15 of its 20 are for the first; the second one needs 65 more.
     expect(noted()).toMatchObject([{ lacking: 65n }])
+    tables.saved.length = 0
+    await give({ needs: [need(30n), need(70n)], records: [record] })
+    // 10 are granted with its 20 for the first, which leaves nothing for the second one.
+    expect(noted()).toMatchObject([{ lacking: 70n }])
   })
 
   it('is noted with the others that can be met together, or the smallest one alone', async () => {

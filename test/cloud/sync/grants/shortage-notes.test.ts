@@ -146,6 +146,8 @@ describe('a note', () => {
     expect(world.saved).toMatchObject([{ keep: 0n, since: NOW - SYNC, recalledAt: NOW }])
     // The first one alone would bring more than is missing.
     expect(world.notified).toEqual(['d0'])
+    // The first one alone would bring exactly what is missing.
+    expect((await note({ known: [late] }, 30n, 30n)).notified).toEqual(['d0'])
     expect((await note({ known: [{ ...late, since: NOW - SYNC + 1 }] }, 60n, 30n)).saved[0]?.keep).toBe(30n)
   })
 
