@@ -54,7 +54,8 @@ export function usageReader(sql: Sql) {
     if (search?.deviceId !== undefined) query = query.where('device_id', '=', search.deviceId)
     if (search?.isRefused === true) query = query.where('refused', '>', 0n)
     if (instanceId === null) return [query]
-    return [query.where('instance_id', '=', instanceId), query.where('instance_id', 'is', null)]
+    // Listed twice: PostgreSQL drops a constant from the order below, and may then walk the later rows of others.
+    return [query.where('instance_id', 'in', [instanceId, instanceId]), query.where('instance_id', 'is', null)]
   }
   const listed = async (range: Within, order: Order, limit: number): Promise<Listed> => {
     const lists: ListedRow[][] = []
