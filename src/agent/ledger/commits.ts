@@ -279,7 +279,9 @@ export class Commits {
     this.#endPatience = null
     if (this.#broken || this.#waiting.length === 0) return
     if (this.#answerFromLog()) return
-    if (this.#isGrowing()) this.#schedule()
+    const isGrowing = this.#isGrowing()
+    this.#awaitedBefore = this.#awaited
+    if (isGrowing) this.#schedule()
     else if (this.#awaited === 0 && this.#waiting.length < ENOUGH) this.#wakeIn(DENIALS_AFTER_MS)
     else this.#commit()
   }
@@ -289,11 +291,9 @@ export class Commits {
    * for one. Callers that were answered together come back within a few turns.
    */
   #isGrowing(): boolean {
-    const before = this.#awaitedBefore
-    this.#awaitedBefore = this.#awaited
     const [last, earlier] = this.#lastSizes
     const isForOne = this.#awaited === 1 && last + earlier <= 2
-    return !this.#isSlow && !isForOne && this.#awaited > before && this.#awaited < ENOUGH
+    return !this.#isSlow && !isForOne && this.#awaited > this.#awaitedBefore && this.#awaited < ENOUGH
   }
 
   #takeWaiting(): readonly Waiting[] {
