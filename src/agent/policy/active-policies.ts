@@ -24,15 +24,7 @@ export class ActivePolicies {
   /** The cloud refuses the key of this device, and with it every top-up. */
   isDeviceRefused = false
 
-  #suspension: DeviceSuspension | null = null
-
-  get suspension(): DeviceSuspension | null {
-    return this.#suspension
-  }
-
-  suspend(suspension: DeviceSuspension | null): void {
-    this.#suspension = suspension
-  }
+  suspension: DeviceSuspension | null = null
 
   /** @param instanceId in lower case */
   get(instanceId: string): PolicyInForce | undefined {

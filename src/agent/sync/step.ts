@@ -179,7 +179,7 @@ async function applySuspension(context: StepContext, suspension: DeviceSuspensio
   const { activePolicies, log, memory } = context
   const { identity } = memory
   if (identity === null || sameSuspension(identity.suspension, suspension)) return
-  if (suspension !== null) activePolicies.suspend(suspension)
+  if (suspension !== null) activePolicies.suspension = suspension
   await saveIdentity(context, { ...identity, suspension })
   showSuspension(context, suspension)
   log.warn({ state: suspension?.state ?? null, since: suspension?.since }, 'the suspension of the device has changed')
@@ -189,7 +189,7 @@ export function showSuspension(
   { activePolicies, health }: Pick<StepContext, 'activePolicies' | 'health'>,
   suspension: DeviceSuspension | null,
 ): void {
-  activePolicies.suspend(suspension)
+  activePolicies.suspension = suspension
   if (suspension === null) health.clear(SUSPENSION)
   else health.raise(SUSPENSION, suspendedError(suspension))
 }

@@ -125,7 +125,8 @@ class History {
         device.connected = move.isUp
         return
       case 'suspension':
-        device.activePolicies.suspend(move.state === null ? null : { state: move.state, since: device.time.truth() })
+        device.activePolicies.suspension =
+          move.state === null ? null : { state: move.state, since: device.time.truth() }
         return
     }
   }

@@ -607,8 +607,9 @@ describe('a session of a requester with a rule', () => {
 })
 
 describe('a device whose service is terminated', () => {
-  const terminate = (device: SessionDevice): void =>
-    device.activePolicies.suspend({ state: 'TERMINATED', since: device.time.truth() })
+  const terminate = (device: SessionDevice): void => {
+    device.activePolicies.suspension = { state: 'TERMINATED', since: device.time.truth() }
+  }
 
   it('ends its sessions before the epoch does, and refunds the rest to its accounts', async () => {
     const device = await SessionDevice.make()
@@ -672,7 +673,7 @@ describe('a device whose service is terminated', () => {
     await expect(device.close(id)).rejects.toMatchObject({ code: 'NOT_ATTACHED' })
     expect(device.session(id).state).toBe('ACTIVE')
     expect(device.warned).toEqual([])
-    device.activePolicies.suspend(null)
+    device.activePolicies.suspension = null
     await device.beginEpoch()
     await device.grant(100_000_000n)
     device.sessions.applyCommands([{ id, command: 'TERMINATE' }], () => undefined)
@@ -686,7 +687,7 @@ describe('a locked device', () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     await device.request(id, 6)
-    device.activePolicies.suspend({ state: 'LOCKED', since: device.time.truth() })
+    device.activePolicies.suspension = { state: 'LOCKED', since: device.time.truth() }
     await device.pass(90 * MINUTE)
     return { device, id }
   }
@@ -696,7 +697,7 @@ describe('a locked device', () => {
     expect([device.session(id).state, device.billed()]).toEqual(['ACTIVE', 6])
     await expect(device.heartbeat(id)).rejects.toMatchObject({ code: 'DEVICE_LOCKED' })
     expect(device.warned).toEqual([])
-    device.activePolicies.suspend(null)
+    device.activePolicies.suspension = null
     await device.pass(MINUTE)
     expect([device.session(id).state, device.billed()]).toEqual(['ACTIVE', 12])
   })
@@ -712,7 +713,7 @@ describe('a locked device', () => {
     device.sessions.applyCommands([{ id, command: 'LOCK' }], () => undefined)
     await device.settle()
     expect([device.session(id).state, await device.heartbeat(id)]).toEqual(['LOCKED', 'LOCKED'])
-    device.activePolicies.suspend(null)
+    device.activePolicies.suspension = null
     device.sessions.applyCommands([{ id, command: 'UNLOCK' }], () => undefined)
     await device.settle()
     expect([device.session(id).state, device.billed()]).toEqual(['IDLE', 6])
