@@ -183,10 +183,13 @@ export async function openDocument(
   document: string,
   publicKey: KeyObject,
 ): Promise<string | undefined> {
+  const type = typeHeader(kind)
+  // First, because to verify a signature takes far longer.
+  if (parseHeader(document.slice(0, document.indexOf('.')))?.['typ'] !== type) return undefined
   const opened = await openJws(document, publicKey)
-  if (opened?.header['typ'] !== typeHeader(kind)) return undefined
+  if (opened === undefined) return undefined
   try {
-    return UTF8.decode(uncompressed(opened.payload, opened.header['typ']))
+    return UTF8.decode(uncompressed(opened.payload, type))
   } catch {
     return undefined
   }

@@ -47,6 +47,11 @@ describe.each(['segment', 'policy'] as const)('a signed document of kind %s', (k
 })
 
 describe('a document', () => {
+  it('of another kind is refused without a look at its signature', async () => {
+    const unused = new Proxy(publicKey, { get: () => expect.fail('the key is used') })
+    expect(await openDocument('time', await signDocument('policy', '{}', signer), unused)).toBeUndefined()
+  })
+
   it('is opened with a key of its algorithm, of either kind', async () => {
     const other = await newSigner(generateKey())
     const document = await signDocument('policy', '{}', other.signer)
