@@ -1,13 +1,17 @@
 /** The newest usage records, in a limited number: enough for a day of a small cloud, or the last minutes of a large one. */
 import { REFUSAL_REASONS, isRefusal } from '../../core/rules/refusal-reasons.ts'
-import type { NewestStep, UsageRecord } from '../storage/records.ts'
+import type { NewestUsage, UsageRecord } from '../storage/records.ts'
 import type { Reader } from '../storage/store.ts'
+import { newestUsage } from '../usage/newest-usage.ts'
 
 const HOUR_MS = 3_600_000
 export const HOURS = 24
 
 /** Records that are read; a row of the store comes whole, so there can be more. */
 const RECORDS_MAX = 2_000
+
+/** A step unpacks about half as many. */
+const STEPS_MAX = 2
 
 export interface RecentUsage {
   readonly records: readonly UsageRecord[]
@@ -18,11 +22,13 @@ export interface RecentUsage {
 }
 
 export async function recentUsage(
-  reader: Pick<Reader, 'usage'>,
+  { usage }: Pick<Reader, 'usage'>,
   instanceId: string | null,
   now: number,
 ): Promise<RecentUsage> {
-  const found = await newestOf(reader, instanceId)
+  const deps = { read: (range: NewestUsage) => usage.newest(range), giveWay: () => undefined }
+  const all = { instanceId, from: null, to: null, upTo: null, limit: RECORDS_MAX }
+  const found = await newestUsage(deps, all, STEPS_MAX)
   const dayAgo = now - HOURS * HOUR_MS
   const since = Math.max(dayAgo, found.rest?.writtenBy ?? dayAgo)
   const records = found.records
@@ -34,15 +40,6 @@ export async function recentUsage(
     byHour[hour] = (byHour[hour] ?? 0n) + tokens
   }
   return { records, since, byHour }
-}
-
-async function newestOf({ usage }: Pick<Reader, 'usage'>, instanceId: string | null): Promise<NewestStep> {
-  const all = { instanceId, from: null, to: null }
-  const { records, rest } = await usage.newest({ ...all, upTo: null, limit: RECORDS_MAX })
-  if (rest === null || records.length >= RECORDS_MAX) return { records, rest }
-  // A step unpacks about half as many.
-  const later = await usage.newest({ ...all, upTo: rest.upTo, limit: RECORDS_MAX - records.length })
-  return { records: [...records, ...later.records], rest: later.rest }
 }
 
 export function statusInWords(status: string): string {

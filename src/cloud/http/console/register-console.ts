@@ -42,7 +42,7 @@ import type { SessionDeps } from '../../sessions/session-life.ts'
 import { actingAs } from '../../storage/audit.ts'
 import { exportUsage } from '../../usage/export-usage.ts'
 import { newestUsage } from '../../usage/newest-usage.ts'
-import type { Instance } from '../../storage/records.ts'
+import type { Instance, NewestUsage } from '../../storage/records.ts'
 import type { Reader, Store } from '../../storage/store.ts'
 import { shownError } from '../answer-error.ts'
 import { declaredAnswers } from '../declared-answers.ts'
@@ -163,7 +163,8 @@ class Console {
     const view = await store.read((reader) => this.#view(reader, request, signedIn))
     const make = async (): Promise<Page> => {
       const wanted = await store.read((reader) => usageOfPage({ ...view, reader }))
-      const newest = await newestUsage({ store, giveWay }, wanted)
+      const read = (range: NewestUsage) => store.read(({ usage }) => usage.newest(range))
+      const newest = await newestUsage({ read, giveWay }, wanted)
       return store.read((reader) => usagePage({ ...view, reader }, newest))
     }
     const page = await make().catch((error: unknown) => refusedUsagePage(view, error))

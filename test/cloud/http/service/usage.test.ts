@@ -6,7 +6,7 @@ import { wholeTokens, decimal } from '../../../../src/core/pricing/amount.ts'
 import { openSqliteStore } from '../../../../src/cloud/storage/sqlite/store.ts'
 import { USAGE_PIECE_RECORDS, exportUsage } from '../../../../src/cloud/usage/export-usage.ts'
 import { newestUsage } from '../../../../src/cloud/usage/newest-usage.ts'
-import type { UsageRecord } from '../../../../src/cloud/storage/records.ts'
+import type { NewestUsage, UsageRecord } from '../../../../src/cloud/storage/records.ts'
 import type { Store } from '../../../../src/cloud/storage/store.ts'
 import { USAGE_COLUMNS } from '../../../../src/protocol/service/usage-export.ts'
 import { HOUR, MINUTE, type Reply, START, type Twin, openTwin, text } from '../../harness.ts'
@@ -226,7 +226,8 @@ describe('an export of 100,000 records', () => {
       return store.read(work)
     }
     const giveWay = (): undefined => void (counts.pauses += 1)
-    return { counts, deps: { store: { ...store, read }, giveWay } }
+    const newest = { read: (range: NewestUsage) => read(({ usage }) => usage.newest(range)), giveWay }
+    return { counts, deps: { store: { ...store, read }, giveWay }, newest }
   }
 
   it('reads no further than its reader', async () => {
@@ -249,9 +250,9 @@ describe('an export of 100,000 records', () => {
   })
 
   it('is searched from the newest record on a part of the rows at any moment, also if few have the time', async () => {
-    const { counts, deps } = counting()
+    const { counts, newest } = counting()
     const range = { instanceId: null, upTo: null, from: START + 1, to: null, limit: 10 }
-    expect(await newestUsage(deps, range)).toEqual({ records: [], rest: null })
+    expect(await newestUsage(newest, range)).toEqual({ records: [], rest: null })
     expect(counts).toEqual({ reads: 10, pauses: 9 })
     const { records, rest } = await store.read((reader) => reader.usage.newest(range))
     expect(records).toEqual([])
@@ -259,23 +260,23 @@ describe('an export of 100,000 records', () => {
     // A later part has a record.
     await store.transaction((tx) => tx.usage.append([{ ...record(COUNT), usageTime: START + 1 }]))
     for (const instanceId of [null, instance]) {
-      const found = await newestUsage(deps, { ...range, instanceId, limit: 1 })
+      const found = await newestUsage(newest, { ...range, instanceId, limit: 1 })
       expect(found.records.map((each) => each.record.correlationId)).toEqual([`correlation-${COUNT}`])
     }
   })
 
   it('is searched to its beginning for the few records that fit', async () => {
-    const { counts, deps } = counting()
+    const { counts, newest } = counting()
     const range = { instanceId: null, upTo: null, from: null, to: null, limit: 10 }
     const fits = ({ correlationId }: UsageRecord): boolean => correlationId === 'correlation-60000'
     const refused = { isRefused: true as const, fits: ({ status }: UsageRecord) => status === 'INSUFFICIENT_TOKENS' }
-    expect((await newestUsage(deps, { ...range, search: refused })).records).toEqual([])
+    expect((await newestUsage(newest, { ...range, search: refused })).records).toEqual([])
     expect(counts.reads).toBe(10)
-    expect((await newestUsage(deps, { ...range, search: { fits } })).records).toEqual([
+    expect((await newestUsage(newest, { ...range, search: { fits } })).records).toEqual([
       expect.objectContaining({ record: expect.objectContaining({ correlationId: 'correlation-60000' }) as unknown }),
     ])
     const ofDevice = { deviceId: 'none', fits: () => true }
-    expect(await newestUsage(deps, { ...range, search: ofDevice })).toEqual({ records: [], rest: null })
+    expect(await newestUsage(newest, { ...range, search: ofDevice })).toEqual({ records: [], rest: null })
   })
 
   it('passes the gap in the numbers of rows that a restore leaves at once', async () => {
