@@ -10,6 +10,9 @@ import type { ClockStamp, Journal, PendingEntry, Snapshot } from './journal.ts'
 import { type LeftLog, missingFrom } from './volatile-log.ts'
 import type { Log } from '../../protocol/log.ts'
 
+/** Reservations in one entry: the counters of even the longest accounts fit a segment. */
+const BURN_ACCOUNTS_MAX = 500
+
 export interface RecoveryDeps {
   readonly journal: Pick<Journal, 'appendWriteBehind'>
   /** Log of an earlier process; undefined: none, or unreadable. */
@@ -49,8 +52,13 @@ export async function recoverReservations(deps: RecoveryDeps, snapshot: Snapshot
 
 function burnsOf({ reading, newCorrelationId, engine }: RecoveryDeps, snapshot: Snapshot): readonly PendingEntry[] {
   const byInstance = Map.groupBy(snapshot.openReservations, ([account]) => instanceIdOf(account))
+  const parts = [...byInstance].flatMap(([instanceId, all]) => {
+    const count = Math.ceil(all.length / BURN_ACCOUNTS_MAX)
+    const part = (at: number) => all.slice(at * BURN_ACCOUNTS_MAX, (at + 1) * BURN_ACCOUNTS_MAX)
+    return Array.from({ length: count }, (_, at) => ({ instanceId, blocks: part(at) }))
+  })
   const { now, earliest, latest } = reading
-  return [...byInstance].map(([instanceId, blocks], index): PendingEntry => {
+  return parts.map(({ instanceId, blocks }, index): PendingEntry => {
     const n = snapshot.lastEntry + 1 + index
     const postings = blocks.map(([account, end]) => {
       return { account, amount: end - (snapshot.accounts.get(account)?.used ?? 0n) }

@@ -1,9 +1,11 @@
 // What a start records of the reservations that the previous process left open.
 import { expect, it } from 'vitest'
 import type { Journal, PendingEntry, Reservation, Snapshot } from '../../../src/agent/ledger/journal.ts'
+import { counterBytesMax } from '../../../src/agent/ledger/balances.ts'
 import { recoverReservations } from '../../../src/agent/ledger/recover-reservations.ts'
 import type { LeftLog } from '../../../src/agent/ledger/volatile-log.ts'
-import { type AccountId, lineAccount } from '../../../src/core/accounts/account.ts'
+import { ACCOUNT_ID_MAX, type AccountId, lineAccount } from '../../../src/core/accounts/account.ts'
+import { SEGMENT_COUNTERS_BYTES_MAX, SEGMENT_ENTRIES_BYTES_MAX } from '../../../src/protocol/edge/sync.ts'
 import { CHAIN_START } from '../../../src/protocol/signing.ts'
 import { STAMP, accountState, entry, snapshotWith } from '../harness.ts'
 import { INSTANCE } from '../sync/fake-cloud.ts'
@@ -136,4 +138,24 @@ it('burns the rest of each reservation without a log: one entry per instance, un
     { account: C, tokens: '7' },
   ]
   expect(warned).toEqual([{ reservations: tokens }])
+})
+
+it('burns many reservations in several entries, each of which fits a segment', async () => {
+  const longest = (n: number): AccountId => {
+    const prefix = `limit/${INSTANCE}/line-1/user/`
+    return `${prefix}${String(n).padStart(ACCOUNT_ID_MAX - prefix.length - 2, 'x')}/0`
+  }
+  const openReservations = new Map(Array.from({ length: 1_201 }, (_, n) => [longest(n), 1n] as const))
+  const { recorded } = await recover({ openReservations })
+  const entries = recorded.flatMap((each) => each.entries)
+  expect(entries.map(({ n, postings }) => [n, postings.length])).toEqual([
+    [1, 500],
+    [2, 500],
+    [3, 201],
+  ])
+  for (const { body, postings } of entries) {
+    const counters = postings.reduce((bytes, { account }) => bytes + counterBytesMax(account), 0)
+    expect(counters).toBeLessThan(SEGMENT_COUNTERS_BYTES_MAX)
+    expect(Buffer.byteLength(JSON.stringify(body))).toBeLessThan(SEGMENT_ENTRIES_BYTES_MAX)
+  }
 })
