@@ -358,8 +358,9 @@ export class Commits {
     const turned =
       this.#logState === 'OPEN' &&
       this.#attempt(writeBehind, () => {
-        if (waiting.length > 0) writeBehind.log.write(waiting.map(({ entry }) => entry))
+        // First: if it fails, the log must have no entries that the journal may refuse.
         writeBehind.log.turn()
+        if (waiting.length > 0) writeBehind.log.write(waiting.map(({ entry }) => entry))
       })
     const reservations = this.#nextReservations()
     const writing = writeBehind.journal.appendWriteBehind(entries, reservations, stamp(), false)

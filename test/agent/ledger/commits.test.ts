@@ -350,7 +350,7 @@ describe('a charge', () => {
     const bench = new Bench()
     expect(bench.commits.durability).toBe('write-behind')
     bench.charge({ [A]: 100n })
-    expect(bench.logged).toEqual(['begin 1 0 start', 'write 1', 'turn'])
+    expect(bench.logged).toEqual(['begin 1 0 start', 'turn', 'write 1'])
     expect(bench.last).toMatchObject({ entries: [1], answered: false })
     await nextTurn()
     expect([bench.answers, bench.commits.isSettled]).toEqual([{}, false])
@@ -567,7 +567,7 @@ describe('a reservation', () => {
     bench.beginEpoch(2)
     bench.logged.length = 0
     bench.charge({ [A]: 1n })
-    expect(bench.logged).toEqual(['begin 2 0 start', 'write 2', 'turn'])
+    expect(bench.logged).toEqual(['begin 2 0 start', 'turn', 'write 2'])
     await bench.done()
     bench.charge({ [B]: 1n })
     await nextTurn()
@@ -717,7 +717,7 @@ describe('a log that fails', () => {
     expect(bench.logged).toHaveLength(before)
     bench.time.advance(1)
     bench.charge({ [B]: 1n })
-    expect(bench.logged.slice(before)).toEqual(['begin 1 4 head 4', 'write 5', 'turn'])
+    expect(bench.logged.slice(before)).toEqual(['begin 1 4 head 4', 'turn', 'write 5'])
     expect([bench.logErrors.at(-1), bench.commits.durability]).toEqual([null, 'write-behind'])
     await bench.done()
     // Only the account of this commit has a reservation again.

@@ -41,6 +41,7 @@ class Process {
   readonly logErrors: unknown[] = []
   readonly warned: string[] = []
   logFails = false
+  turnFails = false
   /** The journal takes nothing but what was answered, or nothing at all. */
   journalFails: 'NO' | 'NEW' | 'ALL' = 'NO'
   commits = 0
@@ -131,7 +132,7 @@ class Process {
   #watched(log: VolatileLog): VolatileLog {
     const step = (name: string, work: () => void): void => {
       this.onStep(`before ${name}`)
-      if (this.logFails) throw new Error('no space')
+      if (this.logFails || (this.turnFails && name === 'turn')) throw new Error('no space')
       work()
       this.onStep(`after ${name}`)
     }
@@ -320,6 +321,19 @@ describe('a device that spends ahead of its disk', () => {
       await again.journal.close()
     }
   }, 120_000)
+
+  it('has nothing of a charge that neither its log nor its disk could take, if it is killed then', async () => {
+    const device = await prepared()
+    await warm(device)
+    await device.charge({ [A]: 1n })
+    Object.assign(device, { turnFails: true, journalFails: 'ALL' })
+    // More than the block holds: it waits for a commit.
+    await expect(device.charge({ [A]: 5n * BLOCK })).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+    const after = await Process.on(device.copy(), device.time)
+    expect(await after.used(A)).toBe(device.told.answered.get(A))
+    expect((await after.journal.read()).burned.size).toBe(0)
+    await after.journal.close()
+  })
 
   it('has after a power cut never less than was answered, and more by no more than its blocks', async () => {
     const device = await prepared()
