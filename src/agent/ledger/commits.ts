@@ -437,7 +437,7 @@ export class Commits {
     const lost = [...waiting, ...this.#takeWaiting()]
     const isUndone = error instanceof CodedError && error.code === 'NOT_RECORDED'
     if (isUndone) {
-      const [first] = lost
+      const [first] = waiting
       if (first !== undefined && writeBehind !== null && this.#logState === 'OPEN') {
         this.#attempt(writeBehind, () => writeBehind.log.retract(first.entry.n))
       }

@@ -1,5 +1,5 @@
 /** In files on tmpfs, never flushed. Each turn begins a new file, removed once the journal contains its entries. */
-import { closeSync, fstatSync, ftruncateSync, openSync, readFileSync, readdirSync, rmSync, writeSync } from 'node:fs'
+import { closeSync, ftruncateSync, openSync, readFileSync, readdirSync, rmSync, writeSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { z } from 'zod'
 import { makeDirectories } from '../../../platform/make-directories.ts'
@@ -23,10 +23,7 @@ export function volatileLogOf(stateDirectory: string, directory: string, bootId:
 }
 
 const header = z.object({ kind: z.literal('header'), format: z.literal(3), bootId: z.string(), epoch: z.int() })
-const note = z.discriminatedUnion('kind', [
-  z.object({ kind: z.literal('anchor'), n: z.int(), head: z.string() }),
-  z.object({ kind: z.literal('retract'), from: z.int() }),
-])
+const anchorNote = z.object({ kind: z.literal('anchor'), n: z.int(), head: z.string() })
 const idempotencyRecord = z.object({
   session: z.string(),
   n: z.int(),
@@ -50,6 +47,10 @@ export class TmpfsLog implements VolatileLog {
   readonly #writer = new FrameWriter()
   #epoch = 0
   #file: number | null = null
+  /** Of the file, bytes. */
+  #size = 0
+  /** Of the last write: its first entry, and where in the file it begins. */
+  #last = { n: 0, at: 0 }
   #current = 0
   #oldest = 0
 
@@ -76,7 +77,7 @@ export class TmpfsLog implements VolatileLog {
       if (origin !== undefined && (origin.bootId !== bootId || origin.epoch !== epoch)) return undefined
       origin = { bootId, epoch }
       for (const text of texts) {
-        const taken = text.startsWith('{') ? takeNote(text, anchors, entries) : takeEntries(text, entries)
+        const taken = text.startsWith('{') ? takeNote(text, anchors) : takeEntries(text, entries)
         if (!taken) return undefined
       }
     }
@@ -95,11 +96,17 @@ export class TmpfsLog implements VolatileLog {
 
   write(entries: readonly PendingEntry[]): void {
     // One frame for the batch: dependent entries are read together or not at all.
+    const at = this.#size
     this.#write([entries.map(entryLines).join('\n')])
+    this.#last = { n: entries[0]?.n ?? 0, at }
   }
 
   retract(from: number): void {
-    this.#write([JSON.stringify({ kind: 'retract', from })])
+    const { n, at } = this.#last
+    if (this.#file === null || n !== from) throw new Error('invariant: the entries of the last write are retracted')
+    // Needs no space.
+    ftruncateSync(this.#file, at)
+    this.#size = at
   }
 
   turn(): void {
@@ -108,6 +115,8 @@ export class TmpfsLog implements VolatileLog {
     if (this.#file !== null) closeSync(this.#file)
     this.#file = file
     this.#current += 1
+    this.#size = 0
+    this.#last = { n: 0, at: 0 }
     const first = { kind: 'header', format: 3, bootId, epoch: this.#epoch }
     this.#write([JSON.stringify(first)])
   }
@@ -131,11 +140,13 @@ export class TmpfsLog implements VolatileLog {
     const bytes = this.#writer.frame(texts)
     let written = 0
     try {
-      while (written < bytes.length) written += writeSync(file, bytes, written)
+      while (written < bytes.length)
+        written += writeSync(file, bytes, written, bytes.length - written, this.#size + written)
     } catch (error) {
-      if (written > 0) ftruncateSync(file, fstatSync(file).size - written)
+      if (written > 0) ftruncateSync(file, this.#size)
       throw error
     }
+    this.#size += bytes.length
   }
 
   #read(number: number) {
@@ -165,12 +176,11 @@ export class TmpfsLog implements VolatileLog {
   }
 }
 
-function takeNote(text: string, anchors: Anchor[], entries: PendingEntry[]): boolean {
-  const parsed = note.safeParse(parseJson(text))
+function takeNote(text: string, anchors: Anchor[]): boolean {
+  const parsed = anchorNote.safeParse(parseJson(text))
   if (!parsed.success) return false
-  const { data } = parsed
-  if (data.kind === 'anchor') anchors.push({ n: data.n, head: data.head })
-  else while ((entries.at(-1)?.n ?? 0) >= data.from) entries.pop()
+  const { n, head } = parsed.data
+  anchors.push({ n, head })
   return true
 }
 

@@ -1,5 +1,5 @@
 // The files of the volatile log: what an earlier process left is read whole, or not believed at all.
-import { appendFileSync, readFileSync, readdirSync, truncateSync, writeFileSync } from 'node:fs'
+import { appendFileSync, readFileSync, readdirSync, statSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { FrameWriter, readFrames } from '../../../../src/agent/platform/tmpfs/frame.ts'
@@ -66,6 +66,16 @@ describe('the volatile log', () => {
       [1, one.body],
       [2, `${two.body} `],
     ])
+  })
+
+  it('takes entries back on a full file system, and none but those of the last write', () => {
+    const directory = temporaryDirectory()
+    const log = written(directory)
+    const size = statSync(join(directory, readdirSync(directory)[0]!)).size
+    expect(() => log.retract(1)).toThrow('invariant')
+    log.retract(2)
+    expect(statSync(join(directory, readdirSync(directory)[0]!)).size).toBeLessThan(size)
+    expect(logIn(directory).left()?.entries).toEqual([one])
   })
 
   it('takes what was written before its end was cut off, at every place where that can be', () => {
