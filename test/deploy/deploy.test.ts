@@ -247,6 +247,18 @@ interface Sources {
   readonly datasources: readonly { readonly url: string }[]
 }
 
+describe('service managers of the agent', () => {
+  it.each([
+    ['systemd', '../systemd/tallygate-agent.service', /^TimeoutStopSec=(\d+)s$/m],
+    ['OpenRC', 'openrc/tallygate-agent', /^retry="TERM\/(\d+)\//m],
+    ['procd', 'procd/tallygate-agent', /term_timeout (\d+)$/m],
+    ['compose', 'compose.yaml', /^ {2}agent:\n(?:(?: {4}.*)?\n)*? {4}stop_grace_period: (\d+)s$/m],
+  ])('give it more time for a stop than it takes: %s', (_name, path, time) => {
+    const { socket, sync } = loadSettings(agentOptions, { file: null, env: {}, flags: {}, readText: () => '' })
+    expect(Number(time.exec(text(path))?.[1]) * 1_000).toBeGreaterThan(socket.drainTimeout + sync.stopTimeout + 1_000)
+  })
+})
+
 describe('scripts for other systems', () => {
   it.each(['openrc/tallygate-agent', 'procd/tallygate-agent', 'updates/tallygate-updated'])('%s is valid', (path) => {
     execFileSync('sh', ['-n', folder(path)])
