@@ -2,7 +2,7 @@
 // path of the compose file is one that they read.
 import { execFileSync, spawnSync } from 'node:child_process'
 import { existsSync, readFileSync, readdirSync, statSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
 import { metricsText } from '../../src/agent/platform/status-http/metrics-text.ts'
@@ -256,6 +256,13 @@ describe('service managers of the agent', () => {
   ])('give it more time for a stop than it takes: %s', (_name, path, time) => {
     const { socket, sync } = loadSettings(agentOptions, { file: null, env: {}, flags: {}, readText: () => '' })
     expect(Number(time.exec(text(path))?.[1]) * 1_000).toBeGreaterThan(socket.drainTimeout + sync.stopTimeout + 1_000)
+  })
+
+  it('have the state directory before the agent starts: checkpath of OpenRC creates no parents', () => {
+    const script = text('openrc/tallygate-agent')
+    const created = [...script.matchAll(/^\t(?:mkdir -p|checkpath --directory .*) (\/\S+)$/gm)].map(([, path]) => path!)
+    expect(created).toContain('/var/lib/tallygate/agent')
+    expect(created.filter((path) => !['/run', '/var/lib', ...created].includes(dirname(path)))).toEqual([])
   })
 })
 
