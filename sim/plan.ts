@@ -169,7 +169,8 @@ export type Happening =
   /** Its service is ended, and it gets another token. `isOld`: one that was made before, which must not help it. */
   | { readonly kind: 're-enroll'; readonly device: number; readonly afterMs: number; readonly isOld: boolean }
   | { readonly kind: 'rotate-key'; readonly device: number; readonly by: 'TECHNICIAN' | 'ADMINISTRATOR' }
-  | { readonly kind: 'twin-down' | 'node-down'; readonly forMs: number }
+  /** Plans with `control-cell-down` have two cells: the site is in the other one. */
+  | { readonly kind: 'twin-down' | 'node-down' | 'control-cell-down'; readonly forMs: number }
   /** Requests wait and share transactions. */
   | { readonly kind: 'twin-busy'; readonly waitMs: number; readonly forMs: number }
   /** The clock of the cloud, or of one of several nodes, jumps and is corrected later. */

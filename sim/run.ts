@@ -179,6 +179,9 @@ class World {
       case 'node-down':
         if (twin.downOne(what.forMs)) this.#stage.fault(what.kind)
         return
+      case 'control-cell-down':
+        this.#stage.stopControlCell(what.forMs)
+        return
       case 'twin-clock':
         this.#stage.stepTwinClock(what)
         return

@@ -1,6 +1,7 @@
 /** All deliberate defects: each skips or breaks a rule of the protocol. */
 import type { PlanOptions } from '../draw/plan.ts'
 import type { Defect } from './defects.ts'
+import { CELL_DEFECTS } from './of-cells.ts'
 import { CLOCK_DEFECTS } from './of-clocks.ts'
 import { DECISION_DEFECTS } from './of-decisions.ts'
 import { DEVICE_DEFECTS } from './of-device.ts'
@@ -15,6 +16,7 @@ export const DEFECTS: readonly Defect[] = [
   ...TOKEN_DEFECTS,
   ...CLOCK_DEFECTS,
   ...DECISION_DEFECTS,
+  ...CELL_DEFECTS,
 ]
 
 /** @throws Error for an unknown name; null gives null */

@@ -1,5 +1,6 @@
 /** Where defects hook into the cloud; see `device-defects.ts`. */
 import type { Database } from '../../src/cloud/storage/sqlite/database.ts'
+import type { OverCells } from '../../src/cloud/http/route-over-cells.ts'
 import type { Answer, Call, Operation } from '../../src/cloud/http/operation.ts'
 import { type CreateLoadedSyncs, createLoadedSyncs } from '../../src/cloud/sync/loaded-syncs.ts'
 import type { Store, Transaction } from '../../src/cloud/storage/store.ts'
@@ -18,6 +19,9 @@ export interface TwinDefects {
   /** The process starts. @param every runs work repeatedly until it reports that none is left */
   begin(twin: Defective, every: (ms: number, work: () => Promise<boolean> | Promise<void>) => void): void
   trustsClock(trusted: boolean): boolean
+  /** Whether cells get what changes in the control cell. */
+  copies(): boolean
+  cells(over: OverCells): OverCells
   onCommit(database: Database): void
   /** The process ended; returns the database for the next one. */
   onTwinEnd(database: Database): Database
@@ -30,6 +34,8 @@ export const SOUND_TWIN: TwinDefects = {
   createLoadedSyncs,
   begin: () => undefined,
   trustsClock: (trusted) => trusted,
+  copies: () => true,
+  cells: (over) => over,
   onCommit: () => undefined,
   onTwinEnd: (database) => database,
 }

@@ -280,6 +280,7 @@ export const faults = {
   },
   'recovery-overridden': () => ({ kind: 'recovery-overridden' }),
   'node-down': (random) => ({ kind: 'node-down', forMs: random.spread(MINUTE, 2 * HOUR) }),
+  'control-cell-down': (random) => ({ kind: 'control-cell-down', forMs: random.spread(MINUTE, 2 * HOUR) }),
   archive: () => ({ kind: 'archive' }),
   'slow-archive': (random) => ({ kind: 'archive', pieceMs: random.spread(1_000, 4 * MINUTE) }),
   'usage-export': (random, within) => {

@@ -74,6 +74,7 @@ const apart: Partial<Record<FaultKind, number>> = {
   configuration: 0.25,
   'bound-session': 0.25,
   'node-down': 0.5,
+  'control-cell-down': 0.15,
   'refused-segments': 0.2,
   'newer-twin': 0.2,
   'engine-upgrade': 0.1,
@@ -111,6 +112,7 @@ const later: ReadonlySet<FaultKind> = new Set([
   're-enroll',
   'settlement-limit',
   'slow-archive',
+  'control-cell-down',
 ])
 
 export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): Plan {

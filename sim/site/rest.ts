@@ -81,6 +81,7 @@ export class Rest {
     if (why === undefined) {
       this.#stage.judge(() => this.#stage.auditor.checkAtRest(this.#stage.twin.database, machines))
       this.#stage.judge(() => this.#rules.checkPublished())
+      this.#stage.judge(() => this.#rules.checkCopied())
     } else this.#stage.violate(new Violation('LIVENESS', why))
   }
 

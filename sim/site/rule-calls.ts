@@ -96,7 +96,7 @@ export async function setLimit(
 export type Rates = Pick<Extract<Happening, { kind: 'rates' }>, 'factor' | 'inMs' | 'series' | 'areFormulas'>
 
 export async function setRates(
-  { store, now }: TwinProcess,
+  { store, now }: Pick<TwinProcess, 'store' | 'now'>,
   version: string,
   { factor, inMs, series = null, areFormulas = false }: Rates,
 ): Promise<void> {

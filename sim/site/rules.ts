@@ -8,10 +8,12 @@ import { changeConfiguration } from '../../src/cloud/service-api/change-configur
 import { createConditions } from '../../src/cloud/service-api/change-conditions.ts'
 import { createInstance } from '../../src/cloud/service-api/create-instance.ts'
 import { setOfflinePolicy } from '../../src/cloud/policy/offline-policy.ts'
+import type { Database } from '../../src/cloud/storage/sqlite/database.ts'
 import { query } from '../audit/query.ts'
 import { Violation } from '../audit/violation.ts'
 import { CONDITIONS, type ConditionName, NESTED_NAMES } from '../conditions.ts'
 import { BEGIN, HOUR, type Happening, type LineItemPlan } from '../plan.ts'
+import { changeShared } from '../twin/change-shared.ts'
 import type { TwinProcess } from '../twin/twin-process.ts'
 import { type InstanceMade, MICRO, allocationsOf, map, setActions, setLimit, setRates } from './rule-calls.ts'
 import { wordsOfPlan, wordsOfPublished } from './published-rules.ts'
@@ -38,6 +40,12 @@ type Changing =
   | 'cloud-reserve'
   | 'configuration'
   | 'twin-engine-upgrade'
+
+/** What the control cell has for all cells and the simulation changes. */
+const SHARED_TABLES = [
+  'SELECT series, version, effective_from, created, items FROM rate_tables',
+  'SELECT * FROM configuration',
+]
 
 export interface RulesMade {
   readonly lineItems: readonly LineItemPlan[]
@@ -87,8 +95,10 @@ export class Rules {
       const made = await createConditions({ store, newId }, id, inputs, now())
       this.#instances.push({ id, conditionIds: new Map(names.map((name, at) => [name, made[at]?.id ?? ''])) })
     }
-    await setRates(twin, 'v1', { factor: 1, inMs: -HOUR })
-    await setRates(twin, 'v1', { factor: 1.5, inMs: -HOUR, series: 'S', areFormulas: true })
+    await changeShared(twin, async (shared) => {
+      await setRates(shared, 'v1', { factor: 1, inMs: -HOUR })
+      await setRates(shared, 'v1', { factor: 1.5, inMs: -HOUR, series: 'S', areFormulas: true })
+    })
     for (const [index, item] of this.#lineItems.entries()) {
       for (const part of PARTS) if (part !== 'overspend' || item.overspendCap > 0) await this.#make(twin, index, part)
       if (item.frequency === 'DAILY') this.#stage.faultIn('period began', item.startsAt + 24 * HOUR - BEGIN)
@@ -170,7 +180,7 @@ export class Rules {
         this.#upgradeEngine(what)
         return
       case 'configuration':
-        this.#stage.byTwin(async ({ store, now }) => {
+        this.#stage.changeShared(async ({ store, now }) => {
           this.#stage.fault(what.name)
           await changeConfiguration(store, [what], 'administrator', now())
         })
@@ -198,7 +208,7 @@ export class Rules {
   }
 
   #rates(what: Extract<Happening, { kind: 'rates' }>): void {
-    this.#stage.byTwin(async (twin) => {
+    this.#stage.changeShared(async (twin) => {
       this.#rateVersions += 1
       await setRates(twin, `w${this.#rateVersions}`, what)
     })
@@ -329,6 +339,19 @@ export class Rules {
     }
   }
 
+  /** At rest, the cell of the site has what the control cell has for all cells. */
+  checkCopied(): void {
+    const { twin, auditor } = this.#stage
+    if (twin.control === null) return
+    auditor.shared.look('DECISION')
+    for (const sql of SHARED_TABLES) {
+      const [wanted, found] = [rowsOf(twin.control, sql), rowsOf(twin.database, sql)]
+      const different = [...wanted.symmetricDifference(found)]
+      if (different.length === 0) continue
+      throw new Violation('DECISION', `only one of the two cells has ${different.join(', ')}`)
+    }
+  }
+
   /** Enters rules forgotten since the backup, so that a restored cloud accepts the usage. */
   enterAgain(): void {
     this.hasEnteredAgain = true
@@ -366,6 +389,10 @@ export class Rules {
       limit: limit === null || isGone ? null : BigInt(limit) * MICRO,
     })
   }
+}
+
+function rowsOf(database: Database, sql: string): ReadonlySet<string> {
+  return new Set((query(database, sql).raw().all() as unknown[][]).map((row) => row.join(' ')))
 }
 
 function mostOf(a: LineItemPlan, b: LineItemPlan): LineItemPlan {

@@ -5,6 +5,7 @@ import type { Defect } from '../defects/defects.ts'
 import { SOUND_TWIN } from '../defects/twin-defects.ts'
 import { CodedError, type ErrorCode } from '../../src/protocol/errors.ts'
 import { BEGIN, HOUR, type Happening, type Plan } from '../plan.ts'
+import { changeShared } from '../twin/change-shared.ts'
 import { Twin } from '../twin/twin.ts'
 import type { TwinProcess } from '../twin/twin-process.ts'
 import { Broker } from '../world/broker.ts'
@@ -66,6 +67,7 @@ export class Stage {
       settlement: { afterMs: site.settleAfterMs, as: site.settleAs },
       undecidedClock,
       nodes: site.nodes,
+      hasCells: plan.events.some(({ what }) => what.kind === 'control-cell-down'),
       hasKeys: plan.events.some(({ what }) => 'repeatAfterMs' in what),
       broker: this.broker,
       defects: { ...SOUND_TWIN, ...defect?.twin?.() },
@@ -138,6 +140,23 @@ export class Stage {
     time.at(time.now + forMs, () => {
       twin.waitMs = 0
     })
+  }
+
+  /** The cell of the site serves on. Changes in the control cell are refused meanwhile. */
+  stopControlCell(forMs: number): void {
+    const { twin, time } = this
+    this.fault('control-cell-down')
+    twin.isControlDown = true
+    time.at(time.now + forMs, () => {
+      twin.isControlDown = false
+    })
+  }
+
+  /** A change of what all cells have. */
+  changeShared(work: (twin: Pick<TwinProcess, 'store' | 'now'>) => Promise<void>): void {
+    // A node notices later that the control cell responds again.
+    const expected: readonly ErrorCode[] = this.twin.control === null ? [] : ['DATABASE_UNREACHABLE']
+    this.byTwinOrRefused(expected, (twin) => changeShared(twin, work))
   }
 
   /** Work of the cloud or its administrator; skipped while it is down. No part of it may be refused. */

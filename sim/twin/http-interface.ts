@@ -8,9 +8,12 @@ import { ownDeviceOperations } from '../../src/cloud/http/edge/device.ts'
 import { enrollmentOperations } from '../../src/cloud/http/edge/enrollment.ts'
 import { type Answer, type Operation, addressesOf } from '../../src/cloud/http/operation.ts'
 import { pathPattern } from '../../src/cloud/http/path-pattern.ts'
-import { type Route, routeTo } from '../../src/cloud/http/route.ts'
+import { type CheckDeps, type Route, routeTo } from '../../src/cloud/http/route.ts'
+import { routeOverCells } from '../../src/cloud/http/route-over-cells.ts'
+import { Authenticator } from '../../src/cloud/service-api/authenticate.ts'
 import { sessionOperations } from '../../src/cloud/http/service/sessions.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
+import type { Store } from '../../src/cloud/storage/store.ts'
 import type { TwinDefects } from '../defects/twin-defects.ts'
 import type { TwinProcess } from './twin-process.ts'
 
@@ -33,12 +36,14 @@ export class HttpInterface {
   readonly #twin: TwinProcess
   readonly #served: readonly Served[]
 
-  constructor(twin: TwinProcess, defects: Pick<TwinDefects, 'operation'>, hasPush: boolean) {
+  constructor(twin: TwinProcess, defects: Pick<TwinDefects, 'operation' | 'cells'>, hasPush: boolean) {
     this.#twin = twin
     const operations = operationsOf(twin, hasPush).map((operation) => defects.operation(operation, twin))
-    this.#served = operations.flatMap((operation) =>
+    const cells = twin.cells?.over((store) => ({ ...servedBy(twin, store), operations }))
+    const over = cells && defects.cells(cells)
+    this.#served = operations.flatMap((operation, index) =>
       operation.versions.flatMap((version) => {
-        const route = routeTo(operation, version, twin)
+        const route = over === undefined ? routeTo(operation, version, twin) : routeOverCells(over, index, version)
         return addressesOf(operation, version).map((path) => ({
           ...route,
           operation,
@@ -77,6 +82,18 @@ export class HttpInterface {
     }
     throw new CodedError('NOT_FOUND', `There is no ${method} ${pathname}.`)
   }
+}
+
+/** How a cell checks callers. The operations belong to the site: the control cell knows none of its devices. */
+function servedBy({ cells, authenticator, keys, now }: TwinProcess, store: Store): CheckDeps {
+  if (store !== cells?.control) return { store, authenticator, keys, now }
+  const ownAuthenticator = new Authenticator({
+    store,
+    defer: (call) => call(),
+    takeNextKey: async () => undefined,
+    signIn: null,
+  })
+  return { store, authenticator: ownAuthenticator, keys, now }
 }
 
 function operationsOf(twin: TwinProcess, hasPush: boolean): readonly Operation[] {

@@ -33,6 +33,7 @@ import type { Broker } from '../world/broker.ts'
 import type { Random } from '../world/random.ts'
 import type { Scheduler } from '../world/scheduler.ts'
 import type { KeyPair } from '../world/signatures.ts'
+import { CellsOfNode } from './cells-of-node.ts'
 import { HttpInterface } from './http-interface.ts'
 import { MarkDisk } from './mark-disk.ts'
 import type { TwinProcess } from './twin-process.ts'
@@ -72,9 +73,19 @@ const NOTIFICATIONS_EVERY_MS = 60_000
 const FORGET_EVERY_MS = 180_000
 const NOTIFY_EVERY_MS = 10_000
 const RECALL_EVERY_MS = 60_000
+/** Longer than in the product, for fewer events per run. */
+const CELLS_EVERY_MS = 60_000
 
 /** A transaction that several syncs share, in the counts of a run. */
 export const SYNCS_SHARED = 'syncs shared a transaction'
+
+type Open = (alive: () => boolean) => Store
+
+interface Stores {
+  readonly site: Open
+  /** Null: the cloud has no cells. */
+  readonly control: Open | null
+}
 
 /** There is no event loop turn to wait for. */
 const atOnce = (call: () => void): void => call()
@@ -100,15 +111,15 @@ export class TwinNode {
   }
 
   /**
-   * @param open the store for this process
+   * @param open the stores for this process
    * @param isRestored start with a declared restore
    */
-  start(open: (alive: () => boolean) => Store, isRestored: boolean): void {
+  start(open: Stores, isRestored: boolean): void {
     const { scheduler, random, key, terms, undecidedClock, settlement, defects, now, onFault, engine, nodes } =
       this.#deps
     const { broker } = this.#deps
     const policies = new Policies({ max: 10, undecidedClock })
-    const sales = this.#sales(open, () => process.alive, policies, isRestored)
+    const sales = this.#sales(open.site, () => process.alive, policies, isRestored)
     const { store } = sales
     const clock = new ClockGuard({
       store,
@@ -130,6 +141,10 @@ export class TwinNode {
       trustsClock: () => clock.isTrusted(),
       heartbeat: (tx, { id }, ...rest) => heartbeatOfDevice(tx, id, ...rest),
     } satisfies SyncDeps
+    const control = open.control?.(() => process.alive)
+    const newId = (): string => random.uuid()
+    const cells =
+      control === undefined ? null : new CellsOfNode({ control, site: store, keys: syncs.keys, now, newId, defects })
     const defer = this.#defer(() => process.alive)
     const process: TwinProcess & { alive: boolean } = {
       alive: true,
@@ -149,17 +164,20 @@ export class TwinNode {
         await clock.confirm(CLOUD)
         onFault('the clock of the twin is confirmed')
       },
-      newId: () => random.uuid(),
+      newId,
       get engine() {
         return engine()
       },
+      cells,
     }
     this.#process = process
     this.#http = new HttpInterface(process, defects, broker !== null)
     this.#ready = this.run(process, async () => {
       await sales.start()
       await clock.look()
+      await cells?.start()
     })
+    if (cells !== null) this.#repeat(process, CELLS_EVERY_MS, () => cells.look())
     this.#repeat(process, MARK_EVERY_MS, () => sales.flush())
     this.#repeat(process, TURN_EVERY_MS[this.#deps.nodes > 1 ? 'shared' : 'alone'], () => sales.turn())
     this.#work(process, clock)
@@ -197,7 +215,7 @@ export class TwinNode {
     }
   }
 
-  #sales(open: (alive: () => boolean) => Store, alive: () => boolean, policies: Policies, restored: boolean): Sales {
+  #sales(open: Open, alive: () => boolean, policies: Policies, restored: boolean): Sales {
     const { scheduler, random, nodes, now, note, onViolation } = this.#deps
     return new Sales({
       store: open(alive),

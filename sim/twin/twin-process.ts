@@ -8,6 +8,7 @@ import type { AccessBatcher } from '../../src/cloud/service-api/request-access.t
 import type { SyncDeps } from '../../src/cloud/sync/merge-context.ts'
 import type { SyncBatcher } from '../../src/cloud/sync/sync-batcher.ts'
 import type { Store } from '../../src/cloud/storage/store.ts'
+import type { CellsOfNode } from './cells-of-node.ts'
 
 export interface TwinProcess {
   readonly alive: boolean
@@ -27,4 +28,6 @@ export interface TwinProcess {
   readonly confirmClock: () => Promise<void>
   readonly newId: () => string
   readonly engine: Engine
+  /** Null: the cloud has one database. */
+  readonly cells: CellsOfNode | null
 }

@@ -15,6 +15,7 @@ import type { UsageRecord } from '../../src/cloud/storage/records.ts'
 import type { Store, Transaction } from '../../src/cloud/storage/store.ts'
 import { query } from '../audit/query.ts'
 import type { Random } from '../world/random.ts'
+import { respondingUnless } from './cells-of-node.ts'
 import { Dead, type NodeDeps, TwinNode } from './node.ts'
 import { RulesSeen } from './rules-seen.ts'
 import type { TwinProcess } from './twin-process.ts'
@@ -29,6 +30,8 @@ export interface CommitTrap {
 }
 
 export interface TwinDeps extends Omit<NodeDeps, 'name' | 'now' | 'engine' | 'waitMs' | 'percentMax'> {
+  /** The site is in a cell beside the control cell. */
+  readonly hasCells: boolean
   readonly onCommit: () => void
   /** @param errors of the nodes' wall clocks, ms */
   readonly onClocks: (errors: readonly number[]) => void
@@ -38,7 +41,11 @@ export interface TwinDeps extends Omit<NodeDeps, 'name' | 'now' | 'engine' | 'wa
 
 export class Twin {
   readonly deps: TwinDeps
+  /** Of the site. */
   database: Database
+  /** Of the control cell; null: the cloud has no cells. */
+  readonly control: Database | null
+  isControlDown = false
   /** Of the software that all nodes run. */
   engine = ENGINE
   traps: CommitTrap[] = []
@@ -49,7 +56,7 @@ export class Twin {
   readonly #nodes: readonly TwinNode[]
   readonly #balancer: Random
   #pending = 0
-  #lastTurn: Promise<unknown> = Promise.resolve()
+  readonly #lastTurns = new WeakMap<Database, Promise<unknown>>()
   readonly #listeners = new Set<() => void>()
   readonly #rules: RulesSeen
   readonly #queriesOf = new WeakMap<Database, Sql['db']>()
@@ -61,6 +68,7 @@ export class Twin {
   constructor(deps: TwinDeps) {
     this.deps = deps
     this.database = openImage(emptyTwin())
+    this.control = deps.hasCells ? openImage(emptyTwin()) : null
     this.#balancer = deps.random.stream('balancer')
     this.#rules = new RulesSeen(deps)
     this.#wallErrors = Array.from({ length: deps.nodes }, () => 0)
@@ -117,7 +125,14 @@ export class Twin {
     const { defects } = this.deps
     const isRestored = this.#isRestored
     this.#isRestored = false
-    node.start((alive) => defects.store(this.#store(node, alive), this.database), isRestored)
+    const { control } = this
+    const open = {
+      site: (alive: () => boolean) => defects.store(this.#store(node, this.database, alive), this.database),
+      control:
+        control &&
+        ((alive: () => boolean) => respondingUnless(this.#store(node, control, alive), () => this.isControlDown)),
+    }
+    node.start(open, isRestored)
   }
 
   down(ms: number): void {
@@ -162,11 +177,13 @@ export class Twin {
   close(): void {
     for (const node of this.#nodes) this.#end(node)
     this.database.close()
+    this.control?.close()
   }
 
   calmDown(): void {
     this.traps = []
     this.waitMs = 0
+    this.isControlDown = false
     this.setClockRight()
     for (const node of this.#nodes) {
       node.startIn(0, () => undefined)
@@ -200,8 +217,7 @@ export class Twin {
     return known
   }
 
-  #store(node: TwinNode, alive: () => boolean): Store {
-    const { database } = this
+  #store(node: TwinNode, database: Database, alive: () => boolean): Store {
     const db = this.#queries(database)
     const sql: Sql = { db, lockRows: false, rules: ALONE, fleet: this.#fleetFigures(), ahead: null, shrink: null }
     const runWork = workOn(sql)
@@ -213,7 +229,7 @@ export class Twin {
     const counted = async <T>(work: () => Promise<T>): Promise<T> => {
       this.#pending += 1
       try {
-        return await (this.#nodes.length === 1 ? work() : this.#inTurn(work))
+        return await (this.#nodes.length === 1 ? work() : this.#inTurn(database, work))
       } finally {
         this.#pending -= 1
       }
@@ -246,10 +262,10 @@ export class Twin {
   }
 
   /** Serializes writes of several nodes: each transaction has its own commit. */
-  async #inTurn<T>(work: () => Promise<T>): Promise<T> {
-    const before = this.#lastTurn
+  async #inTurn<T>(database: Database, work: () => Promise<T>): Promise<T> {
+    const before = this.#lastTurns.get(database)
     const turn = Promise.withResolvers<undefined>()
-    this.#lastTurn = turn.promise
+    this.#lastTurns.set(database, turn.promise)
     await before
     try {
       return await work()
@@ -274,7 +290,7 @@ export class Twin {
         throw new Dead('before the commit')
       }
       perform(database, 'COMMIT')
-      this.deps.defects.onCommit(database)
+      if (database !== this.control) this.deps.defects.onCommit(database)
       this.deps.onCommit()
       if (due) {
         if (trap.power) node.powerCut()
