@@ -1,7 +1,11 @@
 // What stands in deploy/ fits the programs: every metric that an alert or a panel names is one that they tell, and every variable and
 // path of the compose file is one that they read.
-import { execFileSync, spawnSync } from 'node:child_process'
+import { execFileSync, spawn, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
 import { existsSync, readFileSync, readdirSync, statSync, writeFileSync } from 'node:fs'
+import { type ServerResponse, createServer as createHttpServer } from 'node:http'
+import { createServer as createHttpsServer } from 'node:https'
+import type { AddressInfo } from 'node:net'
 import { dirname, join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
@@ -13,6 +17,7 @@ import { loadSettings } from '../../src/settings/load.ts'
 import { namedOptions } from '../../src/settings/option.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 import { reportWith } from '../agent/platform/status-http/report-with.ts'
+import { Authority } from '../support/certificates.ts'
 import { parsePrometheusText } from '../support/prometheus-text.ts'
 
 const folder = (path: string): string => new URL(`../../deploy/${path}`, import.meta.url).pathname
@@ -162,6 +167,32 @@ describe('the compose file', () => {
     const cloud = /^ {2}cloud:\n(?:(?: {4}.*)?\n)+/m.exec(text('compose.yaml'))?.[0] ?? ''
     const { http } = loadSettings(cloudOptions, { file: null, env: {}, flags: {}, readText: () => '' })
     expect(Number(/stop_grace_period: (\d+)s/.exec(cloud)?.[1]) * 1_000).toBeGreaterThan(http.drainTimeout + 1_000)
+  })
+
+  it.each(['http', 'https'])('checks the readiness of a cloud that serves %s', async (scheme) => {
+    await using authority = await Authority.make()
+    const { certificate, key } = await authority.certify(Date.now() + 86_400_000)
+    const server = scheme === 'http' ? createHttpServer() : createHttpsServer({ cert: certificate, key })
+    let status = 200
+    server.on('request', (_request, response: ServerResponse) => response.writeHead(status).end())
+    await once(server.listen(0, '127.0.0.1'), 'listening')
+    const [, command, ...words] = compose.services['cloud']!.healthcheck!.test!
+    const { port } = server.address() as AddressInfo
+    const env = scheme === 'http' ? {} : { TALLYGATE_CLOUD_TLS_CERTIFICATE_FILE: '/cloud.pem' }
+    const exitCode = async (): Promise<unknown> => {
+      const check = spawn(
+        command!,
+        words.map((word) => word.replace(':7080', `:${port}`)),
+        {
+          env: { PATH: process.env['PATH'], ...env },
+        },
+      )
+      return (await once(check, 'exit'))[0]
+    }
+    const ready = await exitCode()
+    status = 503
+    expect([ready, await exitCode()]).toEqual([0, 1])
+    server.close()
   })
 
   it('has commands and health checks of texts only: a colon in plain YAML makes an object', () => {
