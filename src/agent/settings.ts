@@ -126,7 +126,7 @@ const options = {
     }),
     drainTimeout: duration({
       reloadable: true,
-      help: 'How long a stop waits for pending requests.',
+      help: 'How long a stop waits for pending requests. A stop takes up to the sum of this and sync.stop_timeout: give the service manager more time (TimeoutStopSec, stop_grace_period; 20s in the files that come with the agent).',
       default: '5s',
       min: '100ms',
       max: '5m',
