@@ -80,6 +80,19 @@ test('a refused token is not tried again, another one is', async () => {
   expect(device.conditions).toEqual([])
 })
 
+test('a reload tries a refused token again', async () => {
+  const device = await TestDevice.make()
+  device.cloud.enrolledBy = 'another key'
+  await device.start()
+  await device.settle()
+  device.cloud.enrolledBy = null
+  await device.pass(3_600_000)
+  expect(device.conditions).toEqual(['enrollment: ENROLLMENT_REFUSED'])
+  device.link.wake('operator')
+  await device.settle()
+  expect(device.conditions).toEqual([])
+})
+
 test('what is no enrollment token is refused without asking anybody', async () => {
   for (const token of ['', 'nonsense', 'a.b.c', (await TestDevice.make()).key.signer.keyId]) {
     const device = await TestDevice.make()
