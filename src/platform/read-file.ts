@@ -1,5 +1,6 @@
 /** Bounded reads: a device, a pipe or a file without end would fill the memory of the process. */
 import { closeSync, constants, fstatSync, openSync, readSync } from 'node:fs'
+import type { DeniedError } from '../protocol/file-reasons.ts'
 
 /** Of a setting, key, certificate or secret. A bundle of all public authorities has 250 KB. */
 const SMALL_BYTES_MAX = 4 * 1024 * 1024
@@ -12,7 +13,7 @@ const CHUNK_BYTES = 65_536
 /** Reads a regular file of at most 4 MiB. */
 export function readSmallFile(path: string): Buffer {
   // Without O_NONBLOCK, this would wait for the writer of a pipe.
-  const file = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK)
+  const file = openNamingUser(path, constants.O_RDONLY | constants.O_NONBLOCK)
   try {
     const found = fstatSync(file)
     // A directory fails below, with a code that callers know.
@@ -20,6 +21,15 @@ export function readSmallFile(path: string): Buffer {
     return readBounded(file, SMALL_BYTES_MAX)
   } finally {
     closeSync(file)
+  }
+}
+
+function openNamingUser(path: string, flags: number): number {
+  try {
+    return openSync(path, flags)
+  } catch (error) {
+    ;(error as DeniedError).user = process.geteuid?.() ?? 0
+    throw error
   }
 }
 

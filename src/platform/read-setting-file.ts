@@ -1,5 +1,5 @@
 import { CodedError } from '../protocol/errors.ts'
-import { systemFailure, unreadableReason } from '../protocol/file-reasons.ts'
+import { systemFailure, unreadableSetting } from '../protocol/file-reasons.ts'
 import { hasCertificate } from './has-certificate.ts'
 import { readSmallText } from './read-file.ts'
 
@@ -8,8 +8,7 @@ export function readSettingFile(setting: string, path: string): string {
   try {
     return readSmallText(path)
   } catch (cause) {
-    const message = `${setting}: ${path}: ${unreadableReason(cause)}.`
-    throw systemFailure(cause, path) ?? new CodedError('CONFIG_UNREADABLE', message, { cause })
+    throw systemFailure(cause, path) ?? unreadableSetting(cause, path, `${setting}: ${path}`)
   }
 }
 

@@ -1,8 +1,30 @@
 /** Why a file cannot be read or written, as the end of a sentence without a period. */
 import { CodedError, messageOf } from './errors.ts'
+import { shellWord } from './shell-quoted.ts'
 
 export function unreadableReason(error: unknown): string {
-  return reasonOf(error, { ...REASONS, ENOENT: 'there is no such file', EACCES: 'this user may not read it' })
+  const { user } = error as DeniedError
+  const who = user === undefined ? 'this user' : `the user with the id ${user}`
+  return reasonOf(error, { ...REASONS, ENOENT: 'there is no such file', EACCES: `${who} may not read it` })
+}
+
+/** An error of the system, with the id of the user that may not read the file. */
+export interface DeniedError {
+  readonly code?: unknown
+  user?: number
+}
+
+/** @param what the file, or the setting that names it */
+export function unreadableSetting(error: unknown, path: string, what: string): CodedError {
+  const details = { ...remedyOfDenial(error as DeniedError, path) }
+  return new CodedError('CONFIG_UNREADABLE', `${what}: ${unreadableReason(error)}.`, { cause: error, details })
+}
+
+function remedyOfDenial({ code, user }: DeniedError, path: string): { readonly remedy?: string } {
+  if (code !== 'EACCES' || user === undefined || shownPath(path) !== path) return {}
+  const file = shellWord(path)
+  const remedy = `As root, let this user read it (\`chown ${user} ${file}\`; \`namei -l ${file}\` shows all owners), or run the command as root.`
+  return { remedy }
 }
 
 /** The error for a failure of the process or the disk, which no change of the file mends. Null: another failure. */

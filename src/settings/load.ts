@@ -1,7 +1,7 @@
 /** Loads settings: flag, else environment, else file, else default. Unknown keys are errors. Errors show no secret. */
 import { parse as parseToml, TomlError } from 'smol-toml'
 import { CodedError } from '../protocol/errors.ts'
-import { shownPath, systemFailure, unreadableReason } from '../protocol/file-reasons.ts'
+import { shownPath, systemFailure, unreadableSetting } from '../protocol/file-reasons.ts'
 import { nearest } from './nearest.ts'
 import { type NamedOption, namedOptions, type OptionTable, type OptionTree, type Settings } from './option.ts'
 
@@ -147,8 +147,7 @@ function read(path: string, readText: Sources['readText'], where?: string): stri
   try {
     return readText(path, 'FILES')
   } catch (cause) {
-    const message = `${unreadable(path, where)}: ${unreadableReason(cause)}.`
-    throw systemFailure(cause, where ?? path) ?? new CodedError('CONFIG_UNREADABLE', message, { cause })
+    throw systemFailure(cause, where ?? path) ?? unreadableSetting(cause, path, unreadable(path, where))
   }
 }
 

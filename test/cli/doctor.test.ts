@@ -561,6 +561,14 @@ test('a configuration that is wrong is a finding, with the key that is meant', a
   })
 })
 
+test.each([
+  [{ code: 'CONFIG_INVALID', message: 'unknown key.' }, 'Correct the setting that the message names.'],
+  [{ code: 'CONFIG_UNREADABLE', message: 'agent.toml: denied.', remedy: 'Run chown.' }, 'Run chown.'],
+])('the remedy of wrong settings is that of their error', (wrong, remedy) => {
+  const { checks } = examine(healthy({ configuration: { ...base.configuration, problem: wrong } }))
+  expect(checks.find(({ name }) => name === 'configuration')?.remedy).toMatch(remedy)
+})
+
 test('the remedy of a condition is shown once', async () => {
   const wrong = { subject: 'settings', code: 'CONFIG_NOT_RELOADED', message: 'did you mean status.port?', since: 0 }
   const away = { subject: 'push', code: 'BROKER_UNREACHABLE', message: 'The broker does not respond.', since: 0 }

@@ -7,7 +7,7 @@ import { type TestContext, afterEach, beforeEach, expect, test } from 'vitest'
 import { openDatabase } from '../../src/agent/platform/sqlite/open-database.ts'
 import { readSmallText } from '../../src/platform/read-file.ts'
 import { readSettingFile } from '../../src/platform/read-setting-file.ts'
-import { systemFailure } from '../../src/protocol/file-reasons.ts'
+import { type DeniedError, systemFailure, unreadableSetting } from '../../src/protocol/file-reasons.ts'
 import { smallDisk } from '../support/mounts.ts'
 import { programForTest } from '../support/program.ts'
 import { COMMAND } from '../support/command.ts'
@@ -49,6 +49,21 @@ test('the error about a file of a setting names the setting, the file and the re
   expect(() => readSettingFile('push.ca_file', '/no/ca.pem')).toThrow(
     'push.ca_file: /no/ca.pem: there is no such file.',
   )
+})
+
+test('the error about a file that this user may not read names the user and the command that gives access', () => {
+  const found = (error: Partial<DeniedError>, path = '/etc/my token') => {
+    const { code, message, details } = unreadableSetting(Object.assign(new Error(), error), path, 'tls.ca_file')
+    return { code, message, remedy: details['remedy'] }
+  }
+  const code = 'CONFIG_UNREADABLE'
+  const message = 'tls.ca_file: the user with the id 999 may not read it.'
+  const remedy =
+    "As root, let this user read it (`chown 999 '/etc/my token'`; `namei -l '/etc/my token'` shows all owners), or run the command as root."
+  expect(found({ code: 'EACCES', user: 999 })).toEqual({ code, message, remedy })
+  expect(found({ code: 'EACCES', user: 999 }, 'eyJhbGci')).toEqual({ code, message, remedy: undefined })
+  expect(found({ code: 'ENOENT', user: 999 })).toMatchObject({ remedy: undefined })
+  expect(() => readSmallText('/no/file')).toThrow(expect.objectContaining({ user: process.geteuid?.() }) as Error)
 })
 
 test.each([

@@ -4,7 +4,7 @@ import { formatMicro } from '../../core/pricing/amount.ts'
 import { isLineAccount } from '../../core/accounts/account.ts'
 import { available } from '../../core/accounts/grant.ts'
 import { counted, roughly, sizeInWords } from '../../core/accounts/in-words.ts'
-import { ERRORS, isErrorCode, messageOf } from '../../protocol/errors.ts'
+import { ERRORS, isErrorCode, messageOf, remedyAfter } from '../../protocol/errors.ts'
 import { type AgentStatus, CLOCK_OFF_MS, clockErrorMs } from '../../protocol/local/status.ts'
 import { instanceInWords } from '../local-agent.ts'
 import {
@@ -183,8 +183,10 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
       : ok(evidence)
   },
   configuration: ({ configuration: { file, choice, otherSocket, problem }, settings, socket }) => {
-    if (problem !== null)
-      return fail(`${problem.code}: ${problem.message}`, 'Correct the setting: `tallygate agent --help` lists all.')
+    if (problem !== null) {
+      const { code, message, remedy } = problem
+      return fail(`${code}: ${message}`, remedy ?? remedyAfter(code))
+    }
     const named = file === null ? 'no settings file' : `${file} is valid`
     const { process } = choice
     const whose = process === null ? 'the environment' : `the environment and flags of process ${process.pid}`

@@ -369,7 +369,10 @@ function sqliteVersion(): string {
 }
 
 function problemOf(error: unknown): Problem {
-  if (error instanceof CodedError) return { code: error.code, message: error.message }
+  if (error instanceof CodedError) {
+    const { code, message, details } = error
+    return { code, message, ...(typeof details['remedy'] === 'string' ? { remedy: details['remedy'] } : {}) }
+  }
   const { code = 'UNKNOWN', message } = error as NodeJS.ErrnoException
   return { code, message }
 }

@@ -9,6 +9,8 @@ import type { Choice } from './sources.ts'
 export interface Problem {
   readonly code: string
   readonly message: string
+  /** More exact than that of the code. */
+  readonly remedy?: string
 }
 
 export interface FileObservation {
