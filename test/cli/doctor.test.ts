@@ -173,8 +173,8 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<Observations>,
   ['key-fits', { key: { ...base.key, keyId: 'before', nextKeyId: 'thumbprint' } }, 'warn'],
   ['attachment', { agent: { ...status, fenced: true } }, 'fail'],
   ['attachment', { agent: { ...status, epoch: 0 } }, 'warn'],
-  ['rules', { now: NOW + 31 * DAY }, 'fail'],
-  ['rules', { now: NOW + 29 * DAY }, 'warn'],
+  ['rules', { now: NOW + 31 * DAY, ...noAgent }, 'fail'],
+  ['rules', { now: NOW + 29 * DAY, ...noAgent }, 'warn'],
   ['rules', { inspected: { ...base.inspected, policies: [] } }, 'fail'],
   ['rules', { inspected: { ...base.inspected, policies: [madeFor(9, 9)] } }, 'fail'],
   ['newest-rules', { agent: { ...status, policies: [{ ...status.policies[0]!, newest: 99 }] } }, 'warn'],
@@ -559,6 +559,14 @@ test('a configuration that is wrong is a finding, with the key that is meant', a
     level: 'fail',
     evidence: expect.stringContaining('did you mean TALLYGATE_AGENT_SOCKET_PATH') as string,
   })
+})
+
+test('the age of the rules is judged by the time of the cloud, not by a wrong clock', () => {
+  const level = (changes: Partial<Observations>) =>
+    examine(healthy({ now: NOW + 365 * DAY, ...changes })).checks.find(({ name }) => name === 'rules')?.level
+  expect(level({})).toBe('ok')
+  expect(level({ agent: { ...status, clock: { now: NOW + 31 * DAY, earliest: NOW, latest: null } } })).toBe('fail')
+  expect(level({ agent: { ...status, clock: { now: NOW + 31 * DAY, earliest: NOW, latest: NOW } } })).toBe('fail')
 })
 
 test.each([

@@ -561,11 +561,14 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
       const says = `revision ${revision} of ${instanceInWords(instance)} is for engine ${engine}, this is engine ${ENGINE.version}`
       return fail(says, ERRORS[`${outdated}_ENGINE_OLD`].remedy)
     }
+    const { agent } = observations
+    // The time signed by the cloud, if the agent knows it: the wall clock may be wrong.
+    const now = isProblem(agent) || agent.clock.latest === null ? observations.now : agent.clock.now
     const aged = policies.map(({ revision, issuedAt, usableForMs, confirmedAt, ...instance }) => {
       const from = confirmedAt > 0 ? confirmedAt : issuedAt
-      const until = from === null || usableForMs === null ? observations.now : from + usableForMs
+      const until = from === null || usableForMs === null ? now : from + usableForMs
       const says = `revision ${revision} of ${instanceInWords(instance)}`
-      return { leftMs: until - observations.now, usableForMs: usableForMs ?? 0, says }
+      return { leftMs: until - now, usableForMs: usableForMs ?? 0, says }
     })
     const worst = aged.toSorted((a, b) => a.leftMs - b.leftMs)[0]
     if (worst === undefined) return skip('the device serves no instance')
