@@ -861,7 +861,8 @@ export const ERRORS = catalogue({
   DEVICE_FORKED: {
     meaning:
       'The cloud has a different history of this device: the state of the device was copied, or restored from a backup.',
-    remedy: 'Look for a second device with the same state. The cloud bills the usage of both.',
+    remedy:
+      'Unless you have just restored a backup, look for a second machine with the same state: stop its agent, and enroll it with an empty state directory. The cloud bills the usage of both. A restart of this agent clears the message.',
     http: 409,
   },
   USAGE_UNBILLED: {
@@ -874,7 +875,8 @@ export const ERRORS = catalogue({
   ATTACH_TOO_OFTEN: {
     meaning:
       'The device has attached with a new state too often in a short time. Two devices probably share one identity.',
-    remedy: 'Look for a second device with the same state; the device tries again by itself.',
+    remedy:
+      'Look for a second machine with the same state: stop its agent, and enroll it with an empty state directory. This device then attaches again by itself, at the time that the message names.',
     http: 429,
     retry: 'later',
   },

@@ -80,11 +80,14 @@ function stoppedStatus(status: Status): HealthStatus | null {
   if (refused !== undefined && (fenced || epoch === 0)) {
     return refusing(`${refusedKeySentence(refused)}: it refuses every request.`, ...refusedKeySteps(status, refused))
   }
-  if (fenced)
+  if (fenced) {
+    const copied = conditions.find(({ code }) => code === 'ATTACH_TOO_OFTEN')
+    const because = copied === undefined ? '' : ` ${copied.message}`
     return refusing(
-      'The cloud has stopped this device, because another one may use the same ledger. It refuses every request until it has attached again.',
-      FIND_CLOUD,
+      `The cloud has stopped this device, because another one may use the same ledger. It refuses every request until it has attached again.${because}`,
+      copied === undefined ? FIND_CLOUD : ERRORS.ATTACH_TOO_OFTEN.remedy,
     )
+  }
   if (!policies.some(({ applied }) => applied > 0)) {
     return refusing('This device has no rules yet: it refuses every request until the cloud has sent them.', FIND_CLOUD)
   }

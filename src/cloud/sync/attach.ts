@@ -97,9 +97,9 @@ async function refuseTooMany(tx: Transaction, deviceId: string, most: number, no
   const next = recent.at(-most)
   if (next === undefined) return
   const retryAfterMs = Math.max(1, next + ATTACH_WINDOW_MS - now)
-  throw new CodedError('ATTACH_TOO_OFTEN', `This device has attached ${recent.length} times within an hour.`, {
-    details: { deviceId, retryAfterMs },
-  })
+  const allowedAt = new Date(now + retryAfterMs).toISOString()
+  const message = `This device has attached ${recent.length} times within an hour, and may attach again at ${allowedAt}.`
+  throw new CodedError('ATTACH_TOO_OFTEN', message, { details: { deviceId, retryAfterMs } })
 }
 
 async function isRecovering(tx: Transaction, { instanceIds }: Device): Promise<boolean> {

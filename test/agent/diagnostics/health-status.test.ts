@@ -153,6 +153,12 @@ describe('the next steps', () => {
       /`tallygate line-items set '5 cm'\\''s' --quantity TOTAL --instance 0c1d8a1e-7b0f-4d55-9a38-0d9d7d6f2c11`/,
     ],
     ['fenced and terminated', ENDED, /enroll it again:\n.*enrollment-token/],
+    ['fenced', { fenced: true }, /`tallygate doctor`/],
+    [
+      'fenced, and must wait before it attaches',
+      { fenced: true, conditions: condition('attach', 'ATTACH_TOO_OFTEN') },
+      /^Look for a second machine with the same state/,
+    ],
     ['fenced and revoked', { fenced: true, conditions: revoked }, /shows who revoked it/],
     ['low', { conditions: condition('tokens of LW-1', 'TOKENS_LOW') }, /`tallygate line-items set LW-1 --quantity/],
     ['clock', { conditions: condition('clock', 'CLOCK_WRONG') }, /timedatectl/],

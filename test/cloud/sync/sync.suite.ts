@@ -546,6 +546,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         await device.attach(nonce)
         await expect(device.attach()).rejects.toMatchObject({
           code: 'ATTACH_TOO_OFTEN',
+          message: `This device has attached 2 times within an hour, and may attach again at ${new Date(twin.time + 3_599_000).toISOString()}.`,
           details: { retryAfterMs: 3_599_000 },
         })
         await expect(twin.attach(device.id, nonce)).resolves.toEqual(expect.any(String))
