@@ -387,7 +387,8 @@ export const ERRORS = catalogue({
   },
   STATE_IN_USE: {
     meaning: 'Another process has locked this database.',
-    remedy: 'Stop the other agent, cloud or migration that uses it.',
+    remedy:
+      'Stop the other agent, cloud or migration that uses it (with systemd: `sudo systemctl stop tallygate-agent.socket tallygate-agent`, or `tallygate-cloud`).',
     exit: 75,
   },
   STATE_UNWRITABLE: {

@@ -134,7 +134,7 @@ describe('a backup of a device', { timeout: 90_000 }, () => {
     await site.spend(agent, 7)
     await delivered(agent)
     const running = await tallygate('restore', file, '--db', site.ledger)
-    expect(running.stderr).toMatch(/^tallygate: STATE_IN_USE: /)
+    expect(running.stderr).toMatch(/^tallygate: STATE_IN_USE: .*systemctl stop tallygate-agent\.socket/)
 
     // What the cloud does not have yet, and the backup neither.
     await site.twin.stop()
