@@ -561,6 +561,17 @@ test('a configuration that is wrong is a finding, with the key that is meant', a
   })
 })
 
+test('a response of a sign-in page of the network is not taken for one of the cloud', () => {
+  for (const status of [200, 302, 403]) {
+    const signIn = { status, code: null, words: null, date: NOW, twinVersion: null }
+    expect(examine(healthy({ signIn })).checks.find(({ name }) => name === 'sign-in')).toMatchObject({
+      level: 'fail',
+      evidence: `the response (HTTP status ${status}) does not come from the cloud`,
+      remedy: expect.stringContaining('proxy') as string,
+    })
+  }
+})
+
 test('the age of the rules is judged by the time of the cloud, not by a wrong clock', () => {
   const level = (changes: Partial<Observations>) =>
     examine(healthy({ now: NOW + 365 * DAY, ...changes })).checks.find(({ name }) => name === 'rules')?.level

@@ -658,10 +658,12 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
       return warn(signIn.message, isKey ? 'See the check "key".' : 'See the checks that begin with "cloud".')
     }
     const { status, code, words, twinVersion } = signIn
+    if (twinVersion === null && code === null && status < 500) {
+      const remedy = 'Check any proxy or sign-in page of the network between this device and the cloud.'
+      return fail(`the response (HTTP status ${status}) does not come from the cloud`, remedy)
+    }
     if (status === 200 || status === 304) {
-      return ok(
-        `the cloud accepts the device${twinVersion === null ? '' : `; cloud version ${twinVersion}, device version ${version}`}`,
-      )
+      return ok(`the cloud accepts the device; cloud version ${twinVersion}, device version ${version}`)
     }
     if (status >= 500) return warn(`the cloud responds ${status}`, 'Contact the operator of the cloud.')
     const answer = `the cloud responds ${status} ${code ?? ''}`.trimEnd()
