@@ -41,8 +41,9 @@ export class Health {
     return this.#conditions.delete(subject)
   }
 
-  has(subject: string): boolean {
-    return this.#conditions.has(subject)
+  has(subject: string, code?: ErrorCode): boolean {
+    const found = this.#conditions.get(subject)
+    return found !== undefined && (code === undefined || found.code === code)
   }
 
   list(): readonly HealthCondition[] {

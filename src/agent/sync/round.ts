@@ -1,6 +1,6 @@
 /** Runs steps, and plans again when one changed the state. Each step commits separately: a failure undoes nothing. */
 import { plan, type LinkState, type Step } from '../../core/sync/plan.ts'
-import { CodedError, messageOf } from '../../protocol/errors.ts'
+import { CodedError, type ErrorCode, messageOf } from '../../protocol/errors.ts'
 import { attach } from './attach.ts'
 import { enroll } from './enroll.ts'
 import { fetchPolicy } from './fetch-policy.ts'
@@ -185,11 +185,26 @@ function fail(
     for (const subject of CAUSED_BY_REVOCATION) health.clear(subject)
   }
   const subject = subjectOf(step, error)
+  clearOutdated({ health, memory }, step, subject, code)
   // Only the text: errors of Node carry received bytes and certificates.
   const cause = error.cause === undefined ? {} : { cause: messageOf(error.cause) }
   if (health.raise(subject, error)) log.warn({ subject, code, ...details, ...cause }, error.message)
   const { retryAfterMs } = details
   return { ok: false, retryAfterMs: typeof retryAfterMs === 'number' ? retryAfterMs : 0 }
+}
+
+/** The cloud did not respond before and responds now, or the reverse. */
+function clearOutdated(
+  { health, memory }: Pick<StepContext, 'health' | 'memory'>,
+  step: Step | undefined,
+  subject: string,
+  code: ErrorCode,
+): void {
+  if (subject !== 'cloud') {
+    if (memory.contact === 'UP' || code === 'ANSWER_UNEXPECTED') health.clear('cloud')
+  } else if (step !== undefined && health.has(SUBJECTS[step.kind], 'ANSWER_UNEXPECTED')) {
+    health.clear(SUBJECTS[step.kind])
+  }
 }
 
 const SUBJECTS: Readonly<Record<Step['kind'], string>> = {

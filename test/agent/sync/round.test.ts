@@ -42,3 +42,18 @@ test('logs the reason of a failed exchange, without the bytes that were received
     cause: 'Parse Error: Expected HTTP/',
   })
 })
+
+test('a cloud that is silent, and a proxy that responds in its place, are one condition after the other', async () => {
+  const device = await TestDevice.running()
+  const silent = () => Promise.reject(new CodedError('CLOUD_UNREACHABLE', 'silent'))
+  const portal = () => Promise.resolve({ status: 200, headers: {}, body: '<html>Sign in to the hotel</html>' })
+  for (const [answer, condition] of [
+    [silent, 'cloud: CLOUD_UNREACHABLE'],
+    [portal, 'sync: ANSWER_UNEXPECTED'],
+    [silent, 'cloud: CLOUD_UNREACHABLE'],
+  ] as const) {
+    device.network.intercept = answer
+    await device.sync()
+    expect(device.conditions).toEqual([condition])
+  }
+})
