@@ -116,7 +116,7 @@ function notEnrolledStatus({ conditions }: Status): HealthStatus {
   const reason = conditions.find(({ subject }) => subject === 'enrollment' || subject === 'cloud')
   const because = reason === undefined ? '' : ` ${reason.message}`
   const steps =
-    reason?.code === 'CLOUD_UNREACHABLE'
+    reason?.code === 'CLOUD_UNREACHABLE' || reason?.code === 'ANSWER_UNEXPECTED'
       ? ['Connect this device to the network of the cloud. It enrolls as soon as the cloud responds', FIND_CLOUD]
       : ENROLL
   return refusing(`This device is not enrolled yet: it grants nothing.${because}`, ...steps)

@@ -155,6 +155,11 @@ describe('the next steps', () => {
     ['fenced and terminated', ENDED, /enroll it again:\n.*enrollment-token/],
     ['fenced', { fenced: true }, /`tallygate doctor`/],
     [
+      'not enrolled, behind a proxy that responds in place of the cloud',
+      { deviceId: null, conditions: condition('enrollment', 'ANSWER_UNEXPECTED') },
+      /^Connect this device to the network of the cloud\./,
+    ],
+    [
       'fenced, and must wait before it attaches',
       { fenced: true, conditions: condition('attach', 'ATTACH_TOO_OFTEN') },
       /^Look for a second machine with the same state/,
