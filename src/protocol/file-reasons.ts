@@ -16,11 +16,13 @@ export interface DeniedError {
 
 /** @param what the file, or the setting that names it */
 export function unreadableSetting(error: unknown, path: string, what: string): CodedError {
-  const details = { ...remedyOfDenial(error as DeniedError, path) }
+  const details = remedyOfDenial(error, path)
   return new CodedError('CONFIG_UNREADABLE', `${what}: ${unreadableReason(error)}.`, { cause: error, details })
 }
 
-function remedyOfDenial({ code, user }: DeniedError, path: string): { readonly remedy?: string } {
+/** Details of an error: the commands that let the user read the file. Empty: the file is not denied. */
+export function remedyOfDenial(error: unknown, path: string): { remedy?: string } {
+  const { code, user } = error as DeniedError
   if (code !== 'EACCES' || user === undefined || shownPath(path) !== path) return {}
   const file = shellWord(path)
   const remedy = `As root, let this user read it (\`chown ${user} ${file}\`; \`namei -l ${file}\` shows all owners), or run the command as root.`

@@ -3,7 +3,14 @@ import { createPrivateKey, type KeyObject, randomUUID } from 'node:crypto'
 import { link, open, rename, stat, unlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { CodedError } from '../../../protocol/errors.ts'
-import { systemFailure, unreadableReason, unwritableState } from '../../../protocol/file-reasons.ts'
+import {
+  type DeniedError,
+  remedyOfDenial,
+  systemFailure,
+  unreadableReason,
+  unwritableState,
+} from '../../../protocol/file-reasons.ts'
+import { shellWord } from '../../../protocol/shell-quoted.ts'
 import { readSmallText } from '../../../platform/read-file.ts'
 import { generateKey, isP256, publicJwkOf, thumbprint } from '../../../protocol/signing.ts'
 import type { DeviceKey, DeviceKeys } from '../../keys/device-key.ts'
@@ -116,15 +123,23 @@ async function changed(path: string, change: () => Promise<void>): Promise<void>
 
 async function read(path: string, closedTo: number): Promise<string | undefined> {
   try {
-    const { mode } = await stat(path)
-    if ((mode & closedTo) !== 0) {
-      throw unusable(path, `its mode 0${(mode & 0o777).toString(8)} lets other users access it (run chmod 600)`)
+    const found = await stat(path)
+    if (found.isFile() && (found.mode & closedTo) !== 0) {
+      const remedy = `Run \`chmod 600 ${shellWord(path)}\` as its owner or root. If another user may have copied it, change the key afterwards (\`tallygate rotate-key\`).`
+      throw unusable(path, `its mode 0${(found.mode & 0o777).toString(8)} lets other users access it`, {
+        details: { remedy },
+      })
     }
     return readSmallText(path)
   } catch (cause) {
     if (cause instanceof CodedError) throw cause
     if (errnoOf(cause) === 'ENOENT') return undefined
-    throw systemFailure(cause, path) ?? unusable(path, unreadableReason(cause), cause)
+    // Of `stat`, which does not name the user.
+    ;(cause as DeniedError).user ??= process.geteuid?.() ?? 0
+    throw (
+      systemFailure(cause, path) ??
+      unusable(path, unreadableReason(cause), { cause, details: remedyOfDenial(cause, path) })
+    )
   }
 }
 
@@ -172,12 +187,12 @@ function parse(pem: string, path: string): KeyObject {
   try {
     return createPrivateKey(pem)
   } catch (cause) {
-    throw unusable(path, 'it contains no PEM private key without a passphrase', cause)
+    throw unusable(path, 'it contains no PEM private key without a passphrase', { cause })
   }
 }
 
-function unusable(path: string, reason: string, cause?: unknown): CodedError {
-  return new CodedError('DEVICE_KEY_UNUSABLE', `The key file ${path} cannot be used: ${reason}.`, { cause })
+function unusable(path: string, reason: string, options?: ConstructorParameters<typeof CodedError>[2]): CodedError {
+  return new CodedError('DEVICE_KEY_UNUSABLE', `The key file ${path} cannot be used: ${reason}.`, options)
 }
 
 function errnoOf(error: unknown): string | undefined {

@@ -66,6 +66,16 @@ test('a key that others can read is not used', async () => {
   expect(await refusal(openKeyFile({ path: file(), create: false }))).toBe('DEVICE_KEY_UNUSABLE')
 })
 
+test('an open key file leads to chmod and a new key, never to another enrollment', async () => {
+  await openKeyFile({ path: file(), create: true })
+  await chmod(file(), 0o644)
+  await expect(openKeyFile({ path: file(), create: true })).rejects.toMatchObject({
+    message: `The key file ${file()} cannot be used: its mode 0644 lets other users access it.`,
+    details: { remedy: expect.stringMatching(/^Run `chmod 600 .*device\.pem` .*`tallygate rotate-key`/) as string },
+  })
+  await expect(openKeyFile({ path: folder, create: true })).rejects.toThrow('it is a directory')
+})
+
 test('a missing key is made only where it may be made', async () => {
   expect(await refusal(openKeyFile({ path: file(), create: false }))).toBe('DEVICE_KEY_UNUSABLE')
   expect(await readdir(folder)).toEqual([])
