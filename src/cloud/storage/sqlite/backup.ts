@@ -17,15 +17,15 @@ export function backUpStore(path: string, to: string): void {
   const partial = `${to}.${process.pid}.partial`
   const database = openReader(path)
   try {
-    unlessWritable(to, () => {
+    unlessWritable({ path, to }, () => {
       rmSync(partial, { force: true })
       closeSync(openSync(partial, 'wx', 0o600))
       database.pragma('query_only = OFF')
       // SQL literal: quotes are doubled.
       database.exec(`VACUUM INTO '${partial.replaceAll("'", "''")}'`)
     })
-    verify(partial)
-    unlessWritable(to, () => {
+    verify(partial, path)
+    unlessWritable({ path, to }, () => {
       chmodSync(partial, 0o600)
       flush(partial)
       renameSync(partial, to)
@@ -37,8 +37,9 @@ export function backUpStore(path: string, to: string): void {
   }
 }
 
-function verify(path: string): void {
-  const copy = new Sqlite(path, { readonly: true })
+/** @param path the database in messages: the copy is removed */
+function verify(partial: string, path: string): void {
+  const copy = new Sqlite(partial, { readonly: true })
   try {
     const result = integrityOf(copy, 'integrity_check')
     if (result !== 'ok') throw new CodedError('DATABASE_CORRUPT', `${path}: the integrity check reports: ${result}`)
@@ -50,11 +51,11 @@ function verify(path: string): void {
   }
 }
 
-function unlessWritable(to: string, work: () => void): void {
+function unlessWritable({ path, to }: { readonly path: string; readonly to: string }, work: () => void): void {
   try {
     work()
   } catch (cause) {
-    const known = coded(cause, to)
+    const known = coded(cause, path)
     if (known instanceof CodedError && known.code === 'DATABASE_CORRUPT') throw known
     throw new CodedError('OUTPUT_UNWRITABLE', `Cannot write ${to}: ${unwritableReason(cause)}.`, { cause })
   }
