@@ -864,7 +864,6 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     ],
   ],
   'src/agent/policy/active-policies.ts': [
-    ['{ this.#suspension = suspension }', untested('the suspension that the cloud sends')],
     [/^this\.#policies\.get\(key\)/, untested('a confirmation of rules that the device does not have')],
     ['other !== revision', untested('an older confirmation of the same revision')],
     [

@@ -56,7 +56,7 @@ const KNOWN: Readonly<Record<string, number>> = {
   'short-after-a-wrong-time': 1,
   'settles-nothing-after-a-doubt': 11,
   'no-heartbeat-after-a-doubt': 1,
-  'salvage-without-log': 74,
+  'salvage-without-log': 376,
   'returns-nothing': 3,
   'asks-for-nothing': 2,
   'copies-not-billed': 4,
