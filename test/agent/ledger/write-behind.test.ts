@@ -1,6 +1,6 @@
 // A device that spends ahead of its disk, over a real journal and a real log in files. The process is killed, and the
 // machine switched off, by copying what stands in the two directories at that moment and going on from the copy.
-import { cpSync, rmSync } from 'node:fs'
+import { cpSync, readdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import fc from '../../support/fast-check.ts'
@@ -329,6 +329,26 @@ describe('a device that spends ahead of its disk', () => {
     Object.assign(device, { turnFails: true, journalFails: 'ALL' })
     // More than the block holds: it waits for a commit.
     await expect(device.charge({ [A]: 5n * BLOCK })).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+    const after = await Process.on(device.copy(), device.time)
+    expect(await after.used(A)).toBe(device.told.answered.get(A))
+    expect((await after.journal.read()).burned.size).toBe(0)
+    await after.journal.close()
+  })
+
+  it('takes no more space for its log while the disk refuses charge after charge', async () => {
+    const device = await prepared()
+    await warm(device)
+    await device.charge({ [A]: 1n })
+    const files = () => readdirSync(join(device.directory, 'run'))
+    device.journalFails = 'NEW'
+    // More than the block holds: each waits for a commit.
+    const refused = () => expect(device.charge({ [A]: 5n * BLOCK })).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+    await refused()
+    const before = files()
+    for (let n = 0; n < 5; n += 1) await refused()
+    expect(files()).toEqual(before)
+    device.journalFails = 'NO'
+    expect(await device.charge({ [A]: 5n * BLOCK })).toBe('durable')
     const after = await Process.on(device.copy(), device.time)
     expect(await after.used(A)).toBe(device.told.answered.get(A))
     expect((await after.journal.read()).burned.size).toBe(0)

@@ -49,6 +49,8 @@ export class TmpfsLog implements VolatileLog {
   #file: number | null = null
   /** Of the file, bytes. */
   #size = 0
+  /** Of its header, bytes. */
+  #start = 0
   /** Of the last write: its first entry, and where in the file it begins. */
   #last = { n: 0, at: 0 }
   #current = 0
@@ -110,6 +112,8 @@ export class TmpfsLog implements VolatileLog {
   }
 
   turn(): void {
+    // After a retract. A file for each commit that the journal refuses would fill the file system.
+    if (this.#file !== null && this.#size === this.#start) return
     const { bootId } = this.#options
     const file = openSync(this.#path(this.#current + 1), 'wx', 0o600)
     if (this.#file !== null) closeSync(this.#file)
@@ -119,6 +123,7 @@ export class TmpfsLog implements VolatileLog {
     this.#last = { n: 0, at: 0 }
     const first = { kind: 'header', format: 3, bootId, epoch: this.#epoch }
     this.#write([JSON.stringify(first)])
+    this.#start = this.#size
   }
 
   forget(reached: Anchor): void {
