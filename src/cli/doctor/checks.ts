@@ -562,8 +562,8 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
       return fail(says, ERRORS[`${outdated}_ENGINE_OLD`].remedy)
     }
     const { agent } = observations
-    // The time signed by the cloud, if the agent knows it: the wall clock may be wrong.
-    const now = isProblem(agent) || agent.clock.latest === null ? observations.now : agent.clock.now
+    // As the agent judges it: the wall clock may be wrong.
+    const now = isProblem(agent) ? observations.now : (agent.clock.latest ?? agent.clock.earliest)
     const aged = policies.map(({ revision, issuedAt, usableForMs, confirmedAt, ...instance }) => {
       const from = confirmedAt > 0 ? confirmedAt : issuedAt
       const until = from === null || usableForMs === null ? now : from + usableForMs
