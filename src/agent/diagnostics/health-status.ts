@@ -113,7 +113,7 @@ function notEnrolledStatus({ conditions }: Status): HealthStatus {
       ...ENROLL,
     )
   }
-  const reason = conditions.find(({ subject }) => subject === 'enrollment' || subject === 'cloud')
+  const reason = conditions.find(({ subject }) => subject === 'enrollment')
   const because = reason === undefined ? '' : ` ${reason.message}`
   const steps =
     reason?.code === 'CLOUD_UNREACHABLE' || reason?.code === 'ANSWER_UNEXPECTED'

@@ -1,6 +1,6 @@
 /** Runs steps, and plans again when one changed the state. Each step commits separately: a failure undoes nothing. */
 import { plan, type LinkState, type Step } from '../../core/sync/plan.ts'
-import { CodedError, type ErrorCode, messageOf } from '../../protocol/errors.ts'
+import { CodedError, messageOf } from '../../protocol/errors.ts'
 import { attach } from './attach.ts'
 import { enroll } from './enroll.ts'
 import { fetchPolicy } from './fetch-policy.ts'
@@ -17,7 +17,7 @@ import { type StepContext, type StepResult, raiseAndLog } from './step.ts'
 const CLEARED_BY_A_ROUND = ['cloud', 'journal', 'attach', 'link', REVOCATION]
 
 /** Subjects whose conditions may only result from a revoked key. */
-const CAUSED_BY_REVOCATION = ['cloud', 'attach', 'link', 'sync', PUSH]
+const CAUSED_BY_REVOCATION = ['cloud', 'enrollment', 'attach', 'link', 'sync', PUSH]
 
 /** @throws any error that is not a CodedError: a broken invariant, or a write with unknown outcome */
 export async function runRound(context: StepContext, reasons: ReadonlySet<WakeReason>): Promise<RoundResult> {
@@ -185,7 +185,7 @@ function fail(
     for (const subject of CAUSED_BY_REVOCATION) health.clear(subject)
   }
   const subject = subjectOf(step, error)
-  clearOutdated({ health, memory }, step, subject, code)
+  if (step !== undefined) clearOutdated({ health, memory }, SUBJECTS[step.kind], subject)
   // Only the text: errors of Node carry received bytes and certificates.
   const cause = error.cause === undefined ? {} : { cause: messageOf(error.cause) }
   if (health.raise(subject, error)) log.warn({ subject, code, ...details, ...cause }, error.message)
@@ -193,18 +193,11 @@ function fail(
   return { ok: false, retryAfterMs: typeof retryAfterMs === 'number' ? retryAfterMs : 0 }
 }
 
-/** The cloud did not respond before and responds now, or the reverse. */
-function clearOutdated(
-  { health, memory }: Pick<StepContext, 'health' | 'memory'>,
-  step: Step | undefined,
-  subject: string,
-  code: ErrorCode,
-): void {
-  if (subject !== 'cloud') {
-    if (memory.contact === 'UP' || code === 'ANSWER_UNEXPECTED') health.clear('cloud')
-  } else if (step !== undefined && health.has(SUBJECTS[step.kind], 'ANSWER_UNEXPECTED')) {
-    health.clear(SUBJECTS[step.kind])
-  }
+/** The cloud did not respond before and responds now, or the reverse. @param own subject of the step that failed */
+function clearOutdated({ health, memory }: Pick<StepContext, 'health' | 'memory'>, own: string, subject: string): void {
+  if (subject === 'cloud') {
+    if (health.has(own, 'ANSWER_UNEXPECTED')) health.clear(own)
+  } else if (subject === own || memory.contact === 'UP') health.clear('cloud')
 }
 
 const SUBJECTS: Readonly<Record<Step['kind'], string>> = {
@@ -222,8 +215,10 @@ const SUBJECTS: Readonly<Record<Step['kind'], string>> = {
 }
 
 function subjectOf(step: Step | undefined, { code }: CodedError): string {
-  if (code === 'CLOUD_UNREACHABLE' || code === 'TRUST_MISMATCH') return 'cloud'
   if (code === 'NOT_RECORDED') return 'journal'
   if (code === 'DEVICE_REVOKED') return REVOCATION
+  // Only the newest reason why the device is not enrolled counts.
+  if (step?.kind === 'enroll') return SUBJECTS.enroll
+  if (code === 'CLOUD_UNREACHABLE' || code === 'TRUST_MISMATCH') return 'cloud'
   return step === undefined ? 'link' : SUBJECTS[step.kind]
 }

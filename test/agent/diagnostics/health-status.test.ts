@@ -131,7 +131,7 @@ describe('the next steps', () => {
     ['not enrolled', { deviceId: null }, /\/etc\/tallygate\/enrollment-token.*enrollment\.token_file/],
     [
       'not enrolled and offline',
-      { deviceId: null, conditions: condition('cloud') },
+      { deviceId: null, conditions: condition('enrollment', 'CLOUD_UNREACHABLE') },
       /^Connect this device to the network of the cloud/,
     ],
     ['damaged', { deviceId: null, conditions: condition('damaged ledger', 'LEDGER_SALVAGED') }, /tallygate restore/],

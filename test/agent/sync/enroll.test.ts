@@ -1,4 +1,5 @@
 import { expect, test } from 'vitest'
+import { CodedError } from '../../../src/protocol/errors.ts'
 import { DEVICE, INSTANCE, json, makeCloudKey, refusal } from './fake-cloud.ts'
 import { TestDevice } from './test-device.ts'
 
@@ -27,7 +28,7 @@ test('a cloud that shows no pinned key is not trusted, and tried again later', a
   device.cloud.key = await makeCloudKey()
   await device.start()
   await device.settle()
-  expect(device.conditions).toEqual(['cloud: TRUST_MISMATCH'])
+  expect(device.conditions).toEqual(['enrollment: TRUST_MISMATCH'])
   expect(device.disk.read().identity).toBeNull()
   device.cloud.key = real
   await device.pass(10_000)
@@ -57,7 +58,7 @@ test('an instance that the token does not name is not served', async () => {
       : answer
   await device.start()
   await device.settle()
-  expect(device.conditions).toEqual(['cloud: TRUST_MISMATCH'])
+  expect(device.conditions).toEqual(['enrollment: TRUST_MISMATCH'])
 })
 
 test('a refused token is not tried again, another one is', async () => {
@@ -91,6 +92,28 @@ test('a reload tries a refused token again', async () => {
   device.link.wake('operator')
   await device.settle()
   expect(device.conditions).toEqual([])
+})
+
+test('only the newest reason why a device does not enroll is shown', async () => {
+  const device = await TestDevice.make()
+  const silent = () => Promise.reject(new CodedError('CLOUD_UNREACHABLE', 'silent'))
+  const shown = async (change: () => void): Promise<readonly string[]> => {
+    change()
+    device.link.wake('operator')
+    await device.settle()
+    return device.conditions
+  }
+  device.network.intercept = silent
+  await device.start()
+  await device.settle()
+  expect(device.conditions).toEqual(['enrollment: CLOUD_UNREACHABLE'])
+  device.cloud.enrolledBy = 'another key'
+  expect(await shown(() => (device.network.intercept = null))).toEqual(['enrollment: ENROLLMENT_REFUSED'])
+  expect(await shown(() => (device.network.intercept = silent))).toEqual(['enrollment: CLOUD_UNREACHABLE'])
+  const revoked = () => Promise.resolve(refusal(403, 'DEVICE_REVOKED', 'revoked'))
+  expect(await shown(() => (device.network.intercept = revoked))).toEqual(['revocation: DEVICE_REVOKED'])
+  expect(await shown(() => (device.network.intercept = silent))).toContain('enrollment: CLOUD_UNREACHABLE')
+  expect(await shown(() => (device.token = null))).toContain('enrollment: NOT_ENROLLED')
 })
 
 test('what is no enrollment token is refused without asking anybody', async () => {

@@ -37,7 +37,7 @@ test('logs the reason of a failed exchange, without the bytes that were received
   await device.start()
   await device.settle()
   expect(device.logged.map(({ fields }) => fields)).toContainEqual({
-    subject: 'cloud',
+    subject: 'enrollment',
     code: 'CLOUD_UNREACHABLE',
     cause: 'Parse Error: Expected HTTP/',
   })
