@@ -25,7 +25,7 @@ export function remedyOfDenial(error: unknown, path: string): { remedy?: string 
   const { code, user } = error as DeniedError
   if (code !== 'EACCES' || user === undefined || shownPath(path) !== path) return {}
   const file = shellWord(path)
-  const remedy = `As root, let this user read it (\`chown ${user} ${file}\`; \`namei -l ${file}\` shows all owners), or run the command as root.`
+  const remedy = `If this is the user of the service, let it read the file, as root: \`chown ${user} ${file}\` (\`namei -l ${file}\` shows all owners). Otherwise, run the command as root.`
   return { remedy }
 }
 

@@ -59,7 +59,7 @@ test('the error about a file that this user may not read names the user and the 
   const code = 'CONFIG_UNREADABLE'
   const message = 'tls.ca_file: the user with the id 999 may not read it.'
   const remedy =
-    "As root, let this user read it (`chown 999 '/etc/my token'`; `namei -l '/etc/my token'` shows all owners), or run the command as root."
+    "If this is the user of the service, let it read the file, as root: `chown 999 '/etc/my token'` (`namei -l '/etc/my token'` shows all owners). Otherwise, run the command as root."
   expect(found({ code: 'EACCES', user: 999 })).toEqual({ code, message, remedy })
   expect(found({ code: 'EACCES', user: 999 }, 'eyJhbGci')).toEqual({ code, message, remedy: undefined })
   expect(found({ code: 'ENOENT', user: 999 })).toMatchObject({ remedy: undefined })
