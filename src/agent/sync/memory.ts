@@ -51,7 +51,7 @@ export interface LinkMemory {
   trust: Trust
   /** A durable rotation request is in the identity. */
   readonly key: KeyMemory
-  /** A token that was refused or used; not tried again. */
+  /** A token that was refused or used. A reload makes a device that is not enrolled try it again. */
   refusedToken: string | null
   /** The cloud has refused the last attach, because an administrator has ended the service of the device. */
   isEnded: boolean

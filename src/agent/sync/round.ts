@@ -23,7 +23,7 @@ const CAUSED_BY_REVOCATION = ['cloud', 'enrollment', 'attach', 'link', 'sync', P
 export async function runRound(context: StepContext, reasons: ReadonlySet<WakeReason>): Promise<RoundResult> {
   const { memory, waiting } = context
   begin(context, reasons.has('notification') || reasons.has('operator'))
-  // The cloud may have been the wrong one, or its clock wrong.
+  // Another cloud may have refused it, or this one by a wrong clock.
   if (reasons.has('operator') && memory.identity === null) memory.refusedToken = null
   const enrollmentToken = mayEnroll(memory) ? await context.enrollmentToken() : null
   let step: Step | undefined
@@ -168,7 +168,7 @@ function untilDue({ clock, memory, settings: { sync } }: StepContext): number {
   return Math.min(left(memory.syncedAt, syncEveryMs), sync.heartbeat, ...sessions)
 }
 
-/** Maps errors to conditions. Everything is retried later, except a refused enrollment token: only on request. */
+/** Maps errors to conditions. Everything is retried later; a refused enrollment token only after a reload or a restart. */
 function fail(
   { activePolicies, health, log, memory, signal, waiting }: StepContext,
   step: Step | undefined,

@@ -9,7 +9,7 @@ interface NewestUsageDeps {
   readonly giveWay: GiveWay
 }
 
-/** Newest first, until the limit is reached or so many steps are taken. */
+/** Newest first, until the limit of records or of steps is reached. */
 export async function newestUsage(
   { read, giveWay }: NewestUsageDeps,
   { limit, ...range }: NewestUsage,
