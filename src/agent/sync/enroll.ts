@@ -23,7 +23,8 @@ export async function enroll(context: StepContext, enrollmentToken: EnrollmentTo
     throw new Error('invariant: only a device with a token enrolls')
   const before = memory.identity
   const enrolled = await requestEnrollment(context, enrollmentToken)
-  if (before !== null && before.deviceId !== enrolled.deviceId) throw otherCloud(before, { offered: enrolled.deviceId })
+  if (before !== null && before.deviceId !== enrolled.deviceId)
+    throw unknownDevice(before, { offered: enrolled.deviceId })
   const instanceIds = [...new Set([...(before?.instanceIds ?? []), ...enrolled.instanceIds])]
   const isSameKey = before?.keyId === enrolled.keyId
   const keySince = isSameKey ? before.keySince : clock.reading().now
@@ -90,13 +91,17 @@ async function showLinksAt(edgeUrl: string, { cloud, keys, memory, randomness, s
   if (identity?.keyId !== keys.current.signer.keyId || links.length === 0) return
   const request = { nonce: randomness.token(), links }
   await cloud.showKeyLinks({ ...identity, edgeUrl }, request, signal).catch((error: unknown) => {
-    if (error instanceof CodedError && error.code === 'TOKEN_INVALID') throw otherCloud(identity, {}, error)
+    if (error instanceof CodedError && error.code === 'TOKEN_INVALID') throw unknownDevice(identity, {}, error)
     throw error
   })
 }
 
-function otherCloud({ deviceId }: Identity, details: Readonly<Record<string, string>>, cause?: CodedError): CodedError {
-  const message = `The ledger here is of the device ${deviceId}, of another cloud.`
+function unknownDevice(
+  { deviceId }: Identity,
+  details: Readonly<Record<string, string>>,
+  cause?: CodedError,
+): CodedError {
+  const message = `The cloud does not know the device ${deviceId}, whose ledger is here. It is another cloud, or was restored from an older backup.`
   return new CodedError('ENROLLMENT_REFUSED', message, { details: { deviceId, ...details }, cause })
 }
 
