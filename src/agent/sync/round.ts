@@ -54,7 +54,9 @@ function mayEnroll({ identity, fence, isEnded }: LinkMemory): boolean {
 function stateOf(context: StepContext, enrollmentToken: EnrollmentToken | null): LinkState {
   const { memory, ledger, waiting, clock, settings, keys, rotation } = context
   const token = enrollmentToken?.token ?? null
-  const hasToken = token !== null && token !== memory.refusedToken
+  // Until the next key is in its place, the current one is not the key that the ledger names: it must not enroll.
+  const isNextKey = keys.next !== null && keys.next.signer.keyId === memory.identity?.keyId
+  const hasToken = token !== null && token !== memory.refusedToken && !isNextKey
   return {
     enrollment: mayEnroll(memory) && hasToken ? 'POSSIBLE' : memory.identity !== null ? 'DONE' : 'IMPOSSIBLE',
     key: keyState(keys, memory, rotation.isRequested),

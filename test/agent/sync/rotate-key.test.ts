@@ -203,6 +203,30 @@ test('a directory that takes nothing leaves the device with the key that it has,
   await expectEqualLedgers(device)
 })
 
+test('a terminated device with a fresh token enrolls only with the key that its ledger names', async () => {
+  const device = await joined()
+  await rotate(device)
+  device.network.tamper = (request, answer) => {
+    // The twin has accepted the next key, and the device cannot put it in its place.
+    if (request.url.endsWith('/keys')) device.keys.readOnly = true
+    return answer
+  }
+  await rotate(device)
+  const { keyId, keyLinks } = device.disk.read().identity ?? {}
+  expect(keyLinks).toHaveLength(2)
+  expect(device.keyPlace.next?.signer.keyId).toBe(keyId)
+  expect((await twin.call('POST', `${path(device)}/terminate`)).status).toBe(200)
+  for (let rounds = 0; rounds < 3; rounds += 1) await device.sync()
+  device.token = await twin.enrollmentToken(instanceId)
+  for (let rounds = 0; rounds < 2; rounds += 1) await device.sync()
+  expect(device.disk.read().identity).toMatchObject({ keyId, keyLinks, suspension: { state: 'TERMINATED' } })
+  device.keys.readOnly = false
+  for (let rounds = 0; rounds < 2; rounds += 1) await device.sync()
+  expect(device.conditions).toEqual([])
+  expect(device.disk.read().identity).toMatchObject({ keyId, keyLinks, suspension: null })
+  expect((await shown(device)).key).toMatchObject({ id: keyOf(device), next: null })
+})
+
 test('a key that the twin does not take is not used; ordered again, another one is made', async () => {
   const other = await joined()
   const device = await joined()
