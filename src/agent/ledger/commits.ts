@@ -218,14 +218,16 @@ export class Commits {
    * Ends all reservations durably if the journal accepts it, so that a power cut costs nothing until the next charge.
    */
   async close(): Promise<void> {
-    if (this.#deps.writeBehind === null) return this.settled()
+    const { writeBehind } = this.#deps
+    if (writeBehind === null) return this.settled()
     await this.drained()
     if (this.#logged.length > 0 || this.#broken) return
     this.endReservations(this.#open())
     if (this.#closing.size > 0) await this.settled()
     // With no reservation and no pending entry, the log is not needed.
-    if (this.isSettled && this.#closing.size === 0) this.#deps.writeBehind.log.remove()
-    this.#logState = 'NONE'
+    if (this.isSettled && this.#closing.size === 0) {
+      if (this.#attempt(writeBehind, () => writeBehind.log.remove())) this.#logState = 'NONE'
+    }
     this.#cancelTimer?.()
   }
 

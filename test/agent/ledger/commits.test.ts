@@ -816,6 +816,20 @@ describe('closing', () => {
     await bench.fail()
     await closed
     expect(bench.logged).not.toContain('remove')
+    // And continues it: an open reservation without a log would be burned after a kill.
+    bench.charge({ [A]: 500n })
+    expect(bench.logged.slice(-2)).toEqual(['turn', 'write 2'])
+  })
+
+  it('ends although the log cannot be removed', async () => {
+    const bench = await warm(A)
+    const closed = bench.commits.close()
+    await nextTurn()
+    bench.logFails = true
+    await bench.done()
+    await closed
+    expect(bench.logErrors.at(-1)).toEqual(new Error('no space'))
+    expect(bench.reserved()).toEqual({ [A]: 100n })
   })
 
   it('needs no commit before the first charge', async () => {
