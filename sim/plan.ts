@@ -5,6 +5,7 @@
 import type { Damage } from './device/disk.ts'
 import type { ConditionName } from './conditions.ts'
 import type { Mishap } from './device/journal-runner.ts'
+import type { LogCall } from './device/volatile-memory.ts'
 import type { Weather } from './world/network.ts'
 
 export const BEGIN = Date.UTC(2026, 2, 2, 6)
@@ -139,6 +140,18 @@ export type Happening =
       readonly downMs: number
     }
   | { readonly kind: 'disk-full' | 'slow-disk' | 'suspend'; readonly device: number; readonly forMs: number }
+  /** The volatile log has no space for these calls. */
+  | {
+      readonly kind: 'log-full'
+      readonly device: number
+      readonly calls: readonly LogCall[]
+      readonly forMs: number
+      /** The journal's disk too. */
+      readonly isDiskFull: boolean
+      /** The process is killed after so many requests that are not recorded; null: it is not. */
+      readonly refusals: number | null
+      readonly downMs: number
+    }
   | { readonly kind: 'weather'; readonly device: number; readonly forMs: number; readonly weather: Weather }
   | {
       readonly kind: 'partition'

@@ -188,8 +188,10 @@ export class DeviceAudit {
     for (const entry of this.#shared.entries.values()) {
       if (entry.machine !== machine.name || !entry.volatile) continue
       this.#shared.look('I3')
-      if (kept.has(entry.correlationId)) entry.volatile = false
-      else if (damage === 'COUNTERS' && entry.acknowledged) {
+      if (kept.has(entry.correlationId)) {
+        entry.volatile = false
+        this.#entries.checkRecorded(entry)
+      } else if (damage === 'COUNTERS' && entry.acknowledged) {
         throw new Violation('I3', `entry ${entry.n} of ${machine.name} was in the volatile log, and is not salvaged`)
       }
     }

@@ -33,7 +33,34 @@ export class EntryAudit {
     this.sessions = new DeviceSessionAudit(shared, published)
   }
 
-  /** An application received a response. @param key of the request, if it is numbered */
+  /** Keys of requests that were answered with an error. */
+  readonly #refused = new Set<string>()
+
+  /** Responses before their entry, by correlation id. */
+  readonly #denied = new Map<string, string>()
+
+  /** An application received an error: the request is in no ledger, now or later. @param key of the request */
+  refused(key: string, machine: Machine): void {
+    this.#shared.look('I3')
+    this.#refused.add(key)
+    for (const entry of this.#shared.entries.values()) {
+      if (entry.key === key && entry.machine === machine.name && !entry.volatile) this.checkRecorded(entry)
+    }
+  }
+
+  /** Of an entry that is in a ledger. */
+  checkRecorded({ key, n, machine, tokens, correlationId, answer }: Entry): void {
+    const name = `entry ${n} of ${machine}`
+    if (key !== undefined && this.#refused.has(key)) {
+      throw new Violation('I3', `${name} (${tokens}) is of a request that was refused with an error: ${key}`)
+    }
+    const told = this.#denied.get(correlationId)
+    if (told !== undefined && told !== answer) {
+      throw new Violation('I3', `${name} is of a request that was answered ${told}, but records ${answer}`)
+    }
+  }
+
+  /** An application received a response. @param key of the request, if it has one */
   acknowledged(
     key: string | null,
     { correlationId, requestedItems }: AccessResponse,
@@ -45,6 +72,7 @@ export class EntryAudit {
     if (durability === 'later') {
       const isCharged = requestedItems.some(({ totalTokensCharged }) => totalTokensCharged > 0)
       if (isCharged) throw new Violation('I3', `${machine.name} has acknowledged ${told} before a commit`)
+      this.#denied.set(correlationId, told)
       return
     }
     const entry = this.#shared.entries.get(correlationId)
@@ -77,8 +105,9 @@ export class EntryAudit {
     for (const text of bodies) {
       const body = JSON.parse(text) as EntryText
       const known = this.#shared.entries.get(body.correlationId)
-      if (known === undefined) this.#enter(machine, body, deviceId, epoch, false, twin)
-      else known.volatile = false
+      const entry = known ?? this.#enter(machine, body, deviceId, epoch, false, twin)
+      entry.volatile = false
+      this.checkRecorded(entry)
       this.sessions.appended(machine.name, `${deviceId} ${epoch}`, body)
       if (body.kind === 'burn') this.#burned(machine, body, deviceId, epoch)
     }
@@ -91,8 +120,8 @@ export class EntryAudit {
     epoch: number,
     volatile: boolean,
     twin: Sqlite.Database,
-  ): void {
-    const { correlationId, kind, n, items } = body
+  ): Entry {
+    const { correlationId, kind, n, items, session } = body
     const sign = kind === 'refund' ? -1n : 1n
     const postings = body.postings.map(({ account, amount }) => ({ account, amount: sign * BigInt(amount) }))
     const ofLines = postings.filter(({ account }) => account.startsWith('line/'))
@@ -109,8 +138,10 @@ export class EntryAudit {
       const by = `${machine.name} has engine ${machine.engine.version}`
       throw new Violation('ENGINE', `${by}, and records that engine ${body.engine} decided ${correlationId}`)
     }
-    this.#shared.entries.set(correlationId, {
+    const key = items[0]?.metaData?.key
+    const entry: Entry = {
       correlationId,
+      key,
       machine: machine.name,
       deviceId,
       epoch,
@@ -124,7 +155,8 @@ export class EntryAudit {
       postings,
       isForgotten: false,
       mayBeLost: this.#shared.isShutOut(deviceId),
-    })
+    }
+    this.#shared.entries.set(correlationId, entry)
     const isUnlimited = (account: string): boolean =>
       burn
         ? this.#shared.everUnlimited.has(account)
@@ -148,8 +180,9 @@ export class EntryAudit {
       )
         throw new Violation('I2', `${amount} of ${account} were spent without a grant`)
     }
-    const key = items[0]?.metaData?.key
-    if (key !== undefined && tokens > 0n) this.#chargeOnce(machine, key, correlationId)
+    // A session is charged for its request again and again.
+    if (key !== undefined && tokens > 0n && session === undefined) this.#chargeOnce(machine, key, correlationId)
+    return entry
   }
 
   #decideAgain(machine: Machine, body: EntryText): void {
@@ -213,12 +246,12 @@ export class EntryAudit {
     }
   }
 
-  /** Entries from this number on left a device's volatile log, and must not have been answered. */
+  /** Entries from this number on left a device's volatile log and are in no ledger: they must not have been answered. */
   retracted(machine: Machine, from: number): void {
     this.#shared.look('I3')
     for (const entry of this.#volatileOf(machine)) {
       if (entry.n < from) continue
-      if (entry.acknowledged) {
+      if (entry.acknowledged && !entry.mayBeLost) {
         throw new Violation('I3', `entry ${entry.n} of ${machine.name} is taken back with ${entry.tokens} acknowledged`)
       }
       this.#forget(entry)

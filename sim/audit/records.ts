@@ -4,6 +4,8 @@ import { query } from './query.ts'
 
 export interface Entry {
   readonly correlationId: string
+  /** Of the request; undefined: it has none. */
+  readonly key: string | undefined
   readonly machine: string
   readonly deviceId: string
   readonly epoch: number

@@ -5,8 +5,9 @@
 import type { HttpExchange } from '../../src/agent/platform/http/exchange.ts'
 import type { Journal } from '../../src/agent/ledger/journal.ts'
 import type { AssembledAgent } from '../../src/agent/assemble.ts'
-import type { LeftLog } from '../../src/agent/ledger/volatile-log.ts'
+import type { LeftLog, VolatileLog } from '../../src/agent/ledger/volatile-log.ts'
 import type { Disk } from '../device/disk.ts'
+import type { VolatileMemory } from '../device/volatile-memory.ts'
 import type { KeyPair } from '../world/signatures.ts'
 
 export interface DeviceDefects {
@@ -15,6 +16,7 @@ export interface DeviceDefects {
   onTaken(disk: Disk): void
   onProcessEnd(disk: Disk): void
   onPowerCut(disk: Disk): void
+  log(log: VolatileLog, memory: VolatileMemory): VolatileLog
   left(left: LeftLog | undefined): LeftLog | undefined
   salvages(left: LeftLog | undefined): LeftLog | undefined
   agent(agent: AssembledAgent): void
@@ -28,6 +30,7 @@ export const SOUND_DEVICE: DeviceDefects = {
   onTaken: () => undefined,
   onProcessEnd: () => undefined,
   onPowerCut: () => undefined,
+  log: (log) => log,
   left: (left) => left,
   salvages: (left) => left,
   agent: () => undefined,

@@ -268,4 +268,45 @@ export const DEVICE_DEFECTS: readonly Defect[] = [
     always: ['death-after-answer', 'slow-disk'],
     device: () => ({ left: (left) => (left === undefined ? left : { ...left, entries: left.entries.slice(0, -2) }) }),
   },
+  {
+    name: 'log-turns-late',
+    is: 'the volatile log takes new entries before its turn, and keeps them if the turn fails',
+    always: ['log-full'],
+    load: { devices: 2, hours: 1, requests: 200 },
+    device: () => ({
+      log: (log) => {
+        let failed: Error | null = null
+        return {
+          ...log,
+          turn: () => {
+            failed = null
+            try {
+              log.turn()
+            } catch (error) {
+              failed = error as Error
+            }
+          },
+          write: (entries) => {
+            log.write(entries)
+            if (failed !== null) throw failed
+          },
+        }
+      },
+    }),
+  },
+  {
+    name: 'log-keeps-refused',
+    is: 'a volatile log without space takes nothing back',
+    always: ['log-full'],
+    load: { devices: 2, hours: 1, requests: 200 },
+    device: () => ({
+      log: (log, memory) => ({
+        ...log,
+        retract: (from) => {
+          if (memory.full.size > 0) throw new Error('no space for a note')
+          log.retract(from)
+        },
+      }),
+    }),
+  },
 ]

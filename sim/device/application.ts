@@ -22,7 +22,7 @@ export interface ApplicationDeps {
   readonly auditor: Auditor
   readonly machine: Machine
   readonly instanceId: string
-  /** Null: no idempotency key and no retries. */
+  /** Null: no retries. */
   readonly session: string | null
   readonly onOutcome: (outcome: string) => void
   /** Called before the first attempt; the result is called with its outcome. */
@@ -42,21 +42,24 @@ export class Application {
     const { session, machine, instanceId } = this.#deps
     if (this.#busy) return
     this.#n += 1
-    const text = JSON.stringify(bodyOf(request, session === null ? null : `${machine.name} ${session} ${this.#n}`))
+    const key = `${machine.name} ${session ?? instanceId} ${this.#n}`
+    const text = JSON.stringify(bodyOf(request, key))
     const idempotencyKey = session === null ? null : { session, n: this.#n }
     this.#busy = session !== null
-    this.#attempt(
-      { apiVersion: 'v1.1', instanceId, text, body: JSON.parse(text), idempotencyKey },
-      1,
-      this.#deps.watch(request),
-    )
+    const call = { apiVersion: 'v1.1', instanceId, text, body: JSON.parse(text) as unknown, idempotencyKey } as const
+    this.#attempt(call, key, 1, this.#deps.watch(request))
   }
 
-  #attempt(call: AccessCall, attempt: number, watched: (codes: readonly string[]) => void = () => undefined): void {
-    const { machine, scheduler, random, onOutcome } = this.#deps
+  #attempt(
+    call: AccessCall,
+    key: string,
+    attempt: number,
+    watched: (codes: readonly string[]) => void = () => undefined,
+  ): void {
+    const { machine, auditor, scheduler, random, onOutcome } = this.#deps
     const again = (): void => {
       if (call.idempotencyKey === null || attempt >= ATTEMPTS_MAX) this.#busy = false
-      else scheduler.at(scheduler.now + random.spread(500, 60_000), () => this.#attempt(call, attempt + 1))
+      else scheduler.at(scheduler.now + random.spread(500, 60_000), () => this.#attempt(call, key, attempt + 1))
     }
     const answering = machine.request(call)
     if (answering === undefined) {
@@ -75,7 +78,7 @@ export class Application {
     answering.then(
       (answer) => {
         cancel()
-        watched(this.#told(call, answer))
+        watched(this.#told(key, answer))
         if (waits) this.#busy = false
         waits = false
       },
@@ -85,6 +88,10 @@ export class Application {
         machine.deps.note(`refused ${code}`)
         onOutcome(code)
         watched([code])
+        // Another attempt may be recorded.
+        const isOnly = call.idempotencyKey === null || (waits && attempt === 1 && code !== 'CONFLICT')
+        // A failed flush may have recorded it.
+        if (isOnly && code !== 'DISK_FAILED') this.#judge(() => auditor.entries.refused(key, machine))
         if (waits && code === 'CONFLICT') again()
         else if (waits) this.#busy = false
         waits = false
@@ -92,19 +99,22 @@ export class Application {
     )
   }
 
-  #told({ idempotencyKey }: AccessCall, { body, durability }: AccessAnswer): readonly string[] {
+  #told(key: string, { body, durability }: AccessAnswer): readonly string[] {
     const { machine, auditor, onOutcome } = this.#deps
     const answer = JSON.parse(body) as AccessResponse
     const codes = answer.requestedItems.map(({ status }) => status.code)
     const isGranted = codes.some((code) => code.startsWith('1'))
     machine.deps.note(`answers ${codes.join(' ')} ${answer.correlationId}`)
     onOutcome(isGranted ? 'granted' : 'refused')
-    const key = idempotencyKey === null ? null : `${machine.name} ${idempotencyKey.session} ${idempotencyKey.n}`
-    try {
-      auditor.entries.acknowledged(key, answer, durability, machine)
-    } catch (violation) {
-      machine.deps.onViolation(violation as never)
-    }
+    this.#judge(() => auditor.entries.acknowledged(key, answer, durability, machine))
     return codes
+  }
+
+  #judge(check: () => void): void {
+    try {
+      check()
+    } catch (violation) {
+      this.#deps.machine.deps.onViolation(violation as never)
+    }
   }
 }

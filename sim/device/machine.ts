@@ -74,6 +74,8 @@ export class Machine {
   /** Fault planned after the next answers to applications. */
   afterAnswer: { answers: number; readonly afterMs: number; readonly power: boolean; readonly downMs: number } | null =
     null
+  /** A kill planned after so many requests that are not recorded. */
+  afterRefusal: { refusals: number; readonly downMs: number } | null = null
   /** No battery: the clock restarts with each boot. */
   noRtc = false
   driftPpm = 0
@@ -244,8 +246,10 @@ export class Machine {
   calmDown(cloud: Engine): void {
     this.traps = []
     this.afterAnswer = null
+    this.afterRefusal = null
     this.diskLatencyMax = 2
     this.deps.disk.full = false
+    this.memory.full = new Set()
     this.deps.network.heal()
     this.#wake()
     const { version } = this.#engine
@@ -338,6 +342,21 @@ export class Machine {
       onFault(afterAnswer.power ? 'power cut after an answer' : 'process killed after an answer')
       if (afterAnswer.power) this.cutPower(afterAnswer.downMs)
       else this.kill(afterAnswer.downMs)
+    })
+  }
+
+  /** The application still receives its response. */
+  notRecorded(process: Process): void {
+    const { afterRefusal } = this
+    if (afterRefusal === null) return
+    afterRefusal.refusals -= 1
+    if (afterRefusal.refusals > 0) return
+    this.afterRefusal = null
+    const { scheduler, onFault } = this.deps
+    scheduler.at(scheduler.now + 1, () => {
+      if (this.#process !== process) return
+      onFault('process killed after a request that was not recorded')
+      this.kill(afterRefusal.downMs)
     })
   }
 
@@ -444,7 +463,7 @@ class Process {
       names: { user: () => undefined, group: () => undefined },
       ownUid: 0,
       newId: () => random.uuid(),
-      volatileLog: { ...memory, left: () => defects.left(memory.left()) },
+      volatileLog: { ...defects.log(memory, machine.memory), left: () => defects.left(memory.left()) },
       defer: (call) => void machine.after(this, 0, call),
       cloud: (tokens) =>
         createCloudHttp({
@@ -498,7 +517,10 @@ class Process {
         (error: unknown) => {
           if (!this.alive) return
           if (!(error instanceof CodedError)) this.#machine.fail(this, error)
-          else reject(error)
+          else {
+            if (error.code === 'NOT_RECORDED') this.#machine.notRecorded(this)
+            reject(error)
+          }
         },
       )
     })

@@ -1,6 +1,6 @@
 /**
- * The volatile log of a board with write-behind: outlives the process, not the power. Records are atomic here; torn
- * ones are tested with their framing.
+ * The volatile log of a board with write-behind: outlives the process, not the power. It can be full. Records are atomic
+ * here; torn ones are tested with their framing.
  */
 import type { PendingEntry } from '../../src/agent/ledger/journal.ts'
 import type { Anchor, LeftLog, VolatileLog } from '../../src/agent/ledger/volatile-log.ts'
@@ -11,7 +11,14 @@ interface Part {
   entries: PendingEntry[]
 }
 
+/** Calls that need space. */
+export const LOG_CALLS = ['begin', 'write', 'turn', 'forget'] as const
+
+export type LogCall = (typeof LOG_CALLS)[number]
+
 export class VolatileMemory {
+  /** Calls for which there is no space. */
+  full: ReadonlySet<LogCall> = new Set()
   #left: { readonly bootId: string; readonly epoch: number; readonly shares: Part[] } | null = null
 
   /** Some spending is not on disk. */
@@ -51,13 +58,24 @@ export class VolatileMemory {
       if (part === undefined) throw new Error('the volatile log is not open')
       return part
     }
+    const needSpace = (call: LogCall): void => {
+      if (this.full.has(call)) throw new Error('the volatile log is full')
+    }
+    const remove = (): void => {
+      this.#left = null
+      onRetracted(1)
+    }
     return {
       left: () => this.left(),
       begin: (epoch, anchor) => {
-        if (alive()) this.#left = { bootId, epoch, shares: [{ anchors: [anchor], entries: [] }] }
+        if (!alive()) return
+        remove()
+        needSpace('begin')
+        this.#left = { bootId, epoch, shares: [{ anchors: [anchor], entries: [] }] }
       },
       write: (entries) => {
         if (!alive()) return
+        needSpace('write')
         newest().entries.push(...copyOf(entries))
         onWritten(entries)
       },
@@ -67,14 +85,16 @@ export class VolatileMemory {
       },
       turn: () => {
         newest()
+        needSpace('turn')
         this.#left?.shares.push({ anchors: [], entries: [] })
       },
       forget: (anchor) => {
+        needSpace('forget')
         newest().anchors.push(anchor)
         this.#left?.shares.splice(0, this.#left.shares.length - 1)
       },
       remove: () => {
-        if (alive()) this.#left = null
+        if (alive()) remove()
       },
     }
   }

@@ -1,4 +1,5 @@
 import type { Mishap } from '../device/journal-runner.ts'
+import { LOG_CALLS } from '../device/volatile-memory.ts'
 import { HOUR, type Happening, ITEMS, MINUTE, type PlannedRequest } from '../plan.ts'
 import { CALM, type Weather } from '../world/network.ts'
 import type { Random } from '../world/random.ts'
@@ -317,6 +318,18 @@ export const faults = {
     waitMs: random.spread(500, 15_000),
     forMs: random.spread(30 * MINUTE, 4 * HOUR),
   }),
+  'log-full': (random, within) => {
+    const some = LOG_CALLS.filter(() => random.chance(0.3))
+    return {
+      kind: 'log-full',
+      device: someDevice(random, within),
+      calls: some.length === 0 ? LOG_CALLS : some,
+      forMs: random.spread(MINUTE, HOUR),
+      isDiskFull: random.chance(0.6),
+      refusals: random.chance(0.7) ? random.whole(1, 3) : null,
+      downMs: random.spread(500, MINUTE),
+    }
+  },
 } satisfies Record<string, Draw>
 
 export type FaultKind = keyof typeof faults

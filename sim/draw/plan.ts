@@ -31,6 +31,7 @@ const often: Partial<Record<FaultKind, number>> = {
   archive: 8,
   'usage-export': 10,
   import: 12,
+  'log-full': 20,
 }
 const rare: ReadonlySet<FaultKind> = new Set([
   'revoke',
@@ -92,6 +93,7 @@ const apart: Partial<Record<FaultKind, number>> = {
   're-enroll': 0.15,
   'settlement-limit': 0.2,
   'slow-archive': 0.2,
+  'log-full': 0.3,
 }
 
 /** Kinds after which most syncs have transactions for themselves. Plain seeds have none of them. */
@@ -113,6 +115,7 @@ const later: ReadonlySet<FaultKind> = new Set([
   'settlement-limit',
   'slow-archive',
   'control-cell-down',
+  'log-full',
 ])
 
 export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): Plan {

@@ -32,6 +32,7 @@ type OfDevices =
   | 'death-after-answer'
   | 'disk-full'
   | 'slow-disk'
+  | 'log-full'
   | 'suspend'
   | 'weather'
   | 'partition'
@@ -139,6 +140,9 @@ export class Devices {
         this.#forATime(what.forMs, this.first(what.device), (machine, on) => {
           machine.diskLatencyMax = on ? 2_000 : 2
         })
+        break
+      case 'log-full':
+        this.#fillLog(what)
         break
       case 'suspend':
         this.first(what.device).suspend(what.forMs)
@@ -333,6 +337,16 @@ export class Devices {
   #forATime(ms: number, machine: Machine, set: (machine: Machine, on: boolean) => void): void {
     set(machine, true)
     this.#stage.time.at(this.#stage.time.now + ms, () => set(machine, false))
+  }
+
+  #fillLog({ device, calls, forMs, isDiskFull, refusals, downMs }: Extract<Happening, { kind: 'log-full' }>): void {
+    const machine = this.first(device)
+    if (isDiskFull) this.#stage.auditor.shared.wereFull.add(machine.name)
+    if (refusals !== null) machine.afterRefusal = { refusals, downMs }
+    this.#forATime(forMs, machine, ({ memory, deps: { disk } }, on) => {
+      memory.full = new Set(on ? calls : [])
+      if (isDiskFull) disk.full = on
+    })
   }
 
   #restore(device: number): boolean {

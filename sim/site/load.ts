@@ -38,6 +38,7 @@ export class Load {
   readonly #deviceSessions = new Map<string, string>()
   #turn = 0
   #keys = 0
+  #sessionRequests = 0
 
   constructor(stage: Stage, devices: Devices, rules: Rules) {
     this.#stage = stage
@@ -115,6 +116,8 @@ export class Load {
     const sessions = machine.sessions()
     if (sessions === undefined) return
     const name = `${machine.name} ${what.slot}`
+    this.#sessionRequests += 1
+    const key = `${name} in a session ${this.#sessionRequests}`
     const begin = async (): Promise<string> => {
       const opened = await sessions.open({
         instanceId: this.#rules.instanceId(what.instance),
@@ -144,7 +147,7 @@ export class Load {
         const { operable } = await sessions.heartbeat(sessionId, belongs)
         return operable ? 'kept alive' : 'over'
       }
-      const { request, metaData } = readBody(bodyOf(what))
+      const { request, metaData } = readBody(bodyOf(what, key))
       const answer = await sessions.request({
         apiVersion: 'v1.1',
         sessionId,
@@ -173,6 +176,8 @@ export class Load {
         }
         if (error.code === 'NOT_FOUND') this.#deviceSessions.delete(name)
         this.#stage.outcome(`session on the device: ${error.code}`)
+        if (machine.agent !== process || error.code === 'DISK_FAILED') return
+        this.#stage.judge(() => this.#stage.auditor.entries.refused(key, machine))
       },
     )
   }
