@@ -129,7 +129,9 @@ test('a ledger that is whole is said to be, while the agent runs on, and is left
   await record(journal, 6, 1n)
   expect(await verify('--db', path)).toMatchObject({ whole: true, checked: { entries: 6 } })
   const { out } = await tallygate(['verify', '--db', path])
-  expect(out).toBe('The ledger is intact: checked 6 entries (6 chained), 4 segments, 3 receipts, 1 account.\n')
+  expect(out).toBe(
+    `The ledger in ${path} is intact: checked 6 entries (6 chained), 4 segments, 3 receipts, 1 account.\n`,
+  )
   const env = { TALLYGATE_AGENT_STATE_DIRECTORY: join(path, '..') }
   expect((await tallygate(['verify'], { env })).out).toBe(out)
 })

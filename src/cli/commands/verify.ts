@@ -40,14 +40,13 @@ export function command(io: Io): Command {
         if (flags.export !== undefined) await writeFileAtomically(flags.export, exported(ledger))
         return await verifyLedger(ledger)
       }
+      const path = bundle ?? databaseOf(flags, io)
       const verification =
-        bundle === undefined
-          ? await readLedger(databaseOf(flags, io), verify)
-          : await verify(inOrder(readBundle(bundle, io)))
+        bundle === undefined ? await readLedger(path, verify) : await verify(inOrder(readBundle(path, io)))
       const isWhole = verification.findings.length === 0
       writeLines(
         io.stdout,
-        flags.json === true ? [jsonLine({ whole: isWhole, ...verification })] : describe(verification),
+        flags.json === true ? [jsonLine({ path, whole: isWhole, ...verification })] : describe(path, verification),
       )
       const problem = flags.export === undefined ? null : sizeProblem(flags.export)
       if (problem !== null) io.stderr.write(`${problem} ${TOO_LARGE}\n`)
@@ -123,7 +122,7 @@ function* listed(begin: string, rows: Iterable<unknown>): Generator<string> {
   yield piece
 }
 
-function describe({ findings, checked, engines }: Verification): readonly string[] {
+function describe(path: string, { findings, checked, engines }: Verification): readonly string[] {
   const { entries, chained, segments, receipts, accounts } = checked
   const looked = [
     `${counted(entries, 'entry', 'entries')} (${chained} chained)`,
@@ -138,6 +137,6 @@ function describe({ findings, checked, engines }: Verification): readonly string
       const what = counted(decided, 'entry was', 'entries were')
       return `${what} decided by engine ${engine}, this is engine ${ENGINE.version}: the decisions are not compared.`
     })
-  if (findings.length === 0) return [`The ledger is intact: checked ${looked}.`, ...others]
-  return [`The ledger is not intact: checked ${looked}.`, ...findings.map(line), ...others]
+  if (findings.length === 0) return [`The ledger in ${path} is intact: checked ${looked}.`, ...others]
+  return [`The ledger in ${path} is not intact: checked ${looked}.`, ...findings.map(line), ...others]
 }
