@@ -68,6 +68,28 @@ test('the environment of the command comes before whatever runs', () => {
   expect(sources.env).toEqual({ TALLYGATE_AGENT_STATE_DIRECTORY: '/mine' })
 })
 
+test('the environment of the command selects the agent with the same socket and state directory, with all of its settings', () => {
+  const env = { TALLYGATE_AGENT_SOCKET_PATH: '/run/one.sock', TALLYGATE_AGENT_STATE_DIRECTORY: '/var/one/' }
+  const started = running(
+    7,
+    {},
+    at('one'),
+    'TALLYGATE_AGENT_STATE_DIRECTORY=/var/one',
+    'TALLYGATE_AGENT_LOG_LEVEL=warn',
+  )
+  const { sources, choice } = asked([two, started], env)
+  expect(choice).toMatchObject({ why: 'ENVIRONMENT', process: { pid: 7 }, others: [{ pid: 8 }] })
+  expect(sources.env).toMatchObject({ TALLYGATE_AGENT_LOG_LEVEL: 'warn' })
+  for (const name of Object.keys(env)) {
+    expect(asked([started], { ...env, [name]: '/elsewhere' }).choice).toMatchObject({
+      why: 'ENVIRONMENT',
+      process: null,
+    })
+  }
+  const theirs = running(9, { user: 'mallory', started: 'NOT_TRUSTED' })
+  expect(asked([theirs], env).choice).toMatchObject({ why: 'ENVIRONMENT', process: null })
+})
+
 test('an agent of another user is reported and its answers are not used', () => {
   const theirs = running(7, { user: 'mallory', started: 'NOT_TRUSTED' })
   expect(asked([theirs]).choice).toEqual({

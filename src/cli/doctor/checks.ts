@@ -99,7 +99,12 @@ function remedyOf(code: string | null): string | undefined {
 
 const WHY: Readonly<Record<ChoiceWhy, (choice: Choice) => string>> = {
   SOCKET: ({ process }) => `settings of process ${processName(process)}, which listens there`,
-  ENVIRONMENT: () => 'environment of this command (TALLYGATE_AGENT_...)',
+  ENVIRONMENT: ({ process }) => {
+    const environment = 'environment of this command (TALLYGATE_AGENT_...)'
+    return process === null
+      ? environment
+      : `settings of process ${processName(process)}, selected by the ${environment}`
+  },
   ONLY: ({ process, others }) => {
     const believed = others.length === 0 ? '' : ' whose settings this user can trust'
     return `settings of process ${processName(process)}, the only running agent${believed}`

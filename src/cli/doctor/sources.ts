@@ -1,6 +1,7 @@
 /** The agent to check: the one that the user names; else the only trusted running one; else this machine's settings. */
 import { resolve } from 'node:path'
 import { agentOptions, type AgentSettings } from '../../agent/settings.ts'
+import { orNull } from '../../platform/or-null.ts'
 import { loadSettings } from '../../settings/load.ts'
 import { namedOptions } from '../../settings/option.ts'
 import type { Io } from '../io.ts'
@@ -13,7 +14,7 @@ export interface SettingsSources {
   readonly flags: Readonly<Record<string, string>>
 }
 
-/** `SOCKET`: listens on `--socket`. `ENVIRONMENT`: of this command. Others: trusted agents that run. */
+/** `SOCKET`: listens on `--socket`. `ENVIRONMENT`: of this command, or of the agent that it selects. Others: trusted agents that run. */
 export type ChoiceWhy = 'SOCKET' | 'ENVIRONMENT' | 'ONLY' | 'NONE' | 'SEVERAL'
 
 export interface Choice {
@@ -63,8 +64,12 @@ export function choose(
     const meant = believed.filter(({ sources }) => socketOf(io, sources) === resolve(socket))
     if (meant.length === 1 && meant[0] !== undefined) return ofProcess('SOCKET', meant[0].agent, meant[0].sources)
   }
-  // An explicit environment takes precedence over running agents.
-  if (Object.keys(io.env).some((name) => name.startsWith(PREFIX))) return machine('ENVIRONMENT')
+  // An explicit environment takes precedence over running agents. The one that it selects may have other settings as well.
+  if (Object.keys(io.env).some((name) => name.startsWith(PREFIX))) {
+    const place = placeOf(io, sourcesOfMachine(io))
+    const meant = believed.find(({ sources }) => place !== null && placeOf(io, sources) === place)
+    return meant === undefined ? machine('ENVIRONMENT') : ofProcess('ENVIRONMENT', meant.agent, meant.sources)
+  }
   const [only, ...others] = believed
   if (only === undefined) return machine('NONE')
   return others.length > 0 ? machine('SEVERAL') : ofProcess('ONLY', only.agent, only.sources)
@@ -103,12 +108,20 @@ function flagsOf(words: readonly string[], folder: string): Readonly<Record<stri
   return flags
 }
 
-function socketOf(io: World, { file, env, flags }: SettingsSources): string | null {
-  let settings: AgentSettings
-  try {
-    settings = loadSettings(agentOptions, { file, env, flags, readText: io.readText })
-  } catch {
-    return null
-  }
-  return resolve(settings.socket.path)
+function socketOf(io: World, sources: SettingsSources): string | null {
+  const settings = settingsOf(io, sources)
+  return settings === null ? null : resolve(settings.socket.path)
+}
+
+/** Socket and state directory, of which no two agents have the same. */
+function placeOf(io: World, sources: SettingsSources): string | null {
+  const settings = settingsOf(io, sources)
+  return settings === null
+    ? null
+    : [settings.socket.path, settings.state.directory].map((path) => resolve(path)).join('\n')
+}
+
+/** Null: they are invalid. */
+function settingsOf({ readText }: World, { file, env, flags }: SettingsSources): AgentSettings | null {
+  return orNull(() => loadSettings(agentOptions, { file, env, flags, readText }))
 }
