@@ -36,6 +36,12 @@ const refused: Partial<Observations> = {
   signIn: null,
 }
 
+const withoutToken = {
+  ...status,
+  deviceId: null,
+  conditions: [{ subject: 'enrollment', code: 'NOT_ENROLLED', message: 'There is no enrollment token.', since: 1 }],
+}
+
 /** Per check: what is spoilt, and what it comes to. */
 const madeFor = (engine: number, oldestEngine: number) => ({ ...base.inspected.policies[0]!, engine, oldestEngine })
 
@@ -150,7 +156,9 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<Observations>,
     },
     'warn',
   ],
-  ['enrollment', { agent: { ...status, deviceId: null }, settings: settings() }, 'fail'],
+  ['enrollment', { agent: withoutToken, settings: settings() }, 'fail'],
+  ['enrollment', { agent: withoutToken, settings: settings({ 'enrollment-token-file': 't' }) }, 'fail'],
+  ['enrollment', { ...noAgent, inspected: { ...base.inspected, identity: null }, settings: settings() }, 'fail'],
   [
     'enrollment',
     {
@@ -324,6 +332,30 @@ describe('the checks', () => {
     const path = join(temporaryDirectory(), 'journal.db')
     writeFileSync(path, '')
     expect((await inspectDatabase(path)).problem).toEqual({ code: 'DATABASE_CORRUPT', message: 'the file is empty' })
+  })
+
+  it('ask the running agent whether it has an enrollment token, and otherwise name the settings without one', () => {
+    const inspected = { ...base.inspected, identity: null }
+    const found = (changes: Partial<Observations>) => {
+      const { checks } = examine(healthy({ inspected, settings: settings(), ...changes }))
+      const { level, evidence, remedy } = checks.find(({ name }) => name === 'enrollment')!
+      return `${level}: ${evidence} -> ${remedy}`
+    }
+    const withToken = settings({ 'enrollment-token-file': 't' })
+    expect(found({ agent: { ...status, deviceId: null } })).toMatch(/^warn: .* token is set -> Connect/)
+    expect(found({ agent: withoutToken })).toMatch(/^fail: not enrolled: There is no enrollment token\. -> Ask an/)
+    expect(found({ agent: withoutToken, settings: withToken })).toMatch(/^fail: .* -> Restart the agent/)
+    expect(found({ ...noAgent, settings: withToken })).toMatch(/^warn: .* token is set -> Connect/)
+    expect(found(noAgent)).toMatch(/^fail: not enrolled, and the settings of this machine name no enrollment token -> /)
+    const chosen = (choice: Partial<Observations['configuration']['choice']>) =>
+      found({
+        ...noAgent,
+        configuration: { ...base.configuration, choice: { ...base.configuration.choice, ...choice } },
+      })
+    expect(chosen({ why: 'ENVIRONMENT' })).toContain('the settings in the environment of this command name no')
+    expect(chosen({ why: 'ONLY', process: { pid: 7, user: 'ada' } })).toContain(
+      'the settings of process 7 of ada name no',
+    )
   })
 
   it('do not guess from a damaged ledger whether the device is enrolled', () => {

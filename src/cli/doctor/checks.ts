@@ -120,6 +120,11 @@ function processName(process: Choice['process']): string {
   return process === null ? '' : `${process.pid} of ${process.user}`
 }
 
+function settingsIn({ why, process }: Choice): string {
+  if (process !== null) return `the settings of process ${processName(process)}`
+  return why === 'ENVIRONMENT' ? 'the settings in the environment of this command' : 'the settings of this machine'
+}
+
 const UNKNOWN_SOCKET = {
   NOT_READABLE: 'runs, but this user cannot see how it was started',
   NOT_TRUSTED: 'runs, but belongs neither to this user nor to the service',
@@ -477,7 +482,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     )
   },
   enrollment: (observations) => {
-    const { agent, inspected, settings, enrollmentToken, directory } = observations
+    const { agent, inspected, settings, enrollmentToken, directory, configuration } = observations
     const { identity } = inspected
     const unknown = unknownReason(observations)
     if (unknown !== null) return skip(unknown)
@@ -491,15 +496,20 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
         `Run chown ${directory.uid} ${path}, then restart the agent (with systemd: systemctl restart tallygate-agent).`,
       )
     }
-    return settings.enrollment.token === null
-      ? fail(
-          'not enrolled, and there is no enrollment token',
-          'Ask an administrator for one: tallygate devices enrollment-token.',
-        )
-      : warn(
-          'not enrolled yet; an enrollment token is set',
-          'Connect the device to the cloud; tallygate status shows what prevents the enrollment.',
-        )
+    const { token } = settings.enrollment
+    const ask = 'Ask an administrator for one: tallygate devices enrollment-token.'
+    if (isProblem(agent) && token === null)
+      return fail(`not enrolled, and ${settingsIn(configuration.choice)} name no enrollment token`, ask)
+    const without = isProblem(agent) ? undefined : agent.conditions.find(({ code }) => code === 'NOT_ENROLLED')
+    if (without !== undefined) {
+      // The settings are read again at a start.
+      const restart = 'Restart the agent (with systemd: systemctl restart tallygate-agent).'
+      return fail(`not enrolled: ${without.message}`, token === null ? ask : restart)
+    }
+    return warn(
+      'not enrolled yet; an enrollment token is set',
+      'Connect the device to the cloud; tallygate status shows what prevents the enrollment.',
+    )
   },
   key: ({ key, settings, inspected: { identity } }) => {
     if (key.kind === 'none' && identity === null && settings.device.keyFile === null) {
