@@ -45,6 +45,15 @@ test('an expired grant stops the spending', async () => {
   expect(out).toMatch(/^spending +stopped: the grant has expired$/m)
 })
 
+test('rules that are too old stop the spending', async () => {
+  const body = agentStatus({
+    conditions: [{ subject: 'rules of Workshop', code: 'POLICY_STALE', message: 'They were.', since: 1 }],
+  })
+  await using agent = await fakeService('socket', { [path]: { body } })
+  const { out } = await tallygate(['status', '--socket', agent.address])
+  expect(out).toMatch(/^spending +stopped: the rules are too old$/m)
+})
+
 test('a device that was never enrolled, and what is wrong with it, are shown too', async () => {
   const body = agentStatus({
     deviceId: null,

@@ -77,7 +77,8 @@ function stoppedStatus(status: Status): HealthStatus | null {
   const ended = conditions.find(({ subject, code }) => subject === 'attach' && code === 'DEVICE_TERMINATED')
   if (ended !== undefined) return refusing(`${ended.message} It refuses every request.`, ...ENROLL_AGAIN)
   const refused = refusedKey(status)
-  if (refused !== undefined && (fenced || epoch === 0)) {
+  const isStale = areRulesStale(status)
+  if (refused !== undefined && (fenced || epoch === 0 || isStale)) {
     return refusing(`${refusedKeySentence(refused)}: it refuses every request.`, ...refusedKeySteps(status, refused))
   }
   if (fenced) {
@@ -97,7 +98,21 @@ function stoppedStatus(status: Status): HealthStatus | null {
       FIND_CLOUD,
     )
   }
+  if (isStale) {
+    // The cloud confirms only its newest rules.
+    const newer = conditions.find(({ subject }) => subject.startsWith('policy '))
+    return refusing(
+      'The rules of this device are too old: it refuses every request until the cloud has confirmed them or sent newer ones.',
+      newer === undefined ? FIND_CLOUD : remedyAfter(newer.code),
+    )
+  }
   return null
+}
+
+/** Of all instances of the device. */
+export function areRulesStale({ policies, conditions }: Pick<Status, 'policies' | 'conditions'>): boolean {
+  const stale = conditions.filter(({ code }) => code === 'POLICY_STALE').length
+  return stale > 0 && stale === policies.filter(({ applied }) => applied > 0).length
 }
 
 function notEnrolledStatus({ conditions }: Status): HealthStatus {

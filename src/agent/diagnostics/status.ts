@@ -22,7 +22,7 @@ export interface StatusDeps {
   readonly engine: number
   readonly startedAt: number
   readonly ledger: Pick<Ledger, 'accounts' | 'burnedOf' | 'durability' | 'grant' | 'lastEntry'>
-  readonly policies: Pick<ActivePolicies, 'get'>
+  readonly policies: Pick<ActivePolicies, 'get' | 'isStale' | 'usableUntil'>
   readonly link: Pick<Link, 'status'>
   readonly clock: Pick<Clock, 'reading' | 'wall'>
   readonly journal: Pick<Journal, 'condition'>
@@ -64,7 +64,11 @@ function overdueOf(
   }
 }
 
-function conditionsOf(deps: StatusDeps, { conditions, suspension, connected }: LinkStatus, backup: LastBackup | null) {
+function conditionsOf(
+  deps: StatusDeps,
+  { conditions, suspension, connected, policies: served }: LinkStatus,
+  backup: LastBackup | null,
+) {
   const { journal, ledger, wear, supply, clock, startedAt, salvages } = deps
   // The link reports the same fault when it cannot record a response.
   const full = journal.condition()
@@ -78,11 +82,25 @@ function conditionsOf(deps: StatusDeps, { conditions, suspension, connected }: L
     ...[full, wear.condition(), reload, overdue, wrongClockOf(clock)].filter((condition) => condition !== null),
     // Without a grant, as in a restored ledger, no tokens were used up.
     ...(ledger.grant() === null ? [] : supply.conditions(connected)),
+    ...staleOf(deps, served),
     ...salvages.map(conditionOf),
     ...(deps.edits.length === 0 ? [] : [editedOf(deps.edits, startedAt)]),
   ]
     .toSorted((a, b) => Number(a.subject === PUSH) - Number(b.subject === PUSH) || a.since - b.since)
     .map(({ subject, code, message, since }) => ({ subject, code, message, since }))
+}
+
+/** Rules that cannot be used any more. */
+function staleOf({ policies, clock }: StatusDeps, served: LinkStatus['policies']): AgentStatusWire['conditions'] {
+  const reading = clock.reading()
+  return served.flatMap(({ instanceId, name }) => {
+    const policy = policies.get(instanceId.toLowerCase())
+    if (policy === undefined || !policies.isStale(policy, reading)) return []
+    const until = policies.usableUntil(policy)
+    const instance = name === null || name === '' ? instanceId : name
+    const message = `The rules of ${instance} could be used until ${new Date(until).toISOString()} without confirmation by the cloud.`
+    return [{ subject: `rules of ${instance}`, code: 'POLICY_STALE', message, since: Math.min(until, reading.now) }]
+  })
 }
 
 function wrongClockOf(clock: StatusDeps['clock']): AgentStatusWire['conditions'][number] | null {

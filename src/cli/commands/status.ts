@@ -1,6 +1,6 @@
 import { Command, Option } from 'commander'
 import { z } from 'zod'
-import { cloudInWords, healthStatusOf, isRemedied } from '../../agent/diagnostics/health-status.ts'
+import { areRulesStale, cloudInWords, healthStatusOf, isRemedied } from '../../agent/diagnostics/health-status.ts'
 import type { HttpClient } from '../../client/http.ts'
 import { isLineAccount } from '../../core/accounts/account.ts'
 import { accountInWords, counted, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
@@ -156,7 +156,8 @@ function keyText({ key: { id, since, next } }: AgentStatus, now: number): string
   return `${id}${age}${next === null ? '' : `; ${next} will replace it`}`
 }
 
-function spending({ fenced, suspension, epoch, grant }: AgentStatus): string {
+function spending(status: AgentStatus): string {
+  const { fenced, suspension, epoch, grant } = status
   if (suspension !== null) {
     const done = suspension.state === 'LOCKED' ? 'locked' : 'terminated'
     return `stopped: ${done} by an administrator, ${new Date(suspension.since).toISOString()}`
@@ -164,6 +165,7 @@ function spending({ fenced, suspension, epoch, grant }: AgentStatus): string {
   if (fenced) return 'stopped: the cloud fenced this device until it attaches again'
   if (epoch === 0) return 'not yet: the device must attach to the cloud first'
   if (grant === null) return 'not yet: no grant'
+  if (areRulesStale(status)) return 'stopped: the rules are too old'
   if (grant.remainingMs === 0) return 'stopped: the grant has expired'
   return `from available balances, for another ${roughly(grant.remainingMs)} without the cloud`
 }

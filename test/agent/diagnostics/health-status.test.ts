@@ -11,6 +11,8 @@ const heldBack = (state: 'LOCKED' | 'TERMINATED') => ({ state, since: 1_800_000_
 const condition = (subject: string, code = 'CLOUD_UNREACHABLE', message = 'it is away') => [
   { subject, code, message, since: 1 },
 ]
+const stale = condition('rules of Workshop', 'POLICY_STALE', 'They were.')
+const { policies } = agentStatus()
 const revoked = [{ subject: 'revocation', code: 'DEVICE_REVOKED', message: 'it was', since: 1 }]
 const ENDED = { fenced: true, conditions: condition('attach', 'DEVICE_TERMINATED', 'The service was ended.') }
 
@@ -59,6 +61,24 @@ describe('the health status', () => {
       /^The key of this device was revoked: it refuses every request\.$/,
     ],
     ['one without rules', { policies: [] }, 'refusing', /no rules/],
+    [
+      'one whose rules are too old',
+      { connected: false, conditions: [...condition('cloud'), ...stale] },
+      'refusing',
+      /^The rules of this device are too old: it refuses every request/,
+    ],
+    [
+      'one whose rules are too old, and whose key was revoked',
+      { conditions: [...revoked, ...stale] },
+      'refusing',
+      /^The key of this device was revoked: it refuses every request\.$/,
+    ],
+    [
+      'one of whose rules some are too old',
+      { connected: false, conditions: stale, policies: [...policies, ...policies] },
+      'attention',
+      /offline and continues to decide/,
+    ],
     ['one that is not attached', { epoch: 0 }, 'refusing', /is not attached to the cloud.* until it has reached/],
     [
       'one that is offline',
@@ -135,6 +155,12 @@ describe('the next steps', () => {
       /^Connect this device to the network of the cloud/,
     ],
     ['damaged', { deviceId: null, conditions: condition('damaged ledger', 'LEDGER_SALVAGED') }, /tallygate restore/],
+    ['with old rules', { connected: false, conditions: stale }, /^`tallygate doctor`/],
+    [
+      'with old rules, and too old for newer ones',
+      { conditions: [...condition('policy 64d2028c-ae87-4069-a624-66089d957ef9', 'AGENT_ENGINE_OLD'), ...stale] },
+      /^Upgrade the agent\./,
+    ],
     ['locked', { suspension: heldBack('LOCKED') }, /`tallygate devices unlock press-7`/],
     [
       'locked, with an odd name',

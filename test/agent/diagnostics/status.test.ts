@@ -137,3 +137,22 @@ it('compares the clock of the machine with the known time', () => {
   expect(wrong(1_062_000, 1_002_000)).toEqual([])
   expect(wrong(1_062_001, 1_002_000)).toEqual(['clock: CLOCK_WRONG'])
 })
+
+it('rules that can no longer be used are a condition, by the name of their instance', () => {
+  const staleSince = (name: string | null, until: number) => {
+    const [served] = agentStatus().policies
+    const deps = depsOf(null, [], {
+      policies: { get: () => ({}), isStale: ({}, { now }: { now: number }) => now > until, usableUntil: () => until },
+      clock: { reading: () => ({ now: 1_000, earliest: 1_000, latest: null }), wall: () => 1_000 },
+    } as unknown as Partial<StatusDeps>)
+    const link = { ...deps.link.status(), policies: [{ ...served!, name }] }
+    return statusOf({ ...deps, link: { status: () => link } }).conditions.map(
+      ({ subject, code, message, since }) => `${subject}: ${code} since ${since}: ${message}`,
+    )
+  }
+  expect(staleSince('Workshop', 1_000)).toEqual([])
+  expect(staleSince('Workshop', 999)).toEqual([
+    'rules of Workshop: POLICY_STALE since 999: The rules of Workshop could be used until 1970-01-01T00:00:00.999Z without confirmation by the cloud.',
+  ])
+  expect(staleSince(null, 999)).toMatchObject([expect.stringMatching(/^rules of 64d2028c-/)])
+})
