@@ -399,7 +399,8 @@ export const ERRORS = catalogue({
   },
   DATABASE_NEWER: {
     meaning: 'The database was written by a newer version of tallygate.',
-    remedy: 'Install that version again, or restore a backup that this version wrote.',
+    remedy:
+      'Install that version again. To go back nevertheless, move this database away, keep it, and restore a backup that this version wrote (docs/how-to/update-devices.md).',
     exit: 65,
   },
   DATABASE_CORRUPT: {
