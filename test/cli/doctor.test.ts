@@ -316,6 +316,14 @@ describe('the checks', () => {
     expect(remedies({ signIn: problem })['sign-in']).toContain('cloud')
   })
 
+  it('name the check that says why the hash chain was not read', () => {
+    const remedy = (code: string) =>
+      examine(healthy({ verification: { code, message: 'no' } })).checks.find(({ name }) => name === 'hash-chain')
+        ?.remedy
+    expect(remedy('DATABASE_NEWER')).toBe('See the check "schema".')
+    expect(remedy('DATABASE_CORRUPT')).toBe('See the check "database".')
+  })
+
   it('advise another user only for a ledger that this user may not read', () => {
     const inspected = { ...base.inspected, problem: { code: 'LEDGER_UNREADABLE', message: 'no space for the copy' } }
     const remedy = (readable: boolean) =>

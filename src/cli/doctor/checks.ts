@@ -425,7 +425,10 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
   'hash-chain': ({ verification, database, agent }) => {
     if (database.kind === 'none') return skip('there is no ledger yet')
     if (isStarting(agent)) return skip(LEDGER_IN_CHECK)
-    if (isProblem(verification)) return warn(`not checked: ${verification.message}`, 'See the check "database".')
+    if (isProblem(verification)) {
+      const check = verification.code === 'DATABASE_NEWER' ? 'schema' : 'database'
+      return warn(`not checked: ${verification.message}`, `See the check "${check}".`)
+    }
     const { findings, checked } = verification
     const [first] = findings
     if (first === undefined)
