@@ -213,6 +213,11 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<Observations>,
   ],
   ['cloud-certificate', { cloud: endpoint('http://cloud.example', { secure: false, certificate: null }) }, 'warn'],
   [
+    'cloud-certificate',
+    { cloud: endpoint('http://x', { host: 'localhost.example', secure: false, certificate: null }) },
+    'warn',
+  ],
+  [
     'cloud-certificate-expiry',
     { cloud: endpoint('https://cloud.example', { certificate: { ...base.cloud!.certificate!, validTo: NOW - 1 } }) },
     'fail',
@@ -706,7 +711,7 @@ describe('an address', () => {
 
     const stranger = await lookAtEndpoint(`https://127.0.0.1:${port}/x`, DIRECT)
     expect(stranger).toMatchObject({ addresses: ['127.0.0.1'], connected: expect.any(Number) as number })
-    expect(stranger.certificate?.distrust).toMatch(/self.signed/i)
+    expect(stranger.certificate?.distrust).toBe('this machine does not know the authority of its certificate')
     const known = await lookAtEndpoint(`mqtts://127.0.0.1:${port}`, { proxy: {}, extraCa: pem })
     expect(known.certificate).toMatchObject({ distrust: null, subject: 'a device cloud' })
     expect(known.certificate!.validTo! - Date.now()).toBeGreaterThan(DAY)
@@ -720,6 +725,9 @@ describe('an address', () => {
       certificate: null,
       secure: false,
     })
+    await using plain = await fakeService('tcp', {})
+    const { connected } = await lookAtEndpoint(plain.address.replace('http:', 'https:'), DIRECT)
+    expect(connected).toMatchObject({ message: 'it does not use TLS on this port' })
     const nowhere = await lookAtEndpoint('mqtt://nowhere.invalid', DIRECT)
     expect(nowhere).toMatchObject({ port: 1883, addresses: { code: expect.any(String) as string } })
   })

@@ -6,6 +6,7 @@ import { available } from '../../core/accounts/grant.ts'
 import { counted, roughly, sizeInWords } from '../../core/accounts/in-words.ts'
 import { ERRORS, isErrorCode, messageOf, remedyAfter } from '../../protocol/errors.ts'
 import { type AgentStatus, CLOCK_OFF_MS, clockErrorMs } from '../../protocol/local/status.ts'
+import { isLoopback } from '../../platform/is-loopback.ts'
 import { instanceInWords } from '../local-agent.ts'
 import {
   type Observations,
@@ -749,9 +750,8 @@ function reachable(endpoint: EndpointObservation, remedy: string): Finding {
 
 function certificateOf(endpoint: EndpointObservation, level: 'warn' | 'fail'): Finding {
   if (!endpoint.secure) {
-    const isLocal = /^(localhost|127\.|\[?::1)/.test(endpoint.host)
     const evidence = `${endpoint.url} is not encrypted`
-    return isLocal
+    return isLoopback(endpoint.host)
       ? ok(`${evidence}, but stays on this machine`)
       : warn(evidence, 'Use TLS: without it, others on the network can read tokens and usage.')
   }
@@ -759,7 +759,7 @@ function certificateOf(endpoint: EndpointObservation, level: 'warn' | 'fail'): F
   if (certificate === null) return skip('no response')
   const evidence = `${certificate.subject}, by ${certificate.issuer}`
   if (certificate.distrust === null) return ok(evidence)
-  const remedy = `Correct the certificate, or add its authority to tls.ca_file. Also check the clock: a wrong clock has the same effect.`
+  const remedy = `Correct the certificate, or add its authority to tls.ca_file and restart the agent. Also check the clock: a wrong clock has the same effect.`
   return { level, evidence: `${evidence}: ${certificate.distrust}`, remedy }
 }
 

@@ -8,6 +8,7 @@ import { type Outgoing, authorities, proxyFor, proxyRefusal } from '../../platfo
 import { hostOf } from '../../platform/host-of.ts'
 import type { EndpointObservation, Problem } from './observations.ts'
 import { messageOf } from '../../protocol/errors.ts'
+import { certificateReason, tlsReason } from '../../protocol/tls-reason.ts'
 
 const PATIENCE_MS = 5_000
 
@@ -75,7 +76,7 @@ async function probe(
     return { connected: Math.round(performance.now() - begun), certificate: tls === null ? null : certificateOf(tls) }
   } catch (error) {
     const { code = 'UNKNOWN', message } = error as NodeJS.ErrnoException
-    const reason = proxyRefusal(error) ?? (code === 'ECONNREFUSED' ? 'connection refused' : message)
+    const reason = proxyRefusal(error) ?? tlsReason(error) ?? (code === 'ECONNREFUSED' ? 'connection refused' : message)
     return { connected: { code, message: reason }, certificate: null }
   } finally {
     // The outer one first: it uses the other.
@@ -137,10 +138,11 @@ function timedOut(): Error {
 
 function certificateOf(socket: TLSSocket): EndpointObservation['certificate'] {
   const shown: Partial<PeerCertificate> = socket.getPeerCertificate()
+  // A code, whatever its type says.
   const error: unknown = socket.authorizationError
   const validTo = Date.parse(shown.valid_to ?? '')
   return {
-    distrust: socket.authorized ? null : messageOf(error),
+    distrust: socket.authorized ? null : (certificateReason({ code: error }) ?? messageOf(error)),
     subject: nameOf(shown.subject),
     issuer: nameOf(shown.issuer),
     validTo: Number.isNaN(validTo) ? null : validTo,
