@@ -83,7 +83,7 @@ const options = {
   }),
   writeBehind: {
     directory: path({
-      help: 'With durability "write-behind": directory for entries not yet in the ledger. It must be on tmpfs and survive restarts of the agent.',
+      help: 'With durability "write-behind": directory for entries not yet in the ledger. Use tmpfs: elsewhere, each decision wears out the storage. If a restart of the agent empties it, open reservations count as used.',
       default: '/run/tallygate',
     }),
     reservationMax: integer({

@@ -385,7 +385,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
       ? ok(`${settings.writeBehind.directory} is on ${reserveFileSystem.type}`)
       : warn(
           `${settings.writeBehind.directory} is on ${reserveFileSystem.type}: each decision writes to it and wears out the storage`,
-          'Set write_behind.directory to a directory on tmpfs, such as /run/tallygate.',
+          'Set write_behind.directory to a directory on tmpfs that survives restarts of the agent, for example below /run (in a container: of the host).',
         )
   },
   database: ({ database, inspected: { problem, quickCheck }, agent }) => {
