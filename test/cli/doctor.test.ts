@@ -594,6 +594,35 @@ test('a ledger that the starting agent checks is not read as well', async () => 
   expect(existsSync(agent.address)).toBe(true)
 })
 
+test('a device that is not enrolled yet is checked with the address of the cloud in its token', async () => {
+  await using cloud = await fakeService('tcp', {})
+  const id = '64d2028c-ae87-4069-a624-66089d957ef9'
+  const claims = {
+    jti: id,
+    exp: 2,
+    iat: 1,
+    edge: cloud.address.replace('http:', 'https:'),
+    instances: [id],
+    pins: ['a'],
+  }
+  const [head, body] = [{ alg: 'none' }, claims].map((part) => Buffer.from(JSON.stringify(part)).toString('base64url'))
+  const found = async (token: string) => {
+    const env = {
+      TALLYGATE_AGENT_STATE_DIRECTORY: temporaryDirectory(),
+      TALLYGATE_AGENT_SOCKET_PATH: '/nowhere/agent.sock',
+      TALLYGATE_AGENT_ENROLLMENT_TOKEN: token,
+    }
+    const { out } = await tallygate(['doctor', '--json'], { env })
+    expect(out).not.toContain(body)
+    return (JSON.parse(out) as Doctor).checks.find(({ name }) => name === 'cloud-reachable')
+  }
+  expect(await found(`${head}.${body}.c`)).toMatchObject({
+    level: 'warn',
+    evidence: expect.stringContaining('it does not use TLS on this port') as string,
+  })
+  expect(await found('no token')).toMatchObject({ level: 'skip' })
+})
+
 test('a configuration that is wrong is a finding, with the key that is meant', async () => {
   const site = await Site.make()
   const env = { ...environment(site), TALLYGATE_AGENT_SOCKT_PATH: 'x' }

@@ -4,6 +4,7 @@ import { statfs } from 'node:fs/promises'
 import { connect } from 'node:net'
 import { dirname, join, resolve } from 'node:path'
 import Database from 'better-sqlite3'
+import { decodeJwt } from 'jose'
 import { parse as parseToml } from 'smol-toml'
 import { createExchange, EXCHANGE_DEFAULTS } from '../../agent/platform/http/exchange.ts'
 import { proxyOf } from '../../agent/platform/http/proxy-settings.ts'
@@ -16,6 +17,7 @@ import { Clock } from '../../agent/runtime/clock.ts'
 import { verifyLedger } from '../../agent/ledger/verify-ledger.ts'
 import { agentOptions, ENROLLMENT_TOKEN_FILE, type AgentSettings } from '../../agent/settings.ts'
 import { ENGINE } from '../../core/engine.ts'
+import { enrollmentClaims } from '../../protocol/edge/enrollment.ts'
 import { policyRequest } from '../../protocol/edge/policy-document.ts'
 import { CodedError, errorBody } from '../../protocol/errors.ts'
 import { AGENT_STATUS_PATH, agentStatus } from '../../protocol/local/status.ts'
@@ -23,6 +25,7 @@ import { VERSION_HEADER } from '../../protocol/wire.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { loadSettings } from '../../settings/load.ts'
 import { namedOptions } from '../../settings/option.ts'
+import { orNull } from '../../platform/or-null.ts'
 import { readLastBackup } from '../../platform/last-backup.ts'
 import { immutableAt, isReadOnly } from '../../platform/denial-of.ts'
 import type { Outgoing } from '../../platform/outgoing.ts'
@@ -75,7 +78,7 @@ export async function gather(
   const reach = async (url: string | null | undefined) =>
     network && url !== null && url !== undefined && URL.canParse(url) ? lookAtEndpoint(url, outgoing) : null
   const [cloud, broker, verification] = await Promise.all([
-    reach(identity?.edgeUrl),
+    reach(identity === null ? edgeUrlIn(settings.enrollment.token) : identity.edgeUrl),
     reach(identity?.pushUrl),
     inspected.problem ?? readLedger(databasePath, verifyLedger).catch(problemOf),
   ])
@@ -111,6 +114,11 @@ export async function gather(
     broker,
     signIn: isReached ? await signIn(io, inspected, keys, outgoing) : null,
   }
+}
+
+/** Where a device that is not enrolled will enroll. Null: there is no usable token. */
+function edgeUrlIn(token: AgentSettings['enrollment']['token']): string | null {
+  return token === null ? null : orNull(() => enrollmentClaims.parse(decodeJwt(token.reveal())).edge)
 }
 
 /** A copy, and its check, would take the disk from an agent that is checking the same ledger, and find nothing else. */
