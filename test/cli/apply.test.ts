@@ -86,6 +86,13 @@ it.each(['{}', '# to be written\n', '---\n', 'instances: []\n', 'rateTables:\nin
   },
 )
 
+it.each(['5', 'null', '[]'])('refuses a limit that is no object: %s', async (limit) => {
+  site = `instances:\n  - shortName: Workshop\n    lineItems:\n      - { activationId: A, quantity: 1, limit: ${limit} }\n`
+  const { code, out, err } = await apply()
+  expect({ code, out }).toEqual({ code: 65, out: '' })
+  expect(err).toContain('FILE_INVALID: site.yaml:4: instances[0].lineItems[0].limit: must be an object.')
+})
+
 it('warns of items that a new rate table does not rate', async () => {
   expect((await apply()).err).toBe('')
   site = `rateTables:

@@ -20,7 +20,14 @@ const list = z.array(z.record(z.string(), z.unknown())).optional()
 const siteForm = z.strictObject({
   configuration: z.record(z.string(), z.union([z.string(), z.boolean()])).optional(),
   rateTables: list,
-  instances: z.array(z.looseObject({ conditions: list, lineItems: z.array(z.looseObject({})).optional() })).optional(),
+  instances: z
+    .array(
+      z.looseObject({
+        conditions: list,
+        lineItems: z.array(z.looseObject({ limit: z.record(z.string(), z.unknown()).optional() })).optional(),
+      }),
+    )
+    .optional(),
 })
 
 /** @throws CodedError FILE_INVALID with the line of each problem */
