@@ -93,6 +93,15 @@ it.each(['5', 'null', '[]'])('refuses a limit that is no object: %s', async (lim
   expect(err).toContain('FILE_INVALID: site.yaml:4: instances[0].lineItems[0].limit: must be an object.')
 })
 
+it('names the first problems of a file, and how many others there are', async () => {
+  const wrong = Array.from({ length: 13 }, (_, index) => `      - { activationId: L${index}, quantity: -1 }\n`)
+  site = `instances:\n  - shortName: Workshop\n    lineItems:\n${wrong.join('')}`
+  const { code, err } = await apply()
+  expect(code).toBe(65)
+  expect(err.match(/must be at least 0/g)).toHaveLength(10)
+  expect(err).toContain('lineItems[9].quantity: must be at least 0; and 3 more problems.')
+})
+
 it('warns of items that a new rate table does not rate', async () => {
   expect((await apply()).err).toBe('')
   site = `rateTables:

@@ -6,7 +6,7 @@ import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { jsonLine, writeLines } from '../lines.ts'
 import { type Planned, isRow, plan, problemsOf } from '../nouns/change.ts'
-import { readDocument } from '../nouns/document.ts'
+import { invalidFile, readDocument } from '../nouns/document.ts'
 import { valueText } from '../nouns/noun.ts'
 import { windowText } from '../nouns/nouns.ts'
 import { type Row, type Service, notFound } from '../nouns/service.ts'
@@ -119,7 +119,7 @@ async function planned(objects: readonly SiteObject[], target: Target, now: numb
       problems.push(`${where()}: ${error.message}`)
     }
   }
-  if (problems.length > 0) throw new CodedError('FILE_INVALID', problems.join(' '))
+  if (problems.length > 0) throw invalidFile(problems)
   return steps
 }
 

@@ -9,7 +9,7 @@ import type { Io } from '../io.ts'
 import { columns, jsonLine, table, writeLines } from '../lines.ts'
 import { type ListFlags, widthFor, withListOptions } from '../lists.ts'
 import { type Settable, isRow, plan, problemsOf, withTimes } from './change.ts'
-import { type Path, readDocument } from './document.ts'
+import { type Path, invalidFile, readDocument } from './document.ts'
 import { type Field, type Names, type Noun, type Scope, instantText, valueText } from './noun.ts'
 import { NOUNS } from './nouns.ts'
 import { type Row, type Service, notFound, severalNamed } from './service.ts'
@@ -209,7 +209,7 @@ function givenObjects(noun: Settable, name: string | undefined, flags: Flags, io
     throw new CodedError('FILE_INVALID', `${at(problem.path)}: ${problem.problem}`)
   })
   const problems = repeated(objects)
-  if (problems.length > 0) throw new CodedError('FILE_INVALID', problems.join('; '))
+  if (problems.length > 0) throw invalidFile(problems)
   return objects.map((object) => object.given)
 }
 

@@ -1,5 +1,6 @@
 /** A JSON or YAML file whose values know their lines. JSON is YAML. */
 import { type Document, LineCounter, isMap, isNode, isPair, isScalar, parseDocument, visit } from 'yaml'
+import { counted } from '../../core/accounts/in-words.ts'
 import { parseDecimal } from '../../core/pricing/amount.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { isTooDeep } from '../../protocol/parse-json.ts'
@@ -40,8 +41,7 @@ export function readDocument(path: string, io: Io): FileDocument {
     ({ code, message, pos: [start] }) => `${name}:${lines.linePos(start).line}: ${PARSER_MESSAGES[code] ?? message}`,
   )
   if (problems.length === 0) problems.push(...roundedNumbers(document, (at) => `${name}:${lines.linePos(at).line}`))
-  if (problems.length > 0)
-    throw new CodedError('FILE_INVALID', [...new Set(problems)].slice(0, PROBLEMS_MAX).join('; '))
+  if (problems.length > 0) throw invalidFile([...new Set(problems)])
   const value = valueOf(() => document.toJS() as unknown, name)
   if (isTooDeep(text, value)) throw new CodedError('FILE_INVALID', `${name} is nested too deeply`)
   return {
@@ -56,6 +56,13 @@ export function readDocument(path: string, io: Io): FileDocument {
       return `${name}:1`
     },
   }
+}
+
+/** Names the first problems: a file may have thousands. */
+export function invalidFile(problems: readonly string[]): CodedError {
+  const more = problems.length - PROBLEMS_MAX
+  const rest = more > 0 ? `; and ${counted(more, 'more problem', 'more problems')}` : ''
+  return new CodedError('FILE_INVALID', problems.slice(0, PROBLEMS_MAX).join('; ') + rest)
 }
 
 /** @param placeOf offset in the text */

@@ -2,7 +2,7 @@
 import { z } from 'zod'
 import { CodedError } from '../../protocol/errors.ts'
 import { type Settable, isRow, problemsOf, withTimes } from './change.ts'
-import type { FileDocument, Path } from './document.ts'
+import { type FileDocument, type Path, invalidFile } from './document.ts'
 import { valueText } from './noun.ts'
 import { settableNoun } from './nouns.ts'
 import type { Row } from './service.ts'
@@ -39,7 +39,7 @@ export function readSite({ value, where }: FileDocument, now: number): readonly 
         ? issue.keys.map((key) => `${where([...issue.path, key])}: there is no such field`)
         : [`${where(issue.path)}: ${issue.message}`],
     )
-    throw new CodedError('FILE_INVALID', problems.join('; '))
+    throw invalidFile(problems)
   }
   const site = parsed.data
   const problems: string[] = []
@@ -72,7 +72,7 @@ export function readSite({ value, where }: FileDocument, now: number): readonly 
       for (const part of partsOf(lineItem)) add(part.noun, part.given, [...path, 'lineItems', at, ...part.path], name)
   }
   problems.push(...repeated(objects))
-  if (problems.length > 0) throw new CodedError('FILE_INVALID', problems.join('; '))
+  if (problems.length > 0) throw invalidFile(problems)
   return objects
 }
 
