@@ -79,6 +79,19 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<Observations>,
   ],
   ['configuration', { configuration: { ...base.configuration, otherSocket: '/run/tallygate/agent.sock' } }, 'warn'],
   [
+    'configuration',
+    {
+      configuration: {
+        ...base.configuration,
+        choice: {
+          ...{ why: 'ENVIRONMENT', isNamed: false, process: null },
+          others: [{ pid: 7, user: 'ada', socket: { path: base.socket.path } }],
+        },
+      },
+    },
+    'warn',
+  ],
+  [
     'configuration-files',
     { configuration: { ...base.configuration, file: 'a.toml', files: [file('a.toml', { mode: 0o646 })] } },
     'fail',

@@ -202,11 +202,17 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     const { process } = choice
     const whose = process === null ? 'the environment' : `the environment and flags of process ${process.pid}`
     const where = `${named}; with ${whose}, the state directory is ${settings.state.directory}`
-    if (otherSocket === null) return ok(where)
-    return warn(
-      `${where} and the socket is ${otherSocket}; ${socket.path} may belong to another agent with other files`,
-      'Give doctor the settings of the right agent: TALLYGATE_AGENT_CONFIG, TALLYGATE_AGENT_STATE_DIRECTORY.',
-    )
+    const remedy =
+      'Give doctor the settings of the right agent: TALLYGATE_AGENT_CONFIG, TALLYGATE_AGENT_STATE_DIRECTORY.'
+    if (otherSocket !== null) {
+      const says = `${where} and the socket is ${otherSocket}; ${socket.path} may belong to another agent with other files`
+      return warn(says, remedy)
+    }
+    // With the same state directory, it would have been chosen.
+    const listener = choice.others.find((each) => typeof each.socket !== 'string' && each.socket.path === socket.path)
+    return choice.why === 'ENVIRONMENT' && listener !== undefined
+      ? warn(`${where}; process ${listener.pid}, which listens on ${socket.path}, has another one`, remedy)
+      : ok(where)
   },
   'configuration-files': ({ configuration: { file, files } }) => {
     // Other users may read the settings, but no secrets.
