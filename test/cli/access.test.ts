@@ -93,7 +93,12 @@ describe('without --instance', () => {
   })
 
   test('a device that cannot reach the cloud with its enrollment token needs the network, not another token', async () => {
-    const condition = { subject: 'enrollment', code: 'CLOUD_UNREACHABLE', message: 'The cloud does not respond.', since: 0 }
+    const condition = {
+      subject: 'enrollment',
+      code: 'CLOUD_UNREACHABLE',
+      message: 'The cloud does not respond.',
+      since: 0,
+    }
     const none = agentStatus({ policies: [], deviceId: null, conditions: [condition] })
     await using agent = await fakeService('socket', { [`GET ${AGENT_STATUS_PATH}`]: { body: none } })
     const { code, err } = await tallygate(['access', '--socket', agent.address, ...item])
