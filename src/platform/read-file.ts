@@ -28,9 +28,14 @@ function openNamingUser(path: string, flags: number): number {
   try {
     return openSync(path, flags)
   } catch (error) {
-    ;(error as DeniedError).user = process.geteuid?.() ?? 0
+    nameUser(error)
     throw error
   }
+}
+
+/** Adds the present user to an error of the system: messages name it, when the process may act as another one. */
+export function nameUser(error: unknown): void {
+  ;(error as DeniedError).user ??= process.geteuid?.() ?? 0
 }
 
 export function readSmallText(path: string): string {

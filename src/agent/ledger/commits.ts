@@ -225,9 +225,8 @@ export class Commits {
     this.endReservations(this.#open())
     if (this.#closing.size > 0) await this.settled()
     // With no reservation and no pending entry, the log is not needed.
-    if (this.isSettled && this.#closing.size === 0) {
-      if (this.#attempt(writeBehind, () => writeBehind.log.remove())) this.#logState = 'NONE'
-    }
+    const isUnused = this.isSettled && this.#closing.size === 0
+    if (isUnused && this.#attempt(writeBehind, () => writeBehind.log.remove())) this.#logState = 'NONE'
     this.#cancelTimer?.()
   }
 

@@ -14,7 +14,7 @@ export interface Anchor {
 export interface VolatileLog {
   /** Writes all entries or throws; does not flush. */
   write(entries: readonly PendingEntry[]): void
-  /** Discards the entries of the last write, of which this is the first: the journal did not record them. */
+  /** Discards the entries of the last write, which the journal did not record. @param from its first entry */
   retract(from: number): void
   /** Starts a new part, which is forgotten separately. */
   turn(): void

@@ -138,7 +138,7 @@ function timedOut(): Error {
 
 function certificateOf(socket: TLSSocket): EndpointObservation['certificate'] {
   const shown: Partial<PeerCertificate> = socket.getPeerCertificate()
-  // A code, whatever its type says.
+  // A code, although its type is an error.
   const error: unknown = socket.authorizationError
   const validTo = Date.parse(shown.valid_to ?? '')
   return {

@@ -113,7 +113,7 @@ function socketOf(io: World, sources: SettingsSources): string | null {
   return settings === null ? null : resolve(settings.socket.path)
 }
 
-/** Socket and state directory, of which no two agents have the same. */
+/** Socket and state directory: no two agents have the same ones. */
 function placeOf(io: World, sources: SettingsSources): string | null {
   const settings = settingsOf(io, sources)
   return settings === null

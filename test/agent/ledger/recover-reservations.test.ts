@@ -140,7 +140,7 @@ it('burns the rest of each reservation without a log: one entry per instance, un
   expect(warned).toEqual([{ reservations: tokens }])
 })
 
-it('burns many reservations in several entries, each of which fits a segment', async () => {
+it('burns many reservations in several entries that each fit a segment', async () => {
   const longest = (n: number): AccountId => {
     const prefix = `limit/${INSTANCE}/line-1/user/`
     return `${prefix}${String(n).padStart(ACCOUNT_ID_MAX - prefix.length - 2, 'x')}/0`

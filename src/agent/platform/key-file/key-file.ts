@@ -3,15 +3,9 @@ import { createPrivateKey, type KeyObject, randomUUID } from 'node:crypto'
 import { link, open, rename, stat, unlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { CodedError } from '../../../protocol/errors.ts'
-import {
-  type DeniedError,
-  remedyOfDenial,
-  systemFailure,
-  unreadableReason,
-  unwritableState,
-} from '../../../protocol/file-reasons.ts'
+import { remedyOfDenial, systemFailure, unreadableReason, unwritableState } from '../../../protocol/file-reasons.ts'
 import { shellWord } from '../../../protocol/shell-quoted.ts'
-import { readSmallText } from '../../../platform/read-file.ts'
+import { nameUser, readSmallText } from '../../../platform/read-file.ts'
 import { generateKey, isP256, publicJwkOf, thumbprint } from '../../../protocol/signing.ts'
 import type { DeviceKey, DeviceKeys } from '../../keys/device-key.ts'
 import type { AgentSettings } from '../../settings.ts'
@@ -135,7 +129,7 @@ async function read(path: string, closedTo: number): Promise<string | undefined>
     if (cause instanceof CodedError) throw cause
     if (errnoOf(cause) === 'ENOENT') return undefined
     // Of `stat`, which does not name the user.
-    ;(cause as DeniedError).user ??= process.geteuid?.() ?? 0
+    nameUser(cause)
     throw (
       systemFailure(cause, path) ??
       unusable(path, unreadableReason(cause), { cause, details: remedyOfDenial(cause, path) })

@@ -23,7 +23,7 @@ export function volatileLogOf(stateDirectory: string, directory: string, bootId:
 }
 
 const header = z.object({ kind: z.literal('header'), format: z.literal(3), bootId: z.string(), epoch: z.int() })
-const anchorNote = z.object({ kind: z.literal('anchor'), n: z.int(), head: z.string() })
+const anchorForm = z.object({ kind: z.literal('anchor'), n: z.int(), head: z.string() })
 const idempotencyRecord = z.object({
   session: z.string(),
   n: z.int(),
@@ -79,7 +79,7 @@ export class TmpfsLog implements VolatileLog {
       if (origin !== undefined && (origin.bootId !== bootId || origin.epoch !== epoch)) return undefined
       origin = { bootId, epoch }
       for (const text of texts) {
-        const taken = text.startsWith('{') ? takeNote(text, anchors) : takeEntries(text, entries)
+        const taken = text.startsWith('{') ? takeAnchor(text, anchors) : takeEntries(text, entries)
         if (!taken) return undefined
       }
     }
@@ -181,8 +181,8 @@ export class TmpfsLog implements VolatileLog {
   }
 }
 
-function takeNote(text: string, anchors: Anchor[]): boolean {
-  const parsed = anchorNote.safeParse(parseJson(text))
+function takeAnchor(text: string, anchors: Anchor[]): boolean {
+  const parsed = anchorForm.safeParse(parseJson(text))
   if (!parsed.success) return false
   const { n, head } = parsed.data
   anchors.push({ n, head })
