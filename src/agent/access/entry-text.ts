@@ -44,11 +44,21 @@ export function accessEntryText(entry: AccessEntry, aboveGrant: ReadonlyMap<Acco
   }
   // UUIDs and account ids need no JSON escaping.
   return (
-    `{"n":${entry.n},"kind":"access","at":${reading.now},"earliest":${reading.earliest},"latest":${reading.latest},` +
+    `{"n":${entry.n},"kind":"access",${timesText(reading)},` +
     `"instanceId":"${entry.instanceId}","policyRevision":${entry.policyRevision},"engine":${entry.engine},` +
     `"correlationId":"${entry.correlationId}",${sessionText(entry.session)}` +
     `"requester":${requested.requester},"items":[${items}],"postings":[${postings}]}`
   )
+}
+
+/** Of the last entry: those of a millisecond have the same. V8 makes the text of an instant slowly, and in its old space. */
+let lastTimes: ClockReading & { readonly text: string } = { now: NaN, earliest: 0, latest: 0, text: '' }
+
+function timesText({ now, earliest, latest }: ClockReading): string {
+  if (now !== lastTimes.now || earliest !== lastTimes.earliest || latest !== lastTimes.latest) {
+    lastTimes = { now, earliest, latest, text: `"at":${now},"earliest":${earliest},"latest":${latest}` }
+  }
+  return lastTimes.text
 }
 
 function sessionText(session: AccessEntry['session']): string {

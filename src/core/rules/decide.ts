@@ -316,10 +316,10 @@ function granted(shares: readonly Share[]): ItemOutcome {
   for (const { payer: own, charged } of shares) {
     const lineItemId = own.candidate.lineItem.id
     total += charged
-    const before = own.inOverspend ? chargeShares.findIndex((share) => share.lineItemId === lineItemId) : -1
-    const part = chargeShares[before]
-    if (part !== undefined) chargeShares[before] = { ...part, charged: part.charged + charged }
-    else chargeShares.push({ lineItemId, rate: own.rate.rate, actionId: own.action?.id ?? null, charged })
+    const before = own.inOverspend ? chargeShares.find((share) => share.lineItemId === lineItemId) : undefined
+    if (before === undefined)
+      chargeShares.push({ lineItemId, rate: own.rate.rate, actionId: own.action?.id ?? null, charged })
+    else chargeShares[chargeShares.indexOf(before)] = { ...before, charged: before.charged + charged }
   }
   return { outcome: 'GRANTED', shares: chargeShares, total }
 }

@@ -93,9 +93,9 @@ export class Callers {
   /** By the first limit that names the caller; undefined: unlimited. */
   quotaOf(caller: Caller | Pick<Caller, 'uid' | 'gids'>): CallerQuota | undefined {
     const { limits } = this.#rules
-    const index = limits.findIndex(({ who }) => who(caller))
-    const limit = limits[index]
+    const limit = limits.find(({ who }) => who(caller))
     if (limit === undefined) return undefined
+    const index = limits.indexOf(limit)
     const name = callerName(caller)
     return new LimitedCaller({ key: `${name} ${index}`, name }, limit, this.#budgets)
   }
