@@ -19,9 +19,9 @@ export function folded<T>(database: Database.Database, read: () => T, fold = fol
 /** Cheaper, for a reader of the table `account` alone. */
 export function accountsFolded<T>(database: Database.Database, read: () => T): T {
   return folded(database, read, () => {
-    const { batches, damage } = readPending(database)
+    const { changes, damage } = readPending(database)
     if (damage !== null) throw new Error(`damaged: ${damage}`)
-    foldAccounts(database, batches)
+    foldAccounts(database, changes)
   })
 }
 

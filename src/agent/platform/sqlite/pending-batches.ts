@@ -23,6 +23,39 @@ export interface PendingBatch extends Omit<Batch, 'answered' | 'entries'> {
   readonly head: string
 }
 
+/** What commits that are only in slots change together, apart from their entries: as much for many commits as for a few. */
+export class PendingChanges {
+  readonly moves = new Map<AccountId, Sum>()
+  readonly reserved = new Map<AccountId, bigint>()
+  /** The newest of each application session, with the last entry of its commit, in the sequence of these entries. */
+  readonly answers = new Map<string, { readonly answer: IdempotencyRecord; readonly n: number }>()
+  /** The newest of each session. */
+  readonly sessions = new Map<string, StoredSession>()
+  /** Of the last commit; null: there is none. */
+  end: Pick<PendingBatch, 'head' | 'stamp'> | null = null
+
+  add({ firstN, count, moves, reservations, answers, sessions, head, stamp }: PendingBatch): this {
+    for (const { account, used, refunded, burned, allowance } of moves) {
+      const sum = sumIn(this.moves, account)
+      sum.used += used
+      sum.refunded += refunded
+      sum.burned += burned
+      if (allowance > sum.allowance) sum.allowance = allowance
+    }
+    for (const { account, usedUpTo } of reservations) {
+      sumIn(this.moves, account)
+      this.reserved.set(account, usedUpTo)
+    }
+    for (const answer of answers) {
+      this.answers.delete(answer.session)
+      this.answers.set(answer.session, { answer, n: firstN + count - 1 })
+    }
+    for (const session of sessions) this.sessions.set(session.id, session)
+    this.end = { head, stamp }
+    return this
+  }
+}
+
 /**
  * First line of a record, short so that a commit of one entry fits one slot; the entries follow. Their moves are those of their
  * postings. The head is base64url, the stamp as in the table of the state.
@@ -102,7 +135,7 @@ function movesOf(bodies: readonly string[]): Map<AccountId, Sum> {
 }
 
 export interface Pending {
-  readonly batches: readonly PendingBatch[]
+  readonly changes: PendingChanges
   readonly entries: UnstoredEntries
   /** Why later batches could not be read; null: all were read. */
   readonly damage: string | null
@@ -119,7 +152,7 @@ interface FoldedState {
 export function readPending(database: Database.Database): Pending {
   const { last_entry, entry_head, slot_generation } = stateOf(database)
   const { records, damage } = readSlots(database, Number(slot_generation))
-  const batches: PendingBatch[] = []
+  const changes = new PendingChanges()
   const entries = new UnstoredEntries()
   let n = Number(last_entry)
   let head = entry_head
@@ -128,15 +161,15 @@ export function readPending(database: Database.Database): Pending {
       const { bodies, texts, ...batch } = batchIn(record)
       head = bodies.reduce(entryHash, head)
       if (batch.firstN !== n + 1 || batch.head !== head)
-        return { batches, entries, damage: `entry ${n + 1} does not fit` }
+        return { changes, entries, damage: `entry ${n + 1} does not fit` }
       n += batch.count
-      batches.push(batch)
+      changes.add(batch)
       entries.add(texts)
     } catch {
-      return { batches, entries, damage: `the record of entry ${n + 1} is damaged` }
+      return { changes, entries, damage: `the record of entry ${n + 1} is damaged` }
     }
   }
-  return { batches, entries, damage }
+  return { changes, entries, damage }
 }
 
 function stateOf(database: Database.Database): FoldedState {
@@ -144,102 +177,75 @@ function stateOf(database: Database.Database): FoldedState {
   return prepared(database, sql).get() as FoldedState
 }
 
-/** Folds batches in the caller's transaction. @param answerSlots of each application session */
+export interface PendingToFold extends Omit<Pending, 'damage'> {
+  /** A commit that is not in slots, and its entries. */
+  readonly more?: { readonly batch: PendingBatch; readonly texts: EntryTexts } | undefined
+}
+
+/** Folds in the caller's transaction. @param answerSlots of each application session */
 export function fold(database: Database.Database, pending: PendingToFold, answerSlots: RecentOfEach<number>): void {
-  const { batches } = pending
-  foldAccounts(database, batches)
-  foldAnswers(database, batches, answerSlots)
-  foldSessions(database, batches)
+  const { changes, more } = pending
+  for (const each of more === undefined ? [changes] : [changes, new PendingChanges().add(more.batch)]) {
+    foldAccounts(database, each)
+    foldAnswers(database, each, answerSlots)
+    foldSessions(database, each)
+  }
   foldEntries(database, pending)
 }
 
-export interface PendingToFold {
-  readonly batches: readonly PendingBatch[]
-  readonly entries: UnstoredEntries
-  /** Entries of the last batch, if they are not among the others. */
-  readonly more?: EntryTexts
-}
-
 /** Frees the slots. */
-function foldEntries(database: Database.Database, { batches, entries, more }: PendingToFold): void {
-  const last = batches.at(-1)
-  if (last === undefined) return
+function foldEntries(database: Database.Database, { changes, entries, more }: PendingToFold): void {
+  const end = more?.batch ?? changes.end
+  if (end === null) return
   const { entry_base, last_entry } = stateOf(database)
-  entries.storeIn(database, { id: entry_base + last_entry + 1n, n: last_entry + 1n }, more ?? null)
+  entries.storeIn(database, { id: entry_base + last_entry + 1n, n: last_entry + 1n }, more?.texts ?? null)
   const advance = prepared(
     database,
     `UPDATE state SET last_entry = last_entry + ?, entry_head = ?, slot_generation = slot_generation + 1,
        clock_boot_id = ?, clock_since_boot = ?, clock_earliest = ?, clock_latest = ?,
        grant_aged_ms = CASE WHEN grant_term IS NULL THEN NULL ELSE ? END`,
   )
-  advance.run(entries.count + (more?.count ?? 0), last.head, ...stampValues(last.stamp))
+  advance.run(entries.count + (more?.batch.count ?? 0), end.head, ...stampValues(end.stamp))
 }
 
 const RAISE_ALLOWANCE = `INSERT INTO account (id, allowance) VALUES (?, ?)
   ON CONFLICT (id) DO UPDATE SET allowance = max(allowance, excluded.allowance)`
 
+const MOVE = `UPDATE account SET used = used + ?, refunded = refunded + ?, burned = burned + ?,
+    reserved = coalesce(?, reserved) WHERE id = ?`
+
 /** The constraints of the table check every account again. */
-export function foldAccounts(database: Database.Database, batches: readonly PendingBatch[]): void {
-  const moves = new Map<AccountId, Sum>()
-  const reserved = new Map<AccountId, bigint>()
-  for (const batch of batches) {
-    for (const { account, used, refunded, burned, allowance } of batch.moves) {
-      const sum = sumIn(moves, account)
-      sum.used += used
-      sum.refunded += refunded
-      sum.burned += burned
-      if (allowance > sum.allowance) sum.allowance = allowance
-    }
-    for (const { account, usedUpTo } of batch.reservations) {
-      sumIn(moves, account)
-      reserved.set(account, usedUpTo)
-    }
-  }
-  if (moves.size === 0) return
-  const move = prepared(
-    database,
-    `UPDATE account SET used = used + ?, refunded = refunded + ?, burned = burned + ?, reserved = coalesce(?, reserved)
-       WHERE id = ?`,
-  )
+export function foldAccounts(database: Database.Database, { moves, reserved }: PendingChanges): void {
   for (const { account, used, refunded, burned, allowance } of moves.values()) {
     if (allowance > 0n) prepared(database, RAISE_ALLOWANCE).run(account, allowance)
-    const { changes } = move.run(used, refunded, burned, reserved.get(account) ?? null, account)
+    const { changes } = prepared(database, MOVE).run(used, refunded, burned, reserved.get(account) ?? null, account)
     if (changes !== 1) throw new Error(`invariant: ${account} is known`)
   }
 }
 
-/** Only the newest answer of each session, in the sequence of their entries. */
-function foldAnswers(database: Database.Database, batches: readonly PendingBatch[], slots: RecentOfEach<number>): void {
-  const newest = new Map<string, { readonly answer: IdempotencyRecord; readonly n: bigint }>()
-  for (const { firstN, count, answers } of batches) {
-    for (const answer of answers) {
-      newest.delete(answer.session)
-      newest.set(answer.session, { answer, n: BigInt(firstN + count - 1) })
-    }
-  }
-  if (newest.size === 0) return
+function foldAnswers(database: Database.Database, { answers }: PendingChanges, slots: RecentOfEach<number>): void {
+  if (answers.size === 0) return
   const { entry_base } = stateOf(database)
   const store = prepared(
     database,
     `INSERT OR REPLACE INTO answer (slot, session, n, request_hash, body, status, policy_revision, entry_id)
        VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
   )
-  for (const [session, { answer, n }] of newest) {
+  for (const [session, { answer, n }] of answers) {
     const slot = slots.get(session) ?? slots.freeSpace(session) ?? slots.size
     slots.set(session, slot)
     const { requestHash, answer: body, status = 200, policyRevision } = answer
-    store.run(slot, session, answer.n, requestHash, body, status, policyRevision, entry_base + n)
+    store.run(slot, session, answer.n, requestHash, body, status, policyRevision, entry_base + BigInt(n))
   }
 }
 
-function foldSessions(database: Database.Database, batches: readonly PendingBatch[]): void {
-  const newest = new Map(batches.flatMap(({ sessions }) => sessions.map((session) => [session.id, session] as const)))
-  if (newest.size === 0) return
+function foldSessions(database: Database.Database, { sessions }: PendingChanges): void {
+  if (sessions.size === 0) return
   const store = prepared(
     database,
     'INSERT OR REPLACE INTO session (id, ended, since, document, snapshot, unsealed) VALUES (?, ?, ?, ?, ?, 1)',
   )
-  for (const { id, ended, since, document, snapshot } of newest.values()) {
+  for (const { id, ended, since, document, snapshot } of sessions.values()) {
     store.run(id, ended ? 1 : 0, since, document, snapshot)
   }
 }
@@ -266,18 +272,18 @@ export function foldDatabase(database: Database.Database): void {
 /** Folds as much as can be read of a damaged database. True if that is everything. @throws as {@link unlessDamaged} */
 export function foldDamaged(database: Database.Database): boolean {
   return unlessDamaged(false, () => {
-    const { batches, entries, damage } = readPending(database)
-    if (batches.length === 0) return damage === null
+    const { changes, entries, damage } = readPending(database)
+    if (changes.end === null) return damage === null
     const isFolded = (part: () => void): boolean =>
       unlessDamaged(false, () => {
         database.transaction(part)()
         return true
       })
-    isFolded(() => foldAccounts(database, batches))
-    isFolded(() => foldSessions(database, batches))
-    const isWhole = isFolded(() => foldEntries(database, { batches, entries }))
+    isFolded(() => foldAccounts(database, changes))
+    isFolded(() => foldSessions(database, changes))
+    const isWhole = isFolded(() => foldEntries(database, { changes, entries }))
     // A response to a lost entry would have no charge.
-    if (isWhole) isFolded(() => foldAnswers(database, batches, readAnswerSlots(database, Infinity)))
+    if (isWhole) isFolded(() => foldAnswers(database, changes, readAnswerSlots(database, Infinity)))
     return damage === null && isWhole
   })
 }

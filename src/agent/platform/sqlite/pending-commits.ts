@@ -13,6 +13,7 @@ import { type AccountRow, type JournalStatements, type StateRow, statementsOf } 
 import {
   fold,
   type PendingBatch,
+  PendingChanges,
   type PendingToFold,
   readAnswerSlots,
   readPending,
@@ -49,8 +50,8 @@ export class PendingCommits {
   /** Slot of the answer of each application session; used ones are contiguous. */
   #answerSlots: RecentOfEach<number>
   readonly #slots: Slots
-  /** Commits that are only in slots, and their entries. */
-  #pending: PendingBatch[] = []
+  /** Of the commits that are only in slots, and their entries. */
+  #pending = new PendingChanges()
   #unstored = new UnstoredEntries()
   /** Of the slots that the next commits fill. */
   #generation: number
@@ -69,9 +70,9 @@ export class PendingCommits {
     this.#answerSlots = readAnswerSlots(database, answersMax)
     this.#slots = new Slots(database)
     this.#generation = Number(this.#state().slot_generation)
-    const { batches, entries, damage } = readPending(database)
+    const { changes, entries, damage } = readPending(database)
     if (damage !== null) throw new Error(`the pending entries are damaged: ${damage}`)
-    this.#pending = [...batches]
+    this.#pending = changes
     this.#unstored = entries
     this.fold()
   }
@@ -88,7 +89,7 @@ export class PendingCommits {
     const accounts = this.#moved(current, batch)
     const texts = encodeTexts(entries)
     const head = headAfter(current.head, texts)
-    const pending: PendingBatch = { firstN, moves, answers, sessions, reservations, stamp, count, head }
+    const commit: PendingBatch = { firstN, moves, answers, sessions, reservations, stamp, count, head }
     const transact = <T>(work: () => T): T => {
       if (answered) return this.#file.withDiskReserve(() => this.#transact(work))
       return this.#transact(() => {
@@ -98,9 +99,9 @@ export class PendingCommits {
       })
     }
     const isSmall = count > 0 && count < LARGE_ENTRIES
-    const placed = isSmall ? this.#placed(recordOf(pending, texts), transact) : null
+    const placed = isSmall ? this.#placed(recordOf(commit, texts), transact) : null
     if (placed === null) {
-      this.#foldNow({ batches: [...this.#pending, pending], entries: this.#unstored, more: texts }, transact)
+      this.#foldNow(transact, { batch: commit, texts })
       return head
     }
     const { hasDiskReserve } = this.#file
@@ -109,7 +110,7 @@ export class PendingCommits {
       this.#hadSpaceWith = hasDiskReserve
     }
     this.#writeSlots(placed)
-    this.#pending.push(pending)
+    this.#pending.add(commit)
     this.#unstored.add(texts)
     const known = (this.#current ??= this.#readCurrent())
     for (const row of accounts) known.accounts.set(row.id, row)
@@ -130,21 +131,25 @@ export class PendingCommits {
   /** Frees the slots if they are not enough. Null: it does not even fit into all of them. */
   #placed(record: Buffer, transact: Transact): PlacedRecord | null {
     const placed = this.#slots.fit(record)
-    if (placed !== null || this.#pending.length === 0) return placed
-    this.#foldNow({ batches: this.#pending, entries: this.#unstored }, transact)
+    if (placed !== null || this.#pending.end === null) return placed
+    this.#foldNow(transact)
     return this.#slots.fit(record)
   }
 
-  #foldNow(pending: PendingToFold, transact: Transact): void {
-    transact(() => fold(this.#file.database, pending, this.#answerSlots))
+  #foldNow(transact: Transact, more?: PendingToFold['more']): void {
+    transact(() => this.#fold(more))
     this.#afterFold()
+  }
+
+  #fold(more?: PendingToFold['more']): void {
+    fold(this.#file.database, { changes: this.#pending, entries: this.#unstored, more }, this.#answerSlots)
   }
 
   #afterFold(): void {
     this.#generation = Number(this.#state().slot_generation)
     this.#hadSpaceWith = null
     this.#slotsWritten = Infinity
-    this.#pending = []
+    this.#pending = new PendingChanges()
     this.#unstored.clear()
     this.#slots.clear()
     this.#current = null
@@ -187,7 +192,7 @@ export class PendingCommits {
 
   /** Folds pending commits into the tables, if there are any. May use the reserved disk space. */
   fold(): void {
-    if (this.#pending.length > 0) this.runWithDiskReserve(() => undefined)
+    if (this.#pending.end !== null) this.runWithDiskReserve(() => undefined)
   }
 
   /** Folds pending commits and runs work that must succeed on a full disk, in one transaction. */
@@ -198,8 +203,7 @@ export class PendingCommits {
   /** Folds pending commits and runs work, in one transaction. */
   run<T>(work: () => T): T {
     const result = this.#transact(() => {
-      const pending = { batches: this.#pending, entries: this.#unstored }
-      if (this.#pending.length > 0) fold(this.#file.database, pending, this.#answerSlots)
+      this.#fold()
       return work()
     })
     this.#afterFold()
