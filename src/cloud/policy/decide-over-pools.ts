@@ -230,10 +230,11 @@ function tryAll<T>(
       return availableOfPool(pool, unproven)
     }
     const decision = decide(compiled.at(exactly(now)), request, availableOf, mode)
-    const known = decision.postings.flatMap(({ account, amount }) => {
+    const known: Pool[] = []
+    for (const { account, amount } of decision.postings) {
       const pool = after.get(account)
-      return pool === undefined ? [] : [charge(pool, amount)]
-    })
+      if (pool !== undefined) known.push(charge(pool, amount))
+    }
     const settled = settle(decision, before)
     for (const pool of known) {
       after.set(pool.account, pool)
