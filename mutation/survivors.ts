@@ -379,9 +379,9 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
       'undefined) {',
     ],
     [
-      'pool === undefined',
+      'pool !== undefined',
       'Only the first guess of the pools can contain an unknown one, and it charges nothing.',
-      'undefined ? []',
+      'undefined) known',
     ],
     ['[]', 'A text that is not an account adds none.'],
     ["'POOL'", 'Every shortage that is not of a grant or of a recovery is one of the pool.'],
