@@ -2,6 +2,7 @@
 import type { Command } from 'commander'
 import { parseAccount } from '../core/accounts/account.ts'
 import { accountInWords, counted, tokensInWords } from '../core/accounts/in-words.ts'
+import { chunksOf } from '../core/chunks.ts'
 import type { Micro } from '../core/pricing/amount.ts'
 import { deviceState, type DeviceState, deviceSessionCommandResult } from '../protocol/edge/administration.ts'
 import { labelsIn, labelsText, parseLabelKey } from '../protocol/edge/labels.ts'
@@ -101,9 +102,9 @@ async function commandAll(name: string, path: string, flags: Flags, io: Io): Pro
   }
   let refused = 0
   let done = 0
-  for (let from = 0; from < devices.length; from += DEVICES_PER_TOKEN) {
+  for (const some of chunksOf(devices, DEVICES_PER_TOKEN)) {
     using service = await administrator(flags, io)
-    for (const device of devices.slice(from, from + DEVICES_PER_TOKEN)) {
+    for (const device of some) {
       if (refused > 0 && flags.stopOnError === true) break
       const problem = await service
         .json({ method: 'POST', path: `${EDGE}/devices/${device.id}/${path}` }, deviceState)

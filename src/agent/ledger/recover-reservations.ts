@@ -3,6 +3,7 @@
  * Otherwise the machine lost power, and the rest of every reservation is burned. Idempotent.
  */
 import { type AccountId, instanceIdOf } from '../../core/accounts/account.ts'
+import { chunksOf } from '../../core/chunks.ts'
 import type { ClockReading } from '../../core/rules/decision.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
@@ -52,11 +53,9 @@ export async function recoverReservations(deps: RecoveryDeps, snapshot: Snapshot
 
 function burnsOf({ reading, newCorrelationId, engine }: RecoveryDeps, snapshot: Snapshot): readonly PendingEntry[] {
   const byInstance = Map.groupBy(snapshot.openReservations, ([account]) => instanceIdOf(account))
-  const parts = [...byInstance].flatMap(([instanceId, all]) => {
-    const count = Math.ceil(all.length / BURN_ACCOUNTS_MAX)
-    const part = (at: number) => all.slice(at * BURN_ACCOUNTS_MAX, (at + 1) * BURN_ACCOUNTS_MAX)
-    return Array.from({ length: count }, (_, at) => ({ instanceId, blocks: part(at) }))
-  })
+  const parts = [...byInstance].flatMap(([instanceId, all]) =>
+    [...chunksOf(all, BURN_ACCOUNTS_MAX)].map((blocks) => ({ instanceId, blocks })),
+  )
   const { now, earliest, latest } = reading
   return parts.map(({ instanceId, blocks }, index): PendingEntry => {
     const n = snapshot.lastEntry + 1 + index

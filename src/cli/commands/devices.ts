@@ -1,6 +1,7 @@
 import { Command, Option } from 'commander'
 import { type Call, queryText } from '../../client/call.ts'
 import { counted, tokensInWords } from '../../core/accounts/in-words.ts'
+import { chunksOf } from '../../core/chunks.ts'
 import { type Micro, formatMicro, parseDecimal, toMicro } from '../../core/pricing/amount.ts'
 import {
   cloudReserveState,
@@ -195,14 +196,14 @@ async function provisionList(path: string, flags: ProvisionFlags, io: Io): Promi
   const known = (await allDevices(flags, io)).filter(({ revokedAt }) => revokedAt === null)
   const enrolled = new Set(known.map(({ name }) => name ?? ''))
   const counts = { enrolled: 0, issued: 0, waiting: 0, failed: 0 }
-  for (let from = 0; from < devices.length; from += DEVICES_PER_TOKEN) {
+  for (const some of chunksOf(devices, DEVICES_PER_TOKEN)) {
     using service = await administrator(flags, io)
     const issue = ({ name, instanceIds, labels }: ListedDevice) => {
       const body = { instanceIds, name, labels, ...(flags.ttl === undefined ? {} : { lifetimeMs: flags.ttl }) }
       return service.json({ method: 'POST', path: '/edge/api/v1/enrollment-tokens', body }, enrollmentTokenResponse)
     }
     const line = { directory: flags.out, enrolled, issue, now: io.now }
-    for await (const device of provision(devices.slice(from, from + DEVICES_PER_TOKEN), line)) {
+    for await (const device of provision(some, line)) {
       counts[device.state] += 1
       if (flags.json === true) writeLines(io.stdout, [jsonLine(device)])
       else if (device.state === 'failed') writeLines(io.stdout, [`${device.name}: ${device.problem}`])

@@ -8,6 +8,7 @@ import {
   type SelectQueryBuilder,
   sql as expression,
 } from 'kysely'
+import { chunksOf } from '../../../core/chunks.ts'
 import type { FleetFigures } from './fleet-figures.ts'
 import type { Tables } from './tables.ts'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -73,8 +74,8 @@ export async function countOf<DB, T extends keyof DB>(query: SelectQueryBuilder<
 /** Values per statement: below the smallest parameter limit of the databases. */
 const VALUES_MAX = 500
 
-export function* chunks<T>(list: readonly T[], size = VALUES_MAX): Generator<readonly T[]> {
-  for (let at = 0; at < list.length; at += size) yield list.slice(at, at + size)
+export function chunks<T>(list: readonly T[], size = VALUES_MAX): Generator<readonly T[]> {
+  return chunksOf(list, size)
 }
 
 /** Every value of the query is a parameter. @param count length of its lists */
