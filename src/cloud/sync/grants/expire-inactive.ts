@@ -6,9 +6,9 @@
 import { recordChange } from '../../storage/audit.ts'
 import type { Policies } from '../../policy/load-policy.ts'
 import type { SettlementStateWire } from '../../../protocol/edge/administration.ts'
-import type { Reader, Store, Transaction } from '../../storage/store.ts'
+import type { Reader, Store } from '../../storage/store.ts'
 import { fenced } from '../../devices/epochs.ts'
-import type { Device, Epoch, Settlement } from '../../storage/device-records.ts'
+import type { Settlement } from '../../storage/device-records.ts'
 import { settleEpoch } from './settle-epoch.ts'
 
 export interface ExpireInactive {
@@ -38,7 +38,9 @@ export async function expireNextInactive(parts: ExpireInactive): Promise<boolean
     // Another node settled it, or the device reported.
     if (epoch?.settledAt !== null) return 'SETTLED'
     if (epoch.status === 'CLOSED' || epoch.quietSince >= before) return 'SETTLED'
-    await settle(parts, tx, { device, epoch }, now)
+    const rules = await parts.policies.lockSomeShared(tx, device.instanceIds, now)
+    const over = fenced(epoch, 'SILENT', { now, present: epoch.quietSince })
+    await settleEpoch({ tx, device, epoch: over, now, rules }, parts.as)
     return 'SETTLED'
   })
   parts.onPaused?.(outcome === 'PAUSED')
@@ -89,15 +91,4 @@ export async function confirmSettlement({
     await tx.sweeps.confirmSettlement(at - afterMs)
     await recordChange(tx, at, { action: 'CONFIRM_SETTLEMENT' })
   })
-}
-
-async function settle(
-  { policies, as }: ExpireInactive,
-  tx: Transaction,
-  { device, epoch }: { readonly device: Device; readonly epoch: Epoch },
-  now: number,
-): Promise<void> {
-  const rules = await policies.lockSomeShared(tx, device.instanceIds, now)
-  const over = fenced(epoch, 'SILENT', { now, present: epoch.quietSince })
-  await settleEpoch({ tx, device, epoch: over, now, rules }, as)
 }
