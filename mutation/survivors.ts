@@ -558,7 +558,6 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
       untested('a device whose tokens are requested back returns them'),
     ],
     ['(account) => quantityOf(account, grantable)', untested('the overdraft in a grant')],
-    ['accounts.length === 0', 'A shortcut: without accounts nothing is found.'],
     [/^rules\.get\(instanceIdOf/, 'An account that can be granted has rules.'],
     ['[]', 'A text in place of a shortage has no fields, so it counts as none.'],
     ['before.capTarget === null', untested('a shortage of an account without a cap is not noted')],

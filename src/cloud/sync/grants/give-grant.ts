@@ -85,7 +85,7 @@ export async function giveGrant(grantContext: GrantContext, inputs: GrantInputs)
   const context: Context = { ...grantContext, ...inputs }
   const { deps, tx, device, epoch, now, rules, grantable, topUps, releasing } = context
   const { terms } = deps
-  const known = await knownShortages(context, grantableIn(topUps, grantable))
+  const known = await tx.edge.shortages.of(grantableIn(topUps, grantable), shortTimes(now, terms), device.id)
   const requested = await requestedAccounts(context, known)
   const granting = grantRequested(requested, topUps, (account) => quantityOf(account, grantable))
   const { moves, after } = inputs.unsaved
@@ -121,11 +121,6 @@ function withReturnable(
 type Context = GrantContext & GrantInputs
 
 type Known = ReadonlyMap<AccountId, Shortages>
-
-async function knownShortages({ deps, tx, device, now }: Context, accounts: readonly AccountId[]): Promise<Known> {
-  if (accounts.length === 0) return new Map()
-  return tx.edge.shortages.of(accounts, shortTimes(now, deps.terms), device.id)
-}
 
 async function requestedAccounts(
   { deps, tx, device, now, rules, grantable, topUps, named, pools, recordOf, inUse, releasing }: Context,
