@@ -105,13 +105,12 @@ export async function decideOverPools(
   loaded: LoadedPolicy,
   request: Omit<PoolRequest<never>, 'settle' | 'loaded'>,
   refunded: readonly ReservedItem[] = [],
-): Promise<{
-  readonly decision: Decision
-  readonly before: ReadonlyMap<AccountId, Pool>
-  /** By refund and charges: the caller saves them. */
-  readonly changed: readonly Pool[]
-  readonly after: ReadonlyMap<AccountId, Pool>
-}> {
+): Promise<
+  Omit<DecidedOverPools<never>, 'outcomes'> & {
+    readonly decision: Decision
+    readonly before: ReadonlyMap<AccountId, Pool>
+  }
+> {
   const settle = (decision: Decision, before: ReadonlyMap<AccountId, Pool>) => ({ decision, before })
   const { outcomes, changed, after } = await decideInTurn(tx, [{ ...request, loaded, settle }], { refunded })
   const [outcome] = outcomes
