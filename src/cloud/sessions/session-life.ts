@@ -61,31 +61,24 @@ export async function openSession(deps: SessionDeps, command: OpenSession, now: 
       if (device !== undefined) requireNotSuspended(device)
     }
     await requireInstance(tx, instanceId)
-    if (deviceId === null || opening === null) {
-      await tx.sessions.insert(fresh)
-      await recordOpening(tx, fresh)
-      return fresh
+    if (deviceId !== null && opening !== null) {
+      const opened = await tx.sessions.openedAs(deviceId, instanceId, opening)
+      const same = opened.find(({ isThis }) => isThis)
+      if (same !== undefined) return same.session
+      // Lock all of them before the rules: see the lock sequence in store.ts.
+      for (const { session } of opened) await tx.sessions.lock(session.id)
+      const changes = new SessionChanges(deps, tx, now)
+      for (const { session } of opened) {
+        const settled = await changes.settled(session.id)
+        if (hasEnded(settled)) continue
+        await recordChange(tx, now, { action: 'CLOSE_SESSION', instanceId, deviceId, sessionId: session.id })
+        await changes.apply(settled, { kind: 'CLOSED' })
+      }
     }
-    const opened = await tx.sessions.openedAs(deviceId, instanceId, opening)
-    const same = opened.find(({ isThis }) => isThis)
-    if (same !== undefined) return same.session
-    // Lock all of them before the rules: see the lock sequence in store.ts.
-    for (const { session } of opened) await tx.sessions.lock(session.id)
-    const changes = new SessionChanges(deps, tx, now)
-    for (const { session } of opened) {
-      const settled = await changes.settled(session.id)
-      if (hasEnded(settled)) continue
-      await recordChange(tx, now, { action: 'CLOSE_SESSION', instanceId, deviceId, sessionId: session.id })
-      await changes.apply(settled, { kind: 'CLOSED' })
-    }
-    await tx.sessions.insert(fresh, opening)
-    await recordOpening(tx, fresh)
+    await tx.sessions.insert(fresh, deviceId === null ? null : opening)
+    await recordChange(tx, now, { action: 'OPEN_SESSION', instanceId, deviceId, sessionId: fresh.id })
     return fresh
   })
-}
-
-function recordOpening(tx: Transaction, { id, instanceId, deviceId, created }: Session): Promise<void> {
-  return recordChange(tx, created, { action: 'OPEN_SESSION', instanceId, deviceId, sessionId: id })
 }
 
 /** @throws CodedError NOT_FOUND */
