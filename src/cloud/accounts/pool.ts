@@ -38,8 +38,9 @@ export function recoverable(pool: Pool): Micro {
   return unspent > 0n ? unspent : 0n
 }
 
-export function used(pool: Pool): Micro {
-  return pool.charged + pool.billedByDevices
+/** @param pool undefined: nothing of the account was used yet */
+export function used(pool: Pool | undefined): Micro {
+  return pool === undefined ? 0n : pool.charged + pool.billedByDevices
 }
 
 export function charge(pool: Pool, amount: Micro): Pool {

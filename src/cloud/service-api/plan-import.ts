@@ -276,7 +276,7 @@ function comparedUse({ pools, imported }: ImportInputs, of: SourceUse): Compared
     ...of,
     name: actionId === null ? `line item ${id}` : `action ${actionId} of ${id}`,
     pool,
-    counted: pool === undefined ? 0n : used(pool),
+    counted: used(pool),
     imported: before,
     difference: source - (before ?? 0n),
   }

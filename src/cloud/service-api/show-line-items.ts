@@ -29,10 +29,7 @@ export async function listLineItems(reader: Reader, instanceId: string, now: num
   await requireInstance(reader, instanceId)
   const records = await reader.lineItems.list(instanceId)
   const pools = await reader.accounts.get(records.map((record) => currentAccount(record, now)))
-  return records.map((record): LineItemUse => {
-    const pool = pools.get(currentAccount(record, now))
-    return { record, used: pool === undefined ? 0n : used(pool) }
-  })
+  return records.map((record) => ({ record, used: used(pools.get(currentAccount(record, now))) }))
 }
 
 /** @throws CodedError NOT_FOUND */
@@ -42,8 +39,7 @@ export async function showLineItem(reader: Reader, instanceId: string, id: strin
 
 export async function lineItemUse(reader: Reader, record: LineItemRecord, now: number): Promise<LineItemUse> {
   const account = currentAccount(record, now)
-  const pool = (await reader.accounts.get([account])).get(account)
-  return { record, used: pool === undefined ? 0n : used(pool) }
+  return { record, used: used((await reader.accounts.get([account])).get(account)) }
 }
 
 export async function actionUses(
@@ -59,8 +55,7 @@ export async function actionUses(
     lineItemId,
     actions: actions.map((action): ActionUse => {
       if (action.allocation === null) return { action, used: null }
-      const pool = pools.get(actionAccount(instanceId, lineItemId, action.id))
-      return { action, used: pool === undefined ? 0n : used(pool) }
+      return { action, used: used(pools.get(actionAccount(instanceId, lineItemId, action.id))) }
     }),
   }))
 }

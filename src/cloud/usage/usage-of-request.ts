@@ -62,8 +62,7 @@ export function withMetaData(
 
 function usedNow(loaded: LoadedPolicy, pools: ReadonlyMap<AccountId, Pool>, lineItemId: string, now: number): Micro {
   const period = periodAt(loaded.lineItems.get(lineItemId)?.periods ?? [], now)
-  const pool = period && pools.get(lineAccount(loaded.policy.instanceId, lineItemId, period.index))
-  return pool === undefined ? 0n : used(pool)
+  return used(period && pools.get(lineAccount(loaded.policy.instanceId, lineItemId, period.index)))
 }
 
 export function usageOfRefund(

@@ -48,6 +48,7 @@ describe('a pool', () => {
   it('counts as used what the cloud charged and what devices reported', () => {
     const pool = bill(charge(newPool(account, 100n), 30n), 5n)
     expect(used(pool)).toBe(35n)
+    expect(used(undefined)).toBe(0n)
     expect(used(bill(refund(pool, 10n), -2n))).toBe(23n)
     expect(() => refund(pool, 31n)).toThrow('invariant')
   })
