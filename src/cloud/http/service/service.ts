@@ -29,32 +29,20 @@ export interface ServiceDeps extends KeyOperationDeps {
   readonly present: () => number
 }
 
-export function serviceOperations({
-  store,
-  policies,
-  batcher,
-  shortages,
-  newId,
-  keyDelayMs,
-  isElsewhere,
-  tenantId,
-  giveWay,
-  sessionIntervalMs,
-  trustsClock,
-  present,
-}: ServiceDeps): readonly Operation[] {
+export function serviceOperations(deps: ServiceDeps): readonly Operation[] {
+  const { store, newId } = deps
   return [
-    ...instanceOperations({ store, newId, present }),
+    ...instanceOperations(deps),
     ...lineItemOperations(store),
     ...actionOperations(store, newId),
     ...conditionOperations(store, newId),
     ...consumptionLimitOperations(store),
     ...rateTableOperations(store),
     ...configurationOperations(store),
-    ...keyOperations({ store, keyDelayMs, isElsewhere }),
-    ...accessRequestOperations({ batcher, newId, present }),
-    ...sessionOperations({ store, policies, shortages, newId, sessionIntervalMs, trustsClock }),
-    ...usageOperations({ store, giveWay, tenantId }),
-    ...usageReportOperations({ store, giveWay, tenantId }),
+    ...keyOperations(deps),
+    ...accessRequestOperations(deps),
+    ...sessionOperations(deps),
+    ...usageOperations(deps),
+    ...usageReportOperations(deps),
   ]
 }
