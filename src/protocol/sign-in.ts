@@ -1,7 +1,7 @@
 /** Sign-in of administrators by OpenID Connect: what the cloud tells a program, and the rules that map claims to roles. */
 import { z } from 'zod'
 import { ROLES } from './service/keys.ts'
-import { uuid } from './wire.ts'
+import { uuidInLowerCase } from './wire.ts'
 
 export const SIGN_IN_PATH = '/edge/api/v1/sign-in'
 
@@ -32,7 +32,7 @@ const accessRule = z
     /** Of the claim. */
     value: z.string().min(1).max(1_000),
     roles: z.array(z.enum(ROLES)).min(1).max(ROLES.length),
-    instances: z.array(uuid.toLowerCase()).min(1).max(INSTANCES_MAX).optional(),
+    instances: z.array(uuidInLowerCase).min(1).max(INSTANCES_MAX).optional(),
   })
   .refine(({ roles, instances }) => instances === undefined || !roles.includes('keys'), {
     error: 'the role keys cannot be limited to instances',

@@ -7,7 +7,7 @@ import type { ImportWire } from '../../protocol/edge/import.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import type { ConditionInput } from '../../protocol/service/conditions.ts'
 import type { ApiVersion } from '../../protocol/service/status.ts'
-import { uuid } from '../../protocol/wire.ts'
+import { uuidInLowerCase } from '../../protocol/wire.ts'
 
 export interface SourceInstance {
   readonly id: string
@@ -37,7 +37,7 @@ const number = z
 const optionalNumber = number.nullish().transform((given) => given ?? undefined)
 
 const instanceForm = z.object({
-  id: uuid.toLowerCase(),
+  id: uuidInLowerCase,
   shortName: text,
   accountId: text,
   defaultInstance: z.boolean().nullish(),

@@ -251,6 +251,8 @@ export const inInstance = z.object({ instanceId })
 
 export const inDevice = z.object({ deviceId: uuidInLowerCase })
 
+export const inSession = z.object({ sessionId: uuidInLowerCase })
+
 export function at<T>(version: string, value: ByVersion<T>): T {
   return typeof value === 'function' ? (value as (version: string) => T)(version) : value
 }

@@ -4,7 +4,7 @@ import { CONDITIONS_MAX, conditionInput } from '../service/conditions.ts'
 import { ACTIONS_MAX, replacedAction } from '../service/actions.ts'
 import { shortName } from '../service/instances.ts'
 import { lineItemBodies } from '../service/line-items.ts'
-import { microText, plainText, uuid } from '../wire.ts'
+import { microText, plainText, uuidInLowerCase } from '../wire.ts'
 
 export const IMPORT_BODY_BYTES_MAX = 16 * 1024 * 1024
 
@@ -12,7 +12,7 @@ export const IMPORT_BODY_BYTES_MAX = 16 * 1024 * 1024
 const LINE_ITEMS_MAX = 5_000
 
 const importedAction = replacedAction
-  .extend({ id: uuid.toLowerCase(), used: microText.optional() })
+  .extend({ id: uuidInLowerCase, used: microText.optional() })
   .meta({ id: 'ActionToImport', description: '`used`: micro-tokens consumed at the source.' })
 export type ImportedAction = z.infer<typeof importedAction>
 

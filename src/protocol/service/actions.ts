@@ -1,12 +1,12 @@
 /** Actions on the wire. Source: interface, Rules of access; documentation on actions. */
 import { z } from 'zod'
-import { plainText, readOnlyField, tokenAmount, uuid } from '../wire.ts'
+import { plainText, readOnlyField, tokenAmount, uuid, uuidInLowerCase } from '../wire.ts'
 
 export const ACTIONS_MAX = 1_000
 
 const fields = {
   name: plainText(256).optional(),
-  conditionId: uuid.toLowerCase().optional(),
+  conditionId: uuidInLowerCase.optional(),
   action: z.enum(['ALLOW', 'DENY']),
   allocation: tokenAmount('NON_NEGATIVE').optional(),
 }
@@ -17,7 +17,7 @@ export type NewAction = z.infer<typeof createdAction>
 export const replacedAction = z
   .strictObject({
     ...fields,
-    id: uuid.toLowerCase().optional(),
+    id: uuidInLowerCase.optional(),
     used: readOnlyField,
   })
   .meta({ id: 'ActionToSave', description: 'With the `id` of an existing action, its usage count is kept.' })

@@ -1,13 +1,13 @@
 /** Conditions on the wire. Source: interface, Rules of access; documentation on conditions and their limits. */
 import { z } from 'zod'
-import { plainText, uuid } from '../wire.ts'
+import { plainText, uuid, uuidInLowerCase } from '../wire.ts'
 
 const CONDITION_VALUES_MAX = 100
 export const CONDITIONS_MAX = 1_000
 /** JSON characters of all conditions of an instance: a decision may evaluate them all, and devices store them. */
 export const CONDITIONS_CHARACTERS_MAX = 4_000_000
 
-const label = { id: uuid.toLowerCase().optional(), name: plainText(256).optional() }
+const label = { id: uuidInLowerCase.optional(), name: plainText(256).optional() }
 
 export type ConditionInput = { readonly id?: string | undefined; readonly name?: string | undefined } & (
   | { readonly operator: 'AND' | 'OR'; readonly conditions: readonly ConditionInput[] }

@@ -1,6 +1,6 @@
 /** Authorization keys on the wire. Source: interface, Authentication; documentation on key management. */
 import { z } from 'zod'
-import { instant, pathText, plainText, readOnlyField, uuid } from '../wire.ts'
+import { instant, pathText, plainText, readOnlyField, uuidInLowerCase } from '../wire.ts'
 import { paging } from './instances.ts'
 
 export const keyId = pathText
@@ -13,7 +13,7 @@ const KEY_INSTANCES_MAX = 100
 
 /** Extensions of this project. Absent when a key is saved: as before, or no limit for a new key. */
 const roles = z.array(z.enum(ROLES)).min(1).max(ROLES.length).optional()
-const instances = z.array(uuid.toLowerCase()).min(1).max(KEY_INSTANCES_MAX).nullable().optional()
+const instances = z.array(uuidInLowerCase).min(1).max(KEY_INSTANCES_MAX).nullable().optional()
 
 const KEY_TYPES = ['administration-key', 'client-key'] as const
 

@@ -1,7 +1,7 @@
 /** Sessions on the wire. Source: interface, Sessions; documentation on session operations. */
 import { z } from 'zod'
 import { type Session, chargedUntil } from '../../core/sessions/session.ts'
-import { exactNumber, instant, readOnlyField, uuid } from '../wire.ts'
+import { exactNumber, instant, readOnlyField, uuid, uuidInLowerCase } from '../wire.ts'
 import type { ApiVersion } from './status.ts'
 
 export const SESSIONS_SHOWN_MAX = 100
@@ -10,7 +10,7 @@ export const SESSION_STATES = ['IDLE', 'ACTIVE', 'LOCKED', 'TERMINATED', 'FAILED
 
 export const sessionBody = z
   .strictObject({
-    instanceId: uuid.toLowerCase(),
+    instanceId: uuidInLowerCase,
     sessionId: readOnlyField,
     state: readOnlyField,
     items: readOnlyField,
@@ -22,7 +22,7 @@ export const sessionBody = z
 
 export const sessionCreated = z.strictObject({ sessionId: uuid })
 
-export const sessionsQuery = z.object({ instanceId: uuid.toLowerCase().optional() })
+export const sessionsQuery = z.object({ instanceId: uuidInLowerCase.optional() })
 
 const listedSession = z
   .strictObject({

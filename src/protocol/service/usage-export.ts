@@ -1,7 +1,7 @@
 /** Names up to `ITEM` come from the service's data warehouse; the other names are this project's own. */
 import { z } from 'zod'
 import { MICRO_MAX } from '../../core/pricing/amount.ts'
-import { queryInstant, uuid } from '../wire.ts'
+import { queryInstant, uuidInLowerCase } from '../wire.ts'
 
 export const USAGE_FORMATS = ['csv', 'ndjson'] as const
 export type UsageFormat = (typeof USAGE_FORMATS)[number]
@@ -24,7 +24,7 @@ export const usageCursor = z
 export const usageQuery = z
   .strictObject({
     format: z.enum(USAGE_FORMATS).optional(),
-    instanceId: uuid.toLowerCase().optional(),
+    instanceId: uuidInLowerCase.optional(),
     from: queryInstant.optional(),
     to: queryInstant.optional(),
     after: usageCursor.optional(),

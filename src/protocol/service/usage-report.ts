@@ -1,6 +1,6 @@
 /** Query of the usage report, as existing reporters call it; see docs/reference/usage-report.md. */
 import { z } from 'zod'
-import { uuid } from '../wire.ts'
+import { uuidInLowerCase } from '../wire.ts'
 
 export const REPORT_PAGE_RECORDS = 10_000
 
@@ -22,5 +22,5 @@ export const usageReportQuery = z.object({
   meterType: z.literal('elastic', 'must be elastic').optional(),
   pastDays: queryCount(PAST_DAYS_MAX),
   pageNumber: queryCount(999_999_999).optional(),
-  instanceId: uuid.toLowerCase().optional(),
+  instanceId: uuidInLowerCase.optional(),
 })

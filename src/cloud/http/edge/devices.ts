@@ -13,7 +13,7 @@ import {
 } from '../../../protocol/edge/administration.ts'
 import { labelChange, labelsQuery } from '../../../protocol/edge/labels.ts'
 import type { ErrorCode } from '../../../protocol/errors.ts'
-import { plainText, queryBoolean, queryInstant, uuid } from '../../../protocol/wire.ts'
+import { plainText, queryBoolean, queryInstant, uuidInLowerCase } from '../../../protocol/wire.ts'
 import {
   type DeviceCommandDeps,
   type DeviceCommandName,
@@ -27,12 +27,11 @@ import { commandDeviceSession } from '../../sessions/command-device-session.ts'
 import { commandSession } from '../../sessions/command-session.ts'
 import type { GiveWay } from '../../runtime/give-way.ts'
 import { pagesOf } from '../merge-cells.ts'
-import { type Operation, ADMINISTRATORS, edgeOperation, inDevice, instanceId } from '../operation.ts'
+import { type Operation, ADMINISTRATORS, edgeOperation, inDevice, inSession, instanceId } from '../operation.ts'
 
 export type AdministerDevices = ViewDevices & DeviceCommandDeps & { readonly giveWay: GiveWay }
 
-const inSession = z.object({ sessionId: uuid.toLowerCase() })
-const inDeviceSession = z.object({ deviceId: uuid.toLowerCase(), sessionId: uuid.toLowerCase() })
+const inDeviceSession = z.object({ ...inDevice.shape, ...inSession.shape })
 
 export const wholeNumber = (max: number) =>
   z
@@ -50,7 +49,7 @@ const devicesQuery = z.strictObject({
 })
 
 const auditQuery = z.strictObject({
-  deviceId: uuid.toLowerCase().optional(),
+  deviceId: uuidInLowerCase.optional(),
   instanceId: instanceId.optional(),
   by: plainText(256).min(1).optional(),
   action: auditedAction.optional(),

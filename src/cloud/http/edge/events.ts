@@ -9,7 +9,7 @@ import {
   replayRequest,
 } from '../../../protocol/edge/events.ts'
 import { usageCursor } from '../../../protocol/service/usage-export.ts'
-import { plainText, uuid } from '../../../protocol/wire.ts'
+import { plainText, uuidInLowerCase } from '../../../protocol/wire.ts'
 import { DEVICES_PAGE, DEVICES_PAGE_MAX } from '../../devices/limits.ts'
 import {
   type AdministerSinks,
@@ -33,7 +33,7 @@ const eventsQuery = z
   .strictObject({
     id: plainText(1_000).min(1).optional(),
     instanceId: instanceId.optional(),
-    deviceId: uuid.toLowerCase().optional(),
+    deviceId: uuidInLowerCase.optional(),
     type: z.enum(EVENT_TYPES).optional(),
     before: usageCursor.optional(),
     size,

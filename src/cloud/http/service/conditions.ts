@@ -1,6 +1,6 @@
 /** Operations on conditions. Source: interface, Rules of access: conditions. */
 import { z } from 'zod'
-import { uuid } from '../../../protocol/wire.ts'
+import { uuidInLowerCase } from '../../../protocol/wire.ts'
 import { type ConditionWire, conditionList, conditionsBody } from '../../../protocol/service/conditions.ts'
 import {
   createConditions,
@@ -88,7 +88,7 @@ export function conditionOperations(store: Store, newId: () => string): readonly
       errors: ['NOT_FOUND', 'CONFLICT'],
       method: 'DELETE',
       path: '/instances/:instanceId/conditions/:conditionId',
-      params: z.object({ instanceId, conditionId: uuid.toLowerCase() }),
+      params: z.object({ instanceId, conditionId: uuidInLowerCase }),
       handle: async ({ params, now }, acting) => {
         await deleteCondition(acting, params.instanceId, params.conditionId, now)
         return { status: 204 }

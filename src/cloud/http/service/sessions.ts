@@ -23,7 +23,6 @@ import {
   sessionToWire,
   sessionsQuery,
 } from '../../../protocol/service/sessions.ts'
-import { uuid } from '../../../protocol/wire.ts'
 import type { Principal } from '../../service-api/principal.ts'
 import {
   type SessionDeps,
@@ -34,15 +33,13 @@ import {
 } from '../../sessions/session-life.ts'
 import { requireSession } from '../../storage/require-record.ts'
 import { inTurns } from '../merge-cells.ts'
-import { type Call, type Operation, serviceOperation, CLIENTS, CLIENTS_AND_DEVICES } from '../operation.ts'
+import { type Call, type Operation, inSession, serviceOperation, CLIENTS, CLIENTS_AND_DEVICES } from '../operation.ts'
 import { requireInstanceOf } from '../scope.ts'
 import { REQUEST_EXAMPLE, responseExample } from './examples.ts'
 import { metaDataTexts } from './access-request.ts'
 
 const place = { areas: ['api', 'floating/api'], principals: CLIENTS, tag: 'Sessions' } as const
 const ofDevices = { ...place, principals: CLIENTS_AND_DEVICES } as const
-
-const inSession = z.object({ sessionId: uuid.toLowerCase() })
 
 export function sessionOperations(deps: SessionDeps): readonly Operation[] {
   const requireAccess = async (head: SessionCall & { readonly params: z.infer<typeof inSession> }): Promise<void> => {
