@@ -1,7 +1,7 @@
 /** Append-only, but for traffic, which is deleted after a while. */
 import type { ExpressionBuilder } from 'kysely'
 import { type AuditFilter, type AuditRecord, isTraffic } from '../audit-records.ts'
-import type { Sql } from './sql.ts'
+import { type Sql, toFlag } from './sql.ts'
 import type { Row, Tables } from './tables.ts'
 
 /** Rows that one step compares with what no index has: SQLite takes some milliseconds, in which nothing else runs. */
@@ -90,7 +90,7 @@ export function auditTransaction(sql: Sql) {
           device_id: deviceId,
           session_id: sessionId,
           detail,
-          is_traffic: isTraffic(record) ? 1n : 0n,
+          is_traffic: toFlag(isTraffic(record)),
         })
         .returning('seq')
         .executeTakeFirstOrThrow()
