@@ -122,12 +122,8 @@ class Connection implements DatabaseConnection {
     client.on('notice', this.#onNotice)
   }
 
-  async #run(text: string): Promise<pg.QueryResult> {
-    return this.#send({ text })
-  }
-
   /** Statements of one turn of the event loop leave in one packet. */
-  #send(query: pg.QueryConfig): Promise<pg.QueryResult> {
+  async #send(query: pg.QueryConfig): Promise<pg.QueryResult> {
     const { stream } = (this.#client as unknown as { readonly connection: { readonly stream: Duplex } }).connection
     if (!this.#isCorked) {
       this.#isCorked = true
@@ -137,7 +133,16 @@ class Connection implements DatabaseConnection {
         stream.uncork()
       })
     }
-    return this.#guard(() => this.#client.query(query))
+    try {
+      return await this.#client.query(query)
+    } catch (cause) {
+      // After the driver's timeout, the response is still pending and would go to the next statement.
+      const silent = cause instanceof Error && cause.message === 'Query read timeout'
+      if (silent) this.#leaveHost()
+      if (silent || endsConnection(cause) || isStalePlan(cause)) this.#lost = true
+      if (this.#lost) throw new ConnectionLost(databaseMessageOf(cause), { cause })
+      throw cause
+    }
   }
 
   async executeQuery<R>({ sql, parameters, query }: CompiledQuery): Promise<QueryResult<R>> {
@@ -182,7 +187,7 @@ class Connection implements DatabaseConnection {
   async #begin(purpose: 'READ' | 'WRITE', requiresStandby: boolean): Promise<void> {
     let begun: { readonly xid: string; readonly waits: boolean } | undefined
     try {
-      const results = await this.#run(BEGIN[purpose])
+      const results = await this.#send({ text: BEGIN[purpose] })
       const [, second] = [results].flat() as readonly pg.QueryResult<NonNullable<typeof begun>>[]
       begun = second?.rows[0]
     } catch (cause) {
@@ -206,13 +211,13 @@ class Connection implements DatabaseConnection {
     this.#isOver = true
     if (this.#purpose === 'READ') {
       // A read-only transaction: its end does not matter.
-      this.#run('COMMIT').catch(() => undefined)
+      this.#send({ text: 'COMMIT' }).catch(() => undefined)
       return
     }
     // The transaction id is needed to look up the commit's outcome.
     await this.#begun
     if (this.#failures.length > 0) throw this.#failures[0]
-    const committed = settled(this.#run('COMMIT'))
+    const committed = settled(this.#send({ text: 'COMMIT' }))
     const waited = this.#didWait ? this.#waitsStill() : true
     const answer = await committed
     await this.#ahead
@@ -238,7 +243,9 @@ class Connection implements DatabaseConnection {
 
   /** Sent behind COMMIT: when `synchronous_standby_names` is emptied, commits that wait are confirmed without a notice. */
   async #waitsStill(): Promise<boolean> {
-    const answer = this.#run(`SELECT ${WAITS} AS waits`) as Promise<pg.QueryResult<{ readonly waits: boolean }>>
+    const answer = this.#send({ text: `SELECT ${WAITS} AS waits` }) as Promise<
+      pg.QueryResult<{ readonly waits: boolean }>
+    >
     return answer.then(
       ({ rows: [row] }) => row !== undefined && !this.#leaveIfNotWaiting(row.waits),
       () => false,
@@ -249,7 +256,7 @@ class Connection implements DatabaseConnection {
     this.#isOver = true
     if (this.#lost) return
     try {
-      await this.#run('ROLLBACK')
+      await this.#send({ text: 'ROLLBACK' })
     } catch {
       this.#lost = true
     }
@@ -259,19 +266,6 @@ class Connection implements DatabaseConnection {
     this.#client.off('error', this.#onError)
     this.#client.off('notice', this.#onNotice)
     this.#client.release(this.#lost)
-  }
-
-  async #guard<T>(query: () => Promise<T>): Promise<T> {
-    try {
-      return await query()
-    } catch (cause) {
-      // After the driver's timeout, the response is still pending and would go to the next statement.
-      const silent = cause instanceof Error && cause.message === 'Query read timeout'
-      if (silent) this.#leaveHost()
-      if (silent || endsConnection(cause) || isStalePlan(cause)) this.#lost = true
-      if (this.#lost) throw new ConnectionLost(databaseMessageOf(cause), { cause })
-      throw cause
-    }
   }
 }
 
