@@ -29,12 +29,13 @@ export type SourceRules = Pick<ImportWire, 'conditions' | 'lineItems'> & { reado
 
 /** Texts of exact JSON: a number is its source text. */
 const text = z.string()
-const optionalText = text.nullish().transform((given) => given ?? undefined)
+const optional = <T>(form: z.ZodType<T>) => form.nullish().transform((given) => given ?? undefined)
+const optionalText = optional(text)
 const number = z
   .string()
   .refine((digits) => parseDecimal(digits) !== undefined, 'must be a number')
   .transform(Number)
-const optionalNumber = number.nullish().transform((given) => given ?? undefined)
+const optionalNumber = optional(number)
 
 const instanceForm = z.object({
   id: uuidInLowerCase,
@@ -46,10 +47,7 @@ const instanceForm = z.object({
 })
 const pageForm = z.object({ content: z.array(z.unknown()), next: number.nullish() })
 const attributesForm = z.object({
-  elastic: z
-    .boolean()
-    .nullish()
-    .transform((given) => given ?? undefined),
+  elastic: optional(z.boolean()),
   rateTableSeries: optionalText,
   overdraftLimit: optionalNumber,
   overdraftType: optionalText,
