@@ -258,9 +258,8 @@ function pairsOf(row: Row, prefix: string): readonly (readonly string[])[] {
     if (TIMES.has(path) && valueText(value) !== '0') return [[path, instantText(value)]]
     if (Array.isArray(value) && value.some((each) => typeof each === 'object'))
       return value.flatMap((each, index) => pairsOf(each as Row, `${path}[${index}].`))
-    const isNested = typeof value === 'object' && value !== null && !Array.isArray(value) && !('rawJSON' in value)
-    return isNested
-      ? pairsOf(value as Row, `${path}.`)
+    return isRow(value)
+      ? pairsOf(value, `${path}.`)
       : [[path, Array.isArray(value) ? value.join(', ') : valueText(value)]]
   })
 }
