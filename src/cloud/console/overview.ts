@@ -21,7 +21,7 @@ import {
   timeOf,
 } from './page.ts'
 import { type PoolUse, poolsOf } from '../accounts/pools-of.ts'
-import { HOURS, type RecentUsage, recentUsage, statusInWords } from './recent-usage.ts'
+import { HOURS, type RecentUsage, itemOf, recentUsage, requesterOf, statusInWords } from './recent-usage.ts'
 
 const COUNTED_MAX = 10_000
 const REFUSALS_SHOWN = 10
@@ -187,12 +187,7 @@ function refusalsPart(view: View, { records }: RecentUsage): Html {
   const byReason = [...Map.groupBy(refusals, ({ status }) => status)]
   const rows = refusals
     .slice(0, REFUSALS_SHOWN)
-    .map(({ usageTime, requesterType, requesterValue, item, version, status }) => [
-      timeOf(usageTime, now),
-      `${requesterType} ${requesterValue}`,
-      version === '' ? item : `${item} ${version}`,
-      statusInWords(status),
-    ])
+    .map((record) => [timeOf(record.usageTime, now), requesterOf(record), itemOf(record), statusInWords(record.status)])
   const counted = byReason.map(([status, { length }]) => `${length} × ${statusInWords(status)}`).join(', ')
   return section(
     'refusals',

@@ -45,3 +45,11 @@ export async function recentUsage(
 export function statusInWords(status: string): string {
   return isRefusal(status) ? `refused: ${REFUSAL_REASONS[status].label}` : status.toLowerCase().replaceAll('_', ' ')
 }
+
+export function requesterOf({ requesterType, requesterValue }: UsageRecord): string {
+  return `${requesterType} ${requesterValue}`
+}
+
+export function itemOf({ item, version }: UsageRecord): string {
+  return version === '' ? item : `${item} ${version}`
+}

@@ -21,7 +21,7 @@ import {
   tableOf,
   typed,
 } from './page.ts'
-import { statusInWords } from './recent-usage.ts'
+import { itemOf, requesterOf, statusInWords } from './recent-usage.ts'
 
 /** A row of the store comes whole, so there can be more. */
 const RECORDS_MAX = 500
@@ -274,14 +274,6 @@ function timeText(at: number): string {
 function resultOf({ status, source, correlationId }: UsageRecord): Piece {
   const result = statusInWords(status)
   return isRefusal(status) && source.kind === 'device' ? html`${result} <br /><code>${correlationId}</code>` : result
-}
-
-function requesterOf({ requesterType, requesterValue }: UsageRecord): string {
-  return `${requesterType} ${requesterValue}`
-}
-
-function itemOf({ item, version }: UsageRecord): string {
-  return version === '' ? item : `${item} ${version}`
 }
 
 function outcomeOf({ status }: UsageRecord): Outcome {
