@@ -12,12 +12,14 @@ import { undeclared, wrongAnswer } from './check-answers.ts'
 import type { DeclaredAnswers } from './declared-answers.ts'
 import type { Answer, Answered, Method } from './operation.ts'
 import { pathPattern } from './path-pattern.ts'
+import type { KeptHead } from './route.ts'
 
 /** A request that has arrived completely. */
 export interface PlainRequest {
   readonly headers: Readonly<Record<string, string>>
   readonly params: unknown
   readonly query: unknown
+  readonly kept: KeptHead
   readonly body: Buffer
   readonly socket: Socket
   readonly log: FastifyBaseLogger
@@ -46,6 +48,7 @@ export interface PlainRequestsDeps {
 interface Target {
   readonly operation: PlainOperation
   readonly params: Readonly<Record<string, string>>
+  readonly kept: KeptHead
 }
 
 export class PlainRequests {
@@ -80,7 +83,7 @@ export class PlainRequests {
   readonly #targetOf = (method: string, url: string): Target | undefined => {
     for (const { pattern, operation } of this.#operations) {
       const found = operation.method === method ? pattern.exec(url) : null
-      if (found !== null) return { operation, params: { ...found.groups } }
+      if (found !== null) return { operation, params: { ...found.groups }, kept: {} }
     }
     return undefined
   }
@@ -100,7 +103,8 @@ export class PlainRequests {
     const { method, url, answers, answer } = target.operation
     try {
       if (isStopping()) throw stopping()
-      const own = await answer({ headers, params: target.params, query: {}, body: bytes, socket, log })
+      const { params, kept } = target
+      const own = await answer({ headers, params, query: {}, kept, body: bytes, socket, log })
       if (own.text === undefined && own.body === undefined) throw new Error(`invariant: ${url} has a result`)
       const reply = replyOf(own.status, own.text ?? JSON.stringify(own.body), own.headers)
       if (onWrongAnswer === null) return reply

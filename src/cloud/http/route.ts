@@ -36,7 +36,20 @@ export interface CheckDeps {
   readonly now: () => number
 }
 
-export type RequestHead = Pick<FastifyRequest, 'headers' | 'params' | 'query'>
+export interface RequestHead extends Pick<FastifyRequest, 'headers' | 'params' | 'query'> {
+  /** Of all requests with an equal head. Absent: no other one is expected. */
+  readonly kept?: KeptHead
+}
+
+/** What is read once for all equal heads. */
+export interface KeptHead {
+  parts?: HeadParts
+}
+
+interface HeadParts {
+  readonly params: unknown
+  readonly instanceHeader: string | null
+}
 
 export type Received = Pick<FastifyRequest, 'headers' | 'body'> & Pick<Call<unknown, unknown, unknown>, 'log'>
 
@@ -99,10 +112,7 @@ async function readHead(
   deps: CheckDeps,
 ): Promise<Head> {
   const principal = await authorize(operation, role, request, deps)
-  const params = operation.params === undefined ? {} : parseInput(operation.params, request.params, 'path')
-  const header = operation.readsInstanceHeader
-    ? read(request.headers[instanceHeader], instanceId, instanceHeader)
-    : null
+  const { params, instanceHeader: header } = partsOf(operation, request)
   const inPath = (params as { readonly instanceId?: string }).instanceId
   if (inPath !== undefined) {
     if (header !== null && header !== inPath) {
@@ -119,6 +129,13 @@ async function readHead(
   if (!isNamed && !named.some(([part]) => part === 'body')) requireUnlimited(principal)
   await operation.requireAccess?.({ params, principal, instanceHeader: header })
   return { principal, params, query, instanceHeader: header, isNamed }
+}
+
+function partsOf(operation: Operation, { params, headers, kept = {} }: RequestHead): HeadParts {
+  return (kept.parts ??= {
+    params: operation.params === undefined ? {} : parseInput(operation.params, params, 'path'),
+    instanceHeader: operation.readsInstanceHeader ? read(headers[instanceHeader], instanceId, instanceHeader) : null,
+  })
 }
 
 const BASIC_CHALLENGE = 'Bearer, Basic realm="tallygate", charset="UTF-8"'
@@ -154,8 +171,9 @@ async function authorize(
     throw new CodedError('ACCESS_KIND_WRONG', `This operation requires ${tokenFor(principals)}.${limits}`)
   }
   if (principal.kind === 'ADMINISTRATOR') return role === null ? principal : requireRole(principal, role)
+  if (principal.deviceId === null) return principal
   const { deviceId } = maybeInDevice.safeParse(request.params).data ?? {}
-  if (principal.deviceId !== null && deviceId !== undefined && deviceId !== principal.deviceId) {
+  if (deviceId !== undefined && deviceId !== principal.deviceId) {
     throw new CodedError('ACCESS_KIND_WRONG', 'This operation requires the token of the device in the path.')
   }
   return principal

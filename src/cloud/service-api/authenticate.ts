@@ -5,7 +5,6 @@
  * Authentication; documentation on tokens; docs/decisions/access-tokens.md.
  */
 import { Buffer } from 'node:buffer'
-import { hash } from 'node:crypto'
 import { type JWTPayload, decodeJwt, errors, jwtVerify } from 'jose'
 import { z } from 'zod'
 import { CodedError } from '../../protocol/errors.ts'
@@ -58,7 +57,7 @@ export class Authenticator {
   readonly #lookups: Batcher<KeyName, FoundKey | undefined>
   readonly #found = new Map<string, { readonly version: number; readonly key: FoundKey }>()
   readonly #keys = new Map<string, VerificationKey>()
-  /** By the token's hash, least recently used first. */
+  /** By the value of the header, least recently used first. */
   readonly #verified = new Map<string, Verified>()
   readonly #deps: AuthenticatorDeps
 
@@ -74,9 +73,9 @@ export class Authenticator {
    * SIGN_IN_NOT_MAPPED, SIGN_IN_UNAVAILABLE
    */
   async authenticate(authorization: string | undefined, now: number): Promise<Principal> {
-    const token = bearerToken(authorization)
-    const digest = hash('sha256', token, 'base64')
-    const known = this.#verified.get(digest)
+    const header = authorization ?? ''
+    const known = this.#verified.get(header)
+    const token = known?.token ?? bearerToken(authorization)
     const payload = known === undefined ? payloadOf(token) : null
     const { signIn } = this.#deps
     if (signIn !== null && payload?.iss === signIn.terms.issuer) return signIn.authenticate(token, now)
@@ -94,12 +93,12 @@ export class Authenticator {
       throw new CodedError('TOKEN_INVALID', 'The token names a key that is not registered for its kind.')
     const { pem } = key
     if (known?.pem === pem && isInTime(known.claims, now)) {
-      this.#keep(digest, known)
+      this.#keep(header, known)
       return principalOf(known.claims, key)
     }
     await verify(token, this.#key(pem), now)
     const principal = principalOf(asserted, key)
-    this.#keep(digest, { claims: asserted, pem })
+    this.#keep(header, { token, claims: asserted, pem })
     return principal
   }
 
@@ -116,13 +115,13 @@ export class Authenticator {
     return key
   }
 
-  #keep(digest: string, verified: Verified): void {
-    this.#verified.delete(digest)
+  #keep(header: string, verified: Verified): void {
+    this.#verified.delete(header)
     if (this.#verified.size >= TOKENS_MAX) {
       const [oldest] = this.#verified.keys()
       if (oldest !== undefined) this.#verified.delete(oldest)
     }
-    this.#verified.set(digest, verified)
+    this.#verified.set(header, verified)
   }
 
   #key(pem: string): VerificationKey {
@@ -160,6 +159,7 @@ type FoundKey =
   { readonly kind: 'REGISTERED'; readonly key: KeyRecord } | { readonly kind: 'DEVICE'; readonly key: KnownDeviceKey }
 
 interface Verified {
+  readonly token: string
   readonly claims: Claims
   readonly pem: string
 }
