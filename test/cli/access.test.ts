@@ -10,7 +10,14 @@ const second = instanceId.replace(/9$/, '8')
 /** @param names of two instances at most; null: not known yet */
 const serving = (...names: readonly (string | null)[]) => {
   const policies = names.map((name, index) => {
-    return { instanceId: index === 0 ? instanceId : second, name, applied: 1, newest: 1, engine: 1 }
+    return {
+      instanceId: index === 0 ? instanceId : second,
+      name,
+      applied: 1,
+      newest: 1,
+      engine: 1,
+      remainingMs: 604_800_000,
+    }
   })
   return { [`GET ${AGENT_STATUS_PATH}`]: { body: agentStatus({ policies }) } }
 }

@@ -22,7 +22,7 @@ export function agentStatus(changes: Partial<AgentStatusWire> = {}): AgentStatus
     lastEntry: 12,
     backlog: 3,
     unacknowledgedSeq: null,
-    policies: [{ instanceId, name: 'Workshop', applied: 7, newest: 8, engine: 1 }],
+    policies: [{ instanceId, name: 'Workshop', applied: 7, newest: 8, engine: 1, remainingMs: 604_800_000 }],
     sessions: [],
     push: 'CONNECTED',
     clock: { now: 1_800_000_000_000, earliest: 1_799_999_999_000, latest: null },

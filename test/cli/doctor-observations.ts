@@ -108,7 +108,7 @@ export function healthy(changes: Partial<Observations> = {}): Observations {
     isListened: true,
     agent: parsedStatus.parse(
       agentStatus({
-        policies: [{ instanceId, name: 'Workshop', applied: 8, newest: 8, engine: 1 }],
+        policies: [{ instanceId, name: 'Workshop', applied: 8, newest: 8, engine: 1, remainingMs: 604_800_000 }],
         clock: { now: NOW, earliest: NOW - 500, latest: NOW + 500 },
       }),
     ),

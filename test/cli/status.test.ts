@@ -45,6 +45,13 @@ test('an expired grant stops the spending', async () => {
   expect(out).toMatch(/^spending +stopped: the grant has expired$/m)
 })
 
+test('rules that end before the grant end the spending', async () => {
+  const policies = [{ ...agentStatus().policies[0]!, remainingMs: 7_200_000 }]
+  await using agent = await fakeService('socket', { [path]: { body: agentStatus({ policies }) } })
+  const { out } = await tallygate(['status', '--socket', agent.address])
+  expect(out).toMatch(/^spending +from available balances, for another 2 hours without the cloud$/m)
+})
+
 test('rules that are too old stop the spending', async () => {
   const body = agentStatus({
     conditions: [{ subject: 'rules of Workshop', code: 'POLICY_STALE', message: 'They were.', since: 1 }],
@@ -165,7 +172,7 @@ describe('--check tells by the exit code', () => {
   ])('%s', async (_what, changes, expected) => {
     const line = agentStatus().accounts[0]!
     const well = {
-      policies: [{ instanceId, name: 'Workshop', applied: 8, newest: 8, engine: 1 }],
+      policies: [{ instanceId, name: 'Workshop', applied: 8, newest: 8, engine: 1, remainingMs: 604_800_000 }],
       accounts: [{ ...line, exhausted: false }],
     }
     await using agent = await fakeService('socket', { [path]: { body: agentStatus({ ...well, ...changes }) } })

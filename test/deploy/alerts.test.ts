@@ -22,7 +22,7 @@ const counted = (series: string): readonly [Series, Series] => [{ [series]: '0x2
 
 const failing = (status: string) =>
   `tallygate_http_requests_total{instance="cloud:9464",method="GET",route="/",status="${status}"}`
-const grant = 'tallygate_agent_grant_remaining_seconds{instance="press-7"}'
+const grant = 'tallygate_agent_offline_remaining_seconds{instance="press-7"}'
 const connected = 'tallygate_agent_connected{instance="press-7"}'
 const files = (which: string) => `process_${which}_fds{job="tallygate-cloud",instance="cloud:9464"}`
 const problems = 'tallygate_agent_problems{instance="press-7"}'

@@ -109,6 +109,13 @@ function stoppedStatus(status: Status): HealthStatus | null {
   return null
 }
 
+/** Until the grant or the rules of an instance end; 0: they have ended. */
+export function offlineMs({ grant, policies }: Pick<Status, 'grant' | 'policies'>): number {
+  // Rules that have ended already are a condition.
+  const usable = policies.map(({ remainingMs }) => remainingMs).filter((ms) => ms > 0)
+  return usable.length === 0 ? 0 : Math.min(grant?.remainingMs ?? 0, ...usable)
+}
+
 /** Of all instances of the device. */
 export function areRulesStale({ policies, conditions }: Pick<Status, 'policies' | 'conditions'>): boolean {
   const stale = conditions.filter(({ code }) => code === 'POLICY_STALE').length
@@ -140,13 +147,12 @@ function notEnrolledStatus({ conditions }: Status): HealthStatus {
 function supplyStatus(status: Status): HealthStatus | null {
   const { grant, connected, conditions, sessions } = status
   const { isDry, atHand } = balanceOf(status)
-  const remaining = grant?.remainingMs ?? 0
   const refused = refusedKey(status)
   if (refused !== undefined) return refusedKeyStatus(status, refused)
   if (grant === null && !connected) {
     return refusing('This device has no grant, and the cloud is out of reach.', FIND_CLOUD)
   }
-  if (grant !== null && remaining === 0) {
+  if (grant?.remainingMs === 0) {
     return connected
       ? attention('The grant of this device has expired; it asks the cloud for another one.', FIND_CLOUD)
       : refusing(
@@ -161,7 +167,7 @@ function supplyStatus(status: Status): HealthStatus | null {
           FIND_CLOUD,
         )
       : attention(
-          `This device is offline and continues to decide, with ${atHand}, for another ${roughly(remaining)}.`,
+          `This device is offline and continues to decide, with ${atHand}, for another ${roughly(offlineMs(status))}.`,
           FIND_CLOUD,
         )
   }
@@ -209,7 +215,7 @@ function refusedKey({ conditions }: Pick<Status, 'conditions'>): RefusedKey | un
 
 function refusedKeyStatus(status: Status, refused: RefusedKey): HealthStatus {
   const { isDry, atHand } = balanceOf(status)
-  const remaining = status.grant?.remainingMs ?? 0
+  const remaining = offlineMs(status)
   const known = refusedKeySentence(refused)
   const steps = refusedKeySteps(status, refused)
   return isDry || remaining === 0

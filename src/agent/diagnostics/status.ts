@@ -21,7 +21,7 @@ export interface StatusDeps {
   readonly version: string
   readonly engine: number
   readonly startedAt: number
-  readonly ledger: Pick<Ledger, 'accounts' | 'burnedOf' | 'durability' | 'grant' | 'lastEntry'>
+  readonly ledger: Pick<Ledger, 'accounts' | 'burnedOf' | 'durability' | 'grantStatus' | 'lastEntry'>
   readonly policies: Pick<ActivePolicies, 'get' | 'isStale' | 'usableUntil'>
   readonly link: Pick<Link, 'status'>
   readonly clock: Pick<Clock, 'reading' | 'wall'>
@@ -68,8 +68,9 @@ function conditionsOf(
   deps: StatusDeps,
   { conditions, suspension, connected, policies: served }: LinkStatus,
   backup: LastBackup | null,
+  hasGrant: boolean,
 ) {
-  const { journal, ledger, wear, supply, clock, startedAt, salvages } = deps
+  const { journal, wear, supply, clock, startedAt, salvages } = deps
   // The link reports the same fault when it cannot record a response.
   const full = journal.condition()
   const notice = deps.reloadNotice()
@@ -81,7 +82,7 @@ function conditionsOf(
       .filter(({ code }) => code !== full?.code),
     ...[full, wear.condition(), reload, overdue, wrongClockOf(clock)].filter((condition) => condition !== null),
     // Without a grant, as in a restored ledger, no tokens were used up.
-    ...(ledger.grant() === null ? [] : supply.conditions(connected)),
+    ...(hasGrant ? supply.conditions(connected) : []),
     ...staleOf(deps, served),
     ...salvages.map(conditionOf),
     ...(deps.edits.length === 0 ? [] : [editedOf(deps.edits, startedAt)]),
@@ -117,7 +118,8 @@ export function statusOf(deps: StatusDeps): AgentStatusWire {
   const { ledger, clock } = deps
   const status = deps.link.status()
   const { rounds: _rounds, notifications: _notifications, conditions: _conditions, ...link } = status
-  const grant = ledger.grant()
+  const reading = clock.reading()
+  const grant = ledger.grantStatus(reading)
   const backup = deps.lastBackup()
   return {
     version: deps.version,
@@ -127,15 +129,8 @@ export function statusOf(deps: StatusDeps): AgentStatusWire {
     ...link,
     durability: ledger.durability,
     lastEntry: ledger.lastEntry(),
-    clock: clock.reading(),
-    grant:
-      grant === null
-        ? null
-        : {
-            term: grant.term,
-            expiresAt: grant.expiresAt,
-            remainingMs: Math.max(0, grant.lifetimeMs - grant.agedMs),
-          },
+    clock: reading,
+    grant,
     accounts: [...ledger.accounts()].map(([account, counters]) => ({
       account,
       actionName: actionNameOf(account, (id) => deps.policies.get(id)?.compiled.policy),
@@ -150,7 +145,7 @@ export function statusOf(deps: StatusDeps): AgentStatusWire {
     })),
     storage: deps.wear.reading(),
     backup,
-    conditions: conditionsOf(deps, status, backup),
+    conditions: conditionsOf(deps, status, backup, grant !== null),
   }
 }
 

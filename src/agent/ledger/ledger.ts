@@ -10,6 +10,7 @@ import { sumPostings } from '../../core/accounts/grant.ts'
 import type { Policy } from '../../core/rules/policy.ts'
 import { SEGMENT_ACCOUNTS_MAX, SEGMENT_COUNTERS_BYTES_MAX } from '../../protocol/edge/sync.ts'
 import { CodedError } from '../../protocol/errors.ts'
+import type { AgentStatusWire } from '../../protocol/local/status.ts'
 import { Balances, type FiniteBalance } from './balances.ts'
 import { Commits, type Decided, type Durability, type WriteBehindDeps } from './commits.ts'
 import { Demand, type DemandDeps, isUnlimitedBy } from './demand.ts'
@@ -152,6 +153,12 @@ export class Ledger {
     return this.#grant === null ? null : { ...this.#grant, agedMs: this.#age(this.#deps.clock.sinceBoot()) }
   }
 
+  grantStatus(reading: ClockReading): AgentStatusWire['grant'] {
+    if (this.#grant === null) return null
+    const { term, expiresAt } = this.#grant
+    return { term, expiresAt, remainingMs: Math.max(0, this.#remainingMs(this.#grant, reading)) }
+  }
+
   /** Valid until the next record or await; an expired grant provides nothing. @param refund recorded with the charge */
   availableAt(reading: ClockReading, refund: Refund = NO_REFUND): FiniteBalanceOf {
     if (this.hasExpired(reading)) return this.#availableExpired
@@ -222,14 +229,16 @@ export class Ledger {
     return sum
   }
 
+  hasExpired(reading: ClockReading): boolean {
+    return this.#grant !== null && this.#remainingMs(this.#grant, reading) < 0
+  }
+
   /**
    * Uses the latest possible time, or powered-on time whatever the clock says. With an unbounded clock only powered-on
    * time counts, so that a board without a battery can spend its grants right after boot.
    */
-  hasExpired({ earliest, latest }: ClockReading): boolean {
-    if (this.#grant === null) return false
-    if ((latest ?? earliest) > this.#grant.expiresAt) return true
-    return this.#age(this.#deps.clock.sinceBoot()) > this.#grant.lifetimeMs
+  #remainingMs({ expiresAt, lifetimeMs }: StoredGrant, { earliest, latest }: ClockReading): number {
+    return Math.min(expiresAt - (latest ?? earliest), lifetimeMs - this.#age(this.#deps.clock.sinceBoot()))
   }
 
   readonly #available: FiniteBalanceOf = (account) => this.#balances.availableOf(account)

@@ -57,7 +57,12 @@ export class ActivePolicies {
     return (confirmedAt ?? document.issuedAt) + document.usableForMs
   }
 
-  isStale(policy: PolicyInForce, { earliest, latest }: ClockReading): boolean {
-    return (latest ?? earliest) > this.usableUntil(policy)
+  /** Negative: the rules are too old. */
+  remainingMs(policy: PolicyInForce, { earliest, latest }: ClockReading): number {
+    return this.usableUntil(policy) - (latest ?? earliest)
+  }
+
+  isStale(policy: PolicyInForce, reading: ClockReading): boolean {
+    return this.remainingMs(policy, reading) < 0
   }
 }

@@ -164,6 +164,8 @@ export class Link {
 
   status(): LinkStatus {
     const memory = this.#memory
+    const { activePolicies, clock } = this.#deps
+    const reading = clock.reading()
     return {
       deviceId: memory.identity?.deviceId ?? null,
       name: memory.identity?.name ?? null,
@@ -177,8 +179,10 @@ export class Link {
       backlog: backlogOf(memory, this.#deps.ledger.lastEntry()),
       unacknowledgedSeq: memory.unacknowledged?.seq ?? null,
       policies: [...memory.policies].map(([instanceId, { applied, newest, engine }]) => {
-        const name = this.#deps.activePolicies.get(instanceId.toLowerCase())?.document.instanceName ?? null
-        return { instanceId, applied, newest, engine, name }
+        const policy = activePolicies.get(instanceId.toLowerCase())
+        const name = policy?.document.instanceName ?? null
+        const remainingMs = policy === undefined ? 0 : Math.max(0, activePolicies.remainingMs(policy, reading))
+        return { instanceId, applied, newest, engine, name, remainingMs }
       }),
       sessions: [...memory.sessions].map(([instanceId, { session }]) => {
         return { instanceId, state: session.state, sessionId: session.sessionId }

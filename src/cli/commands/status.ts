@@ -1,6 +1,12 @@
 import { Command, Option } from 'commander'
 import { z } from 'zod'
-import { areRulesStale, cloudInWords, healthStatusOf, isRemedied } from '../../agent/diagnostics/health-status.ts'
+import {
+  areRulesStale,
+  cloudInWords,
+  healthStatusOf,
+  isRemedied,
+  offlineMs,
+} from '../../agent/diagnostics/health-status.ts'
 import type { HttpClient } from '../../client/http.ts'
 import { isLineAccount } from '../../core/accounts/account.ts'
 import { accountInWords, counted, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
@@ -167,7 +173,7 @@ function spending(status: AgentStatus): string {
   if (grant === null) return 'not yet: no grant'
   if (areRulesStale(status)) return 'stopped: the rules are too old'
   if (grant.remainingMs === 0) return 'stopped: the grant has expired'
-  return `from available balances, for another ${roughly(grant.remainingMs)} without the cloud`
+  return `from available balances, for another ${roughly(offlineMs(status))} without the cloud`
 }
 
 function written({ written, perDecision, perDay, budgetPerDay }: NonNullable<AgentStatus['storage']>): string {

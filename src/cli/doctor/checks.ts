@@ -1,4 +1,5 @@
 /** What only the network can tell is a warning: an offline device that can still decide is not broken. */
+import { offlineMs } from '../../agent/diagnostics/health-status.ts'
 import { ENGINE, outdatedSide } from '../../core/engine.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import { isLineAccount } from '../../core/accounts/account.ts'
@@ -727,14 +728,16 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
   },
 }
 
-function tokensLeft({ accounts, grant }: AgentStatus): Finding {
+function tokensLeft(status: AgentStatus): Finding {
+  const { accounts } = status
   const lines = accounts.filter(({ account }) => isLineAccount(account))
   const left = lines.reduce((sum, account) => sum + (available(account) > 0n ? available(account) : 0n), 0n)
-  const within = `for another ${roughly(grant?.remainingMs ?? 0)} without the cloud`
-  if (lines.some(({ unlimited }) => unlimited)) return ok(`unlimited tokens ${within}`)
+  const ms = offlineMs(status)
+  const within = ms === 0 ? '' : ` for another ${roughly(ms)} without the cloud`
+  if (lines.some(({ unlimited }) => unlimited)) return ok(`unlimited tokens${within}`)
   return left === 0n
-    ? warn(`no tokens are left, ${within}`, 'Connect the device to the cloud. If the pool is used up, buy more tokens.')
-    : ok(`${formatMicro(left)} tokens are left ${within}`)
+    ? warn(`no tokens are left${within}`, 'Connect the device to the cloud. If the pool is used up, buy more tokens.')
+    : ok(`${formatMicro(left)} tokens are left${within}`)
 }
 
 function nameOf(endpoint: EndpointObservation, level: 'warn' | 'fail'): Finding {

@@ -49,7 +49,10 @@ export const agentStatus = z.strictObject({
   lastEntry: z.int().min(0),
   backlog: z.int().min(0),
   unacknowledgedSeq: z.int().min(1).nullable(),
-  /** `name` null: not known yet. `applied` 0: none; `engine` is the one that it was made for. */
+  /**
+   * `name` null: not known yet. `applied` 0: none; `engine` is the one that it was made for. `remainingMs`: how long it can
+   * be used without confirmation by the cloud.
+   */
   policies: z.array(
     z.strictObject({
       instanceId: uuid,
@@ -57,6 +60,7 @@ export const agentStatus = z.strictObject({
       applied: z.int().min(0),
       newest: z.int().min(0),
       engine: z.int().min(1).nullable(),
+      remainingMs: z.int().min(0),
     }),
   ),
   /** The agent's own sessions in the cloud. `KEPT`: from before a restart, not checked yet. */

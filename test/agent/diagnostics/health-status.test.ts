@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { clockHealth, cloudInWords, healthStatusOf } from '../../../src/agent/diagnostics/health-status.ts'
+import { clockHealth, cloudInWords, healthStatusOf, offlineMs } from '../../../src/agent/diagnostics/health-status.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import type { AgentStatusWire } from '../../../src/protocol/local/status.ts'
 import { agentStatus } from '../../cli/agent-status.ts'
@@ -13,6 +13,7 @@ const condition = (subject: string, code = 'CLOUD_UNREACHABLE', message = 'it is
 ]
 const stale = condition('rules of Workshop', 'POLICY_STALE', 'They were.')
 const { policies } = agentStatus()
+const old = { ...policies[0]!, remainingMs: 7_200_000 }
 const revoked = [{ subject: 'revocation', code: 'DEVICE_REVOKED', message: 'it was', since: 1 }]
 const ENDED = { fenced: true, conditions: condition('attach', 'DEVICE_TERMINATED', 'The service was ended.') }
 
@@ -104,6 +105,18 @@ describe('the health status', () => {
       /^A runs low.$/,
     ],
     ['one whose key was revoked', { conditions: revoked }, 'attention', /key .* was revoked: .*120 tokens.* 24 hours/],
+    [
+      'one offline with rules that end first',
+      { connected: false, policies: [old] },
+      'attention',
+      /for another 2 hours\.$/,
+    ],
+    [
+      'one whose key was revoked, with rules that end first',
+      { conditions: revoked, policies: [old] },
+      'attention',
+      /120 tokens for another 2 hours\.$/,
+    ],
     ['one whose key was revoked, dry', { conditions: revoked, accounts: dry }, 'refusing', /revoked.* refuses every/],
     ['one whose key was revoked, at its end', { conditions: revoked, grant: NO_GRANT_LEFT }, 'refusing', /revoked/],
     [
@@ -207,6 +220,17 @@ it('does not call a damaged ledger an enrollment that is missing, and names a fu
   expect(healthStatusOf(agentStatus(damaged)).sentence).toMatch(/ledger .* was damaged/)
   const full = { conditions: condition('ledger', 'NOT_RECORDED', 'journal.db: database or disk is full') }
   expect(healthStatusOf(agentStatus(full)).sentence).toMatch(/disk of this device is full/)
+})
+
+it('can decide until the grant or usable rules end, whichever is first', () => {
+  const { grant } = agentStatus()
+  const { remainingMs } = grant!
+  const ended = { ...old, remainingMs: 0 }
+  expect(offlineMs({ grant, policies })).toBe(remainingMs)
+  expect(offlineMs({ grant, policies: [...policies, old] })).toBe(7_200_000)
+  expect(offlineMs({ grant, policies: [...policies, ended] })).toBe(remainingMs)
+  expect(offlineMs({ grant, policies: [ended] })).toBe(0)
+  expect(offlineMs({ grant: null, policies })).toBe(0)
 })
 
 it('does not say connected on an old response alone', () => {

@@ -2,7 +2,13 @@ import { expect, it } from 'vitest'
 import { type StatusDeps, statusOf } from '../../../src/agent/diagnostics/status.ts'
 import { agentStatus } from '../../cli/agent-status.ts'
 
-const ledger = { accounts: () => [], burnedOf: () => 0n, durability: 'durable', grant: () => null, lastEntry: () => 0 }
+const ledger = {
+  accounts: () => [],
+  burnedOf: () => 0n,
+  durability: 'durable',
+  grantStatus: () => null,
+  lastEntry: () => 0,
+}
 
 /** A device with these conditions of its link, held back or not. */
 function depsOf(
@@ -64,13 +70,11 @@ it('calls tokens used up only where some were granted', () => {
   const usedUp = { subject: 'tokens of LW-1', code: 'TOKENS_USED_UP', message: '', since: 1 }
   const conditionsWith = (grant: unknown) =>
     conditionsOf(null, [], {
-      ledger: { ...ledger, grant: () => grant },
+      ledger: { ...ledger, grantStatus: () => grant },
       supply: { conditions: () => [usedUp] },
     } as unknown as Partial<StatusDeps>)
   expect(conditionsWith(null)).toEqual([])
-  expect(conditionsWith({ term: 1, expiresAt: 1, lifetimeMs: 1, agedMs: 1 })).toEqual([
-    'tokens of LW-1: TOKENS_USED_UP',
-  ])
+  expect(conditionsWith({ term: 1, expiresAt: 1, remainingMs: 0 })).toEqual(['tokens of LW-1: TOKENS_USED_UP'])
 })
 
 const locked = { state: 'LOCKED', since: 1 } as const

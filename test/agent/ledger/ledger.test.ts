@@ -312,6 +312,23 @@ describe('a grant', () => {
       clock: { bootId: 'an earlier boot', sinceBoot: 0, earliest: 5, latest: 6 },
     })
     expect(rebooted.left(A)).toBe(0n)
+    expect(rebooted.ledger.grantStatus(rebooted.clock.reading())).toEqual({ term: 1, expiresAt: 1, remainingMs: 0 })
+  })
+
+  it('remains until it expires by the clock or by powered-on time, whichever is first', () => {
+    const remainingMs = (lifetimeMs: number, expiresInMs: number): number | undefined => {
+      const test = new TestLedger()
+      const reading = test.clock.reading()
+      test.ledger.applyGrant({
+        term: 1,
+        lifetimeMs,
+        expiresAt: reading.earliest + expiresInMs,
+        agedMs: 0,
+        accounts: [grantedAccount(A, 10n)],
+      })
+      return test.ledger.grantStatus(reading)?.remainingMs
+    }
+    expect([remainingMs(7 * DAY, DAY), remainingMs(DAY, 7 * DAY), remainingMs(DAY, -DAY)]).toEqual([DAY, DAY, 0])
   })
 })
 

@@ -25,7 +25,14 @@ test('an agent uses rules of a newer cloud that still supports its engine', asyn
   await device.sync()
   expect([inForce(device), device.conditions]).toEqual([2, []])
   expect(device.link.status().policies).toEqual([
-    { instanceId: INSTANCE, applied: 2, newest: 2, engine: 3, name: 'Workshop' },
+    {
+      instanceId: INSTANCE,
+      applied: 2,
+      newest: 2,
+      engine: 3,
+      name: 'Workshop',
+      remainingMs: expect.any(Number) as number,
+    },
   ])
 })
 
@@ -42,6 +49,11 @@ test('an agent that is too old for the cloud uses its rules until they expire, d
   expect(message).toMatch(/Upgrade the agent\.$/)
   expect(device.link.status()).toMatchObject({ connected: true, backlog: 0 })
   expect(usableUntil(device)).toBe(until)
+  const remainingMs = (): number | undefined => device.link.status().policies[0]?.remainingMs
+  const before = remainingMs() ?? 0
+  expect(before).toBe(until - (device.clock.reading().latest ?? 0))
+  device.time.advance(before + 1)
+  expect(remainingMs()).toBe(0)
 
   device.engine = { version: 3, oldest: 1 }
   await device.restart()

@@ -1,7 +1,7 @@
 /** The device report as Prometheus text. The series are fixed, and no label values come from callers. */
 import { isLineAccount } from '../../../core/accounts/account.ts'
 import type { DeviceReportWire, Readiness } from '../../../protocol/local/report.ts'
-import { countersOf } from '../../diagnostics/health-status.ts'
+import { countersOf, offlineMs } from '../../diagnostics/health-status.ts'
 
 const MICRO = 1e6
 
@@ -69,9 +69,9 @@ export function metricsText({ status, machine, health, clock }: DeviceReportWire
     status.policies.filter(({ applied, newest }) => newest > applied).length,
   )
   gauge(
-    'grant_remaining_seconds',
-    'Time for which tokens may still be spent without the cloud.',
-    seconds(status.grant?.remainingMs ?? null),
+    'offline_remaining_seconds',
+    'Time for which the agent can still decide without the cloud.',
+    seconds(status.grant === null ? null : offlineMs(status)),
   )
   gauge('tokens_available', 'Available balance of line items, in tokens.', tokens(totals.available))
   gauge('tokens_used', 'Tokens of line items used in the current epoch.', tokens(totals.used))

@@ -168,7 +168,10 @@ export const SCENES: Readonly<Record<Scene, DeviceReportWire>> = {
     { decisions: [], use: { ...use, accounts: [] } },
   ),
   working: reportWith(
-    { accounts, policies: [{ instanceId, name: 'Workshop', applied: 8, newest: 8, engine: 1 }] },
+    {
+      accounts,
+      policies: [{ instanceId, name: 'Workshop', applied: 8, newest: 8, engine: 1, remainingMs: 604_800_000 }],
+    },
     { decisions, use },
   ),
   offline: reportWith(
