@@ -54,11 +54,13 @@ test('rules that end before the grant end the spending', async () => {
 
 test('rules that are too old stop the spending', async () => {
   const body = agentStatus({
+    policies: [{ ...agentStatus().policies[0]!, remainingMs: 0 }],
     conditions: [{ subject: 'rules of Workshop', code: 'POLICY_STALE', message: 'They were.', since: 1 }],
   })
   await using agent = await fakeService('socket', { [path]: { body } })
   const { out } = await tallygate(['status', '--socket', agent.address])
   expect(out).toMatch(/^spending +stopped: the rules are too old$/m)
+  expect(out).toMatch(/^rules +revision 7 of instance Workshop \(.*\), too old, revision 8 is available$/m)
 })
 
 test('a device that was never enrolled, and what is wrong with it, are shown too', async () => {

@@ -89,13 +89,14 @@ function lineOf(
 }
 
 function rulesText(
-  { applied, newest, engine: madeFor, ...instance }: AgentStatus['policies'][number],
+  { applied, newest, engine: madeFor, remainingMs, ...instance }: AgentStatus['policies'][number],
   engine: number,
 ): string {
   const engines =
     madeFor === null || madeFor === engine ? '' : `, made for engine ${madeFor}, decided by engine ${engine}`
   const news = newest > applied ? `, revision ${newest} is available` : ''
-  return `revision ${applied} of instance ${instanceInWords(instance)}${engines}${news}`
+  const age = applied > 0 && remainingMs === 0 ? ', too old' : ''
+  return `revision ${applied} of instance ${instanceInWords(instance)}${engines}${age}${news}`
 }
 
 function describe(status: AgentStatus, health: Health, { all }: StatusFlags): readonly string[] {

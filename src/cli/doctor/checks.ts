@@ -607,7 +607,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
   'newest-rules': ({ agent }) => {
     if (isProblem(agent)) return skip(noAnswerReason(agent))
     const behind = agent.policies.filter(({ applied, newest }) => newest > applied)
-    if (behind.length === 0) return ok('all rules are up to date')
+    if (behind.length === 0) return ok('no newer rules are known')
     const says = behind
       .map(
         ({ applied, newest, ...instance }) => `${instanceInWords(instance)}: ${applied} applied, ${newest} available`,

@@ -159,13 +159,17 @@ function connectionOf({ status }: DeviceReportWire): Html {
     ['Last sync', ago(lastSyncAt, clock.now)],
     ['Notifications', PUSH[push]],
     ...sessions.map(({ instanceId, state }): Row => [`Session${ofInstance(instanceId)}`, SESSION[state]]),
-    ...policies.map(({ instanceId, applied, newest }): Row => [
-      `Rules${ofInstance(instanceId)}`,
-      newest > applied ? `revision ${applied} applied, ${newest} available` : `revision ${applied}, up to date`,
-    ]),
+    ...policies.map((policy): Row => [`Rules${ofInstance(policy.instanceId)}`, rulesOf(policy)]),
     ['Grant', grant === null ? 'none' : validity(grant)],
   ]
   return section('connection', 'Connection', rowsOf('connection', rows))
+}
+
+function rulesOf({ applied, newest, remainingMs }: DeviceReportWire['status']['policies'][number]): string {
+  if (applied === 0) return 'none yet'
+  const age = remainingMs === 0 ? ', too old' : ''
+  if (newest > applied) return `revision ${applied} applied${age}, ${newest} available`
+  return `revision ${applied}${age === '' ? ', up to date' : age}`
 }
 
 function validity({ remainingMs }: NonNullable<DeviceReportWire['status']['grant']>): string {

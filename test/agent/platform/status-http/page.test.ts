@@ -56,6 +56,17 @@ describe('the status page', () => {
     expect(grantOf(1_500)).toBe('valid for another 1 second without the cloud')
   })
 
+  it('says whether rules are up to date, too old, or missing', () => {
+    const rulesOf = (applied: number, newest: number, remainingMs: number): string | undefined => {
+      const policies = [{ ...agentStatus().policies[0]!, applied, newest, remainingMs }]
+      return /<dt>Rules of Workshop<\/dt>\s*<dd>([^<]*)/.exec(statusPage(reportWith({ policies })))?.[1]
+    }
+    expect(rulesOf(7, 7, 1)).toBe('revision 7, up to date')
+    expect(rulesOf(7, 7, 0)).toBe('revision 7, too old')
+    expect(rulesOf(7, 8, 0)).toBe('revision 7 applied, too old, 8 available')
+    expect(rulesOf(0, 0, 0)).toBe('none yet')
+  })
+
   it('says what is refused, wanted, unsent and left', () => {
     const page = statusPage(reportWith())
     for (const words of [
