@@ -719,7 +719,8 @@ export const ERRORS = catalogue({
   },
   CLOUD_UNREACHABLE: {
     meaning: 'The cloud does not respond.',
-    remedy: 'Check the network, the address and TLS. The device keeps deciding requests within its grants.',
+    remedy:
+      'Check the network, the address and TLS. `tallygate status` on the device shows whether and how long it still decides.',
     http: 502,
     exit: 69,
     retry: 'later',

@@ -105,6 +105,16 @@ test('the remedy of a condition is shown once', async () => {
   expect(out.match(/remedy:/g)).toHaveLength(1)
 })
 
+test('a device that refuses everything does not promise decisions while the cloud does not respond', async () => {
+  const conditions = [{ subject: 'cloud', code: 'CLOUD_UNREACHABLE', message: 'No route.', since: 0 }]
+  const body = agentStatus({ connected: false, grant: null, conditions })
+  await using agent = await fakeService('socket', { [path]: { body } })
+  const { out } = await tallygate(['status', '--socket', agent.address])
+  expect(out).toContain('This device has no grant, and the cloud is out of reach.')
+  expect(out).toMatch(/remedy: Check the network/)
+  expect(out).not.toMatch(/keeps deciding|continues to decide/)
+})
+
 test('--all adds key, storage and backup, and the balances of actions and requesters', async () => {
   const [line] = agentStatus().accounts
   const action = { ...line!, account: `action/${instanceId}/LW-ANNUAL/${instanceId}` }

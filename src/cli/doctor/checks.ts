@@ -673,7 +673,10 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
         ),
   'cloud-name': atPlace('cloud', (cloud) => nameOf(cloud, 'fail')),
   'cloud-reachable': atPlace('cloud', (cloud) =>
-    reachable(cloud, 'Check cable, route and firewall. The device keeps deciding requests within its grants.'),
+    reachable(
+      cloud,
+      'Check cable, route and firewall. `tallygate status` shows whether and how long the device still decides.',
+    ),
   ),
   'cloud-certificate': atPlace('cloud', (cloud) => certificateOf(cloud, 'fail')),
   'cloud-certificate-expiry': atPlace('cloud', (cloud, { now }) => expiryOf(cloud, now)),
