@@ -671,14 +671,14 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
           `the data of the time zone ${name} is missing`,
           'Set TZ to an existing zone, or install tzdata: times are shown in UTC until then.',
         ),
-  'cloud-name': atPlace('cloud', (cloud) => nameOf(cloud, 'fail')),
+  'cloud-name': atPlace('cloud', nameOf),
   'cloud-reachable': atPlace('cloud', (cloud) =>
     reachable(
       cloud,
       'Check cable, route and firewall. `tallygate status` shows whether and how long the device still decides.',
     ),
   ),
-  'cloud-certificate': atPlace('cloud', (cloud) => certificateOf(cloud, 'fail')),
+  'cloud-certificate': atPlace('cloud', certificateOf),
   'cloud-certificate-expiry': atPlace('cloud', (cloud, { now }) => expiryOf(cloud, now)),
   'sign-in': ({ signIn, version }) => {
     if (signIn === null) return skip('no key, enrollment or connection to test with')
@@ -689,7 +689,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     const { status, code, words, twinVersion } = signIn
     if (twinVersion === null && code === null && status < 500) {
       const remedy = 'Check any proxy or sign-in page of the network between this device and the cloud.'
-      return fail(`the response (HTTP status ${status}) does not come from the cloud`, remedy)
+      return warn(`the response (HTTP status ${status}) does not come from the cloud`, remedy)
     }
     if (status === 200 || status === 304) {
       return ok(`the cloud accepts the device; cloud version ${twinVersion}, device version ${version}`)
@@ -698,11 +698,11 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     const answer = `the cloud responds ${status} ${code ?? ''}`.trimEnd()
     return fail(words === null ? answer : `${answer}: ${words}`, signInRemedy(code))
   },
-  'broker-name': atPlace('broker', (broker) => nameOf(broker, 'warn')),
+  'broker-name': atPlace('broker', nameOf),
   'broker-reachable': atPlace('broker', (broker) =>
     reachable(broker, 'Check address and firewall. Without the broker, the device finds changes at its next sync.'),
   ),
-  'broker-certificate': atPlace('broker', (broker) => certificateOf(broker, 'warn')),
+  'broker-certificate': atPlace('broker', certificateOf),
   memory: ({ memory: { available, total, limit, used } }) => {
     if (limit !== null && limit < MEMORY_MIN) {
       return warn(
@@ -743,12 +743,12 @@ function tokensLeft(status: AgentStatus): Finding {
     : ok(`${formatMicro(left)} tokens are left${within}`)
 }
 
-function nameOf(endpoint: EndpointObservation, level: 'warn' | 'fail'): Finding {
+function nameOf(endpoint: EndpointObservation): Finding {
   const { host, addresses, proxy } = endpoint
   if (proxy !== null) return ok(`the proxy ${proxy} resolves ${host}`)
   if (!isProblem(addresses)) return ok(`${host} resolves to ${addresses.slice(0, 4).join(', ')}`)
   const remedy = 'Check the name server (with systemd: resolvectl status) and the spelling of the host name.'
-  return { level, evidence: `${host}: ${addresses.message}`, remedy }
+  return warn(`${host}: ${addresses.message}`, remedy)
 }
 
 function reachable(endpoint: EndpointObservation, remedy: string): Finding {
@@ -760,7 +760,7 @@ function reachable(endpoint: EndpointObservation, remedy: string): Finding {
   return warn(`${host}:${port}${way}: ${connected.message}`, advice)
 }
 
-function certificateOf(endpoint: EndpointObservation, level: 'warn' | 'fail'): Finding {
+function certificateOf(endpoint: EndpointObservation): Finding {
   if (!endpoint.secure) {
     const evidence = `${endpoint.url} is not encrypted`
     return isLoopback(endpoint.host)
@@ -772,7 +772,7 @@ function certificateOf(endpoint: EndpointObservation, level: 'warn' | 'fail'): F
   const evidence = `${certificate.subject}, by ${certificate.issuer}`
   if (certificate.distrust === null) return ok(evidence)
   const remedy = `Correct the certificate, or add its authority to tls.ca_file and restart the agent. Also check the clock: a wrong clock has the same effect.`
-  return { level, evidence: `${evidence}: ${certificate.distrust}`, remedy }
+  return warn(`${evidence}: ${certificate.distrust}`, remedy)
 }
 
 function expiryOf(endpoint: EndpointObservation, now: number): Finding {
@@ -780,7 +780,7 @@ function expiryOf(endpoint: EndpointObservation, now: number): Finding {
   if (validTo === null) return skip('there is no certificate')
   const left = validTo - now
   const until = new Date(validTo).toISOString()
-  if (left <= 0) return fail(`expired at ${until}`, 'Renew the certificate, or set the clock of the device.')
+  if (left <= 0) return warn(`expired at ${until}`, 'Renew the certificate, or set the clock of the device.')
   return left < CERTIFICATE_LEFT_MS ? warn(`expires at ${until}`, 'Renew the certificate.') : ok(`valid until ${until}`)
 }
 
