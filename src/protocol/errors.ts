@@ -567,6 +567,14 @@ export const ERRORS = catalogue({
     http: 403,
     exit: 77,
   },
+  DEVICE_UNKNOWN: {
+    meaning:
+      'A device enrolls again, and the cloud does not know it: it is another cloud, or was restored from a backup from before the enrollment.',
+    remedy:
+      'Use an enrollment token of the cloud that enrolled this device. If that cloud was restored, stop the agent, move its state directory away (it may contain unbilled usage), and enroll the device as a new one with a new token.',
+    http: 403,
+    exit: 77,
+  },
   TRUST_MISMATCH: {
     meaning: 'The server at this address does not have a key that was pinned.',
     remedy: 'Check the address. If the cloud was set up again, enroll the device again.',

@@ -16,7 +16,7 @@ const REFUSALS: ReadonlySet<ErrorCode> = new Set([
   'ACCESS_KIND_WRONG',
 ])
 
-/** @throws CodedError ENROLLMENT_REFUSED: this token is useless; DEVICE_REVOKED, TRUST_MISMATCH, CLOUD_UNREACHABLE */
+/** @throws CodedError ENROLLMENT_REFUSED, DEVICE_UNKNOWN: this token is useless; DEVICE_REVOKED, TRUST_MISMATCH, CLOUD_UNREACHABLE */
 export async function enroll(context: StepContext, enrollmentToken: EnrollmentToken | null): Promise<StepResult> {
   const { clock, journal, memory, log } = context
   if (enrollmentToken === null || enrollmentToken.token === null)
@@ -101,8 +101,8 @@ function unknownDevice(
   details: Readonly<Record<string, string>>,
   cause?: CodedError,
 ): CodedError {
-  const message = `The cloud does not know the device ${deviceId}, whose ledger is here. It is another cloud, or was restored from an older backup.`
-  return new CodedError('ENROLLMENT_REFUSED', message, { details: { deviceId, ...details }, cause })
+  const message = `The cloud does not know the device ${deviceId}, whose ledger is here. It is another cloud, or was restored from a backup from before the enrollment.`
+  return new CodedError('DEVICE_UNKNOWN', message, { details: { deviceId, ...details }, cause })
 }
 
 /** Does not verify the signature, which the device cannot, nor the expiry, because its clock may be wrong. */

@@ -181,7 +181,7 @@ function fail(
   if (signal.aborted) return { ok: false, retryAfterMs: 0 }
   const { code, details } = error
   if (step?.kind === 'attach') memory.isEnded = code === 'DEVICE_TERMINATED'
-  if (code === 'ENROLLMENT_REFUSED') memory.refusedToken = enrollmentToken?.token ?? null
+  if (code === 'ENROLLMENT_REFUSED' || code === 'DEVICE_UNKNOWN') memory.refusedToken = enrollmentToken?.token ?? null
   if (Object.hasOwn(REFUSED_KEYS, code)) activePolicies.isDeviceRefused = true
   if (code === 'DEVICE_REVOKED') {
     for (const subject of CAUSED_BY_REVOCATION) health.clear(subject)

@@ -15,6 +15,7 @@ const stale = condition('rules of Workshop', 'POLICY_STALE', 'They were.')
 const { policies } = agentStatus()
 const old = { ...policies[0]!, remainingMs: 7_200_000 }
 const revoked = [{ subject: 'revocation', code: 'DEVICE_REVOKED', message: 'it was', since: 1 }]
+const unknown = condition('enrollment', 'DEVICE_UNKNOWN', 'The cloud does not know it.')
 const ENDED = { fenced: true, conditions: condition('attach', 'DEVICE_TERMINATED', 'The service was ended.') }
 
 describe('the health status', () => {
@@ -39,6 +40,12 @@ describe('the health status', () => {
       { suspension: heldBack('LOCKED') },
       'refusing',
       /An administrator has locked this device, at 2027-/,
+    ],
+    [
+      'one whose service was ended, and that the cloud does not know',
+      { suspension: heldBack('TERMINATED'), fenced: true, conditions: unknown },
+      'refusing',
+      /^The cloud does not know it\. It refuses every request\.$/,
     ],
     [
       'one whose service was ended',
@@ -190,6 +197,11 @@ describe('the next steps', () => {
         accounts: [{ ...held!, account: lineAccount('0c1d8a1e-7b0f-4d55-9a38-0d9d7d6f2c11', `5 cm's`, 0) }],
       },
       /`tallygate line-items set '5 cm'\\''s' --quantity TOTAL --instance 0c1d8a1e-7b0f-4d55-9a38-0d9d7d6f2c11`/,
+    ],
+    [
+      'terminated, and that the cloud does not know',
+      { suspension: heldBack('TERMINATED'), conditions: unknown },
+      /wrong cloud.*\n.*systemctl stop.*\n.*rename the directory.*\nEnroll it as a new device:\n/,
     ],
     ['fenced and terminated', ENDED, /enroll it again:\n.*enrollment-token/],
     ['fenced', { fenced: true }, /`tallygate doctor`/],

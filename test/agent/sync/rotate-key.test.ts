@@ -420,10 +420,18 @@ describe('a twin that was restored from a backup', () => {
     await restore()
     device.token = await twin.enrollmentToken(instanceId)
     await device.sync()
-    const refusal = device.link.status().conditions.find(({ code }) => code === 'ENROLLMENT_REFUSED')
-    expect(refusal?.message).toMatch(/does not know the device .* restored from an older backup/)
+    const refusal = device.link.status().conditions.find(({ subject }) => subject === 'enrollment')
+    expect(refusal).toMatchObject({
+      code: 'DEVICE_UNKNOWN',
+      message: expect.stringMatching(/does not know the device .* backup from before the enrollment/) as string,
+    })
     const { body } = await twin.call('GET', '/edge/api/v1/devices')
     expect(deviceList.parse(body).devices).toEqual([])
+
+    // The way out: another state directory, and with it another key.
+    const anew = await joined()
+    await anew.sync()
+    expect(await anew.charge(TOKEN)).toBe('GRANTED')
   })
 })
 
