@@ -7,7 +7,7 @@ import { type PublicJwk, thumbprint } from '../../protocol/signing.ts'
 import type { Identity } from '../ledger/journal.ts'
 import { takeIdentity } from './memory.ts'
 import type { EnrollmentToken } from './ports.ts'
-import { showSuspension, type StepContext, type StepResult } from './step.ts'
+import { call, showSuspension, type StepContext, type StepResult } from './step.ts'
 
 const REFUSALS: ReadonlySet<ErrorCode> = new Set([
   'ENROLLMENT_REFUSED',
@@ -40,7 +40,6 @@ export async function enroll(context: StepContext, enrollmentToken: EnrollmentTo
   memory.refusedToken = enrollmentToken.token
   await takeIdentity(memory, identity)
   showSuspension(context, null)
-  memory.contact = 'UP'
   log.info({ deviceId: identity.deviceId, instances: identity.instanceIds.length }, 'enrolled')
   return 'PLAN_AGAIN'
 }
@@ -49,24 +48,27 @@ async function requestEnrollment(
   context: StepContext,
   { token, source }: Extract<EnrollmentToken, { token: string }>,
 ): Promise<Identity> {
-  const { cloud, keys, signal } = context
+  const { cloud, keys, memory, signal } = context
   const key = keys.current
   const claims = readClaims(token, source)
   await showLinksAt(claims.edge, context)
   const request = { publicKey: key.publicJwk, ...(claims.name === undefined ? {} : { name: claims.name }) }
-  const answer = await cloud.enroll(claims.edge, token, request, signal).catch((error: unknown) => {
+  const enrolling = call(context, () => cloud.enroll(claims.edge, token, request, signal))
+  const answer = await enrolling.catch((error: unknown) => {
     if (!(error instanceof CodedError) || !REFUSALS.has(error.code)) throw error
     const message = `The cloud refused the enrollment token in ${source}. ${error.message}`
     throw new CodedError('ENROLLMENT_REFUSED', message, { cause: error })
   })
   const trusted = await pinned(answer.trustedKeys, claims.pins)
   if (trusted.length === 0) {
+    memory.contact = 'DOWN'
     throw new CodedError('TRUST_MISMATCH', 'The cloud showed no key that the enrollment token pins.', {
       details: { edge: claims.edge },
     })
   }
   const foreign = answer.instanceIds.find((instanceId) => !claims.instances.includes(instanceId))
   if (foreign !== undefined) {
+    memory.contact = 'DOWN'
     throw new CodedError('TRUST_MISMATCH', 'The cloud named an instance that the enrollment token does not.', {
       details: { instanceId: foreign },
     })
@@ -85,12 +87,14 @@ async function requestEnrollment(
 }
 
 /** A restored cloud that knows only an earlier key would enroll another device. The answer proves nothing and is ignored. */
-async function showLinksAt(edgeUrl: string, { cloud, keys, memory, randomness, signal }: StepContext): Promise<void> {
+async function showLinksAt(edgeUrl: string, context: StepContext): Promise<void> {
+  const { cloud, keys, memory, randomness, signal } = context
   const { identity } = memory
   const links = [...(identity?.keyLinks ?? [])]
   if (identity?.keyId !== keys.current.signer.keyId || links.length === 0) return
   const request = { nonce: randomness.token(), links }
-  await cloud.showKeyLinks({ ...identity, edgeUrl }, request, signal).catch((error: unknown) => {
+  const showing = call(context, () => cloud.showKeyLinks({ ...identity, edgeUrl }, request, signal))
+  await showing.catch((error: unknown) => {
     if (error instanceof CodedError && error.code === 'TOKEN_INVALID') throw unknownDevice(identity, {}, error)
     throw error
   })

@@ -29,6 +29,7 @@ test('a cloud that shows no pinned key is not trusted, and tried again later', a
   await device.start()
   await device.settle()
   expect(device.conditions).toEqual(['enrollment: TRUST_MISMATCH'])
+  expect(device.link.status().connected).toBe(false)
   expect(device.disk.read().identity).toBeNull()
   device.cloud.key = real
   await device.pass(10_000)
@@ -59,6 +60,7 @@ test('an instance that the token does not name is not served', async () => {
   await device.start()
   await device.settle()
   expect(device.conditions).toEqual(['enrollment: TRUST_MISMATCH'])
+  expect(device.link.status().connected).toBe(false)
 })
 
 test('a refused token is not tried again, another one is', async () => {
@@ -173,7 +175,9 @@ test.each([
   const device = await make()
   const isFirst = device.disk.read().identity === null
   let hasEnded = !isFirst
+  let isAway = false
   device.network.intercept = async (request) => {
+    if (isAway) throw new CodedError('CLOUD_UNREACHABLE', 'silent')
     const answer = await device.cloud.exchange(request)
     if (request.url.endsWith('/enrollments')) hasEnded = !hasEnded
     return hasEnded && request.url.endsWith('/attach')
@@ -188,8 +192,16 @@ test.each([
   await device.sync()
   expect(device.link.status().epoch).toBe(epoch)
   device.token = await device.cloud.enrollmentToken({ name: 'press-7' })
-  device.link.wake('operator')
-  await device.settle()
+  const tries = async (): Promise<boolean> => {
+    device.link.wake('operator')
+    await device.settle()
+    return device.link.status().connected
+  }
+  isAway = true
+  expect(await tries()).toBe(false)
+  expect(device.conditions).toContain('enrollment: CLOUD_UNREACHABLE')
+  isAway = false
+  expect(await tries()).toBe(true)
   expect(device.conditions).toEqual([])
   expect(device.link.status()).toMatchObject({ name: 'press-7', fenced: false })
   expect(device.link.status().epoch).toBeGreaterThan(epoch)
