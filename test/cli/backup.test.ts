@@ -1,5 +1,6 @@
 // Backups of a device and of a twin, as an operator makes and restores them, between a real agent and a real twin.
 import { execFile, execFileSync } from 'node:child_process'
+import { generateKeyPairSync } from 'node:crypto'
 import { cpSync, existsSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
@@ -179,8 +180,16 @@ describe('a backup of a device', { timeout: 90_000 }, () => {
     expect(stdout).toContain('delivers 1 entry that')
     const missing = `The key of this device is missing: copy it to ${key} before you start the agent.\n`
     expect(stdout).toContain(missing)
+    const { privateKey } = generateKeyPairSync('ed25519')
+    writeFileSync(key, privateKey.export({ type: 'pkcs8', format: 'pem' }), { mode: 0o600 })
+    const foreign = (await tallygate('restore', file, '--db', site.ledger)).stdout
+    expect(foreign).toContain(`${key} is not the key that the ledger names.`)
+    writeFileSync(key, 'no key')
+    expect((await tallygate('restore', file, '--db', site.ledger)).stdout).toContain(
+      `The key file ${key} cannot be used: `,
+    )
     writeFileSync(key, kept, { mode: 0o600 })
-    expect((await tallygate('restore', file, '--db', site.ledger)).stdout).not.toContain(missing)
+    expect((await tallygate('restore', file, '--db', site.ledger)).stdout).not.toMatch(/missing|names|cannot be used/)
     const again = await site.start()
     await ready(again)
     await delivered(again)

@@ -3,10 +3,11 @@ import { dirname } from 'node:path'
 import { Command } from 'commander'
 import { counted } from '../../core/accounts/in-words.ts'
 import type { BootLog } from '../../agent/ledger/volatile-log.ts'
-import { ownKeyFile } from '../../agent/platform/key-file/key-file.ts'
+import { openKeyFile, ownKeyFile } from '../../agent/platform/key-file/key-file.ts'
 import { restoreLedger } from '../../agent/platform/sqlite/restore-ledger.ts'
 import { readBootId } from '../../platform/uptime.ts'
 import { volatileLogOf } from '../../agent/platform/tmpfs/volatile-log.ts'
+import { CodedError } from '../../protocol/errors.ts'
 import { agentDatabase, agentPaths } from '../local-agent.ts'
 import type { Io } from '../io.ts'
 import { jsonLine, writeLines } from '../lines.ts'
@@ -24,23 +25,35 @@ export function command(io: Io): Command {
     .option('--json', 'print one JSON document')
     .action(async (file: string, flags: RestoreFlags) => {
       const path = agentDatabase(flags.db, io)
-      const { replaced, undelivered, lost } = await restoreLedger(file, path, io.now(), answeredBefore(path, io))
+      const { replaced, undelivered, lost, keyId } = await restoreLedger(file, path, io.now(), answeredBefore(path, io))
       const kept = replaced === null ? 'There was no previous ledger.' : `The previous ledger is kept as ${replaced}.`
       const plain = [
         kept,
         ...lossOf(lost),
         `Start the agent. It attaches again and delivers ${counted(undelivered, 'entry', 'entries')} that the cloud may not have. It grants no requests`,
         'until then. The cloud recognizes entries that it has already billed and does not bill them twice.',
-        ...missingKey(path, io),
+        ...(await keyToCopy(path, keyId, io)),
       ]
       writeLines(io.stdout, flags.json === true ? [jsonLine({ replaced, undelivered, lost })] : plain)
     })
 }
 
 /** Backups do not contain the key, and an agent without the key of its ledger does not start. */
-function missingKey(path: string, io: Io): readonly string[] {
+async function keyToCopy(path: string, keyId: string | null, io: Io): Promise<readonly string[]> {
   const file = agentPaths(io).device.keyFile ?? ownKeyFile(dirname(path))
-  return existsSync(file) ? [] : [`The key of this device is missing: copy it to ${file} before you start the agent.`]
+  if (!existsSync(file)) return [`The key of this device is missing: copy it to ${file} before you start the agent.`]
+  try {
+    const { signer } = await openKeyFile({ path: file, create: false })
+    if (keyId === null || signer.keyId === keyId) return []
+  } catch (error) {
+    if (!(error instanceof CodedError)) throw error
+    return [error.message]
+  }
+  // It may also be a key that replaced the one of the backup.
+  return [
+    `${file} is not the key that the ledger names. Unless this device has replaced its key since the backup, copy its key there before you`,
+    'start the agent: the cloud refuses the key of another device.',
+  ]
 }
 
 /** Entries that the agent answered in this boot and may not have written to the ledger. */

@@ -33,6 +33,8 @@ export interface Restored {
   readonly undelivered: number
   /** Undelivered entries of the replaced ledger found in neither; null: unknown. */
   readonly lost: number | null
+  /** Of the device, as the restored ledger names it; null: not enrolled. */
+  readonly keyId: string | null
 }
 
 /**
@@ -87,7 +89,7 @@ function replaceLedger(saved: Salvage, path: string, wall: number, left: BootLog
     closeWhole(made)
     const replaced = replace(path, fresh, opened, wall)
     const undelivered = salvage.undelivered.reduce((sum, { bodies }) => sum + bodies.length, 0)
-    return { replaced, undelivered, lost: salvage.lost }
+    return { replaced, undelivered, lost: salvage.lost, keyId: salvage.identity?.keyId ?? null }
   } finally {
     remove(fresh)
     if (typeof opened !== 'string') opened.close()
