@@ -7,6 +7,7 @@ import { type Labels, changedLabels, labelsIn } from '../protocol/edge/labels.ts
 import { CodedError } from '../protocol/errors.ts'
 import { uuid } from '../protocol/wire.ts'
 import { writeFileAtomically } from './atomic-write.ts'
+import { firstOf } from './nouns/document.ts'
 
 export interface ListedDevice {
   readonly name: string
@@ -37,7 +38,7 @@ const HEADERS = ['name,instances', 'name,instances,labels']
 /** Tokens with less validity left are replaced: they must still be carried to the device. */
 const CARRYING_MS = 3_600_000
 
-/** Fields are separated by spaces; `#` begins a comment. @throws CodedError USAGE with every invalid line */
+/** Fields are separated by spaces; `#` begins a comment. @throws CodedError USAGE with the first invalid lines */
 export function parseDeviceList(text: string): readonly ListedDevice[] {
   const devices = new Map<string, ListedDevice>()
   const problems: string[] = []
@@ -52,7 +53,7 @@ export function parseDeviceList(text: string): readonly ListedDevice[] {
     if (problem === null) devices.set(name, { name, instanceIds: wordsOf(instances), labels: labelsIn(labels) })
     else problems.push(`line ${index + 1}: ${problem}`)
   }
-  if (problems.length > 0) throw new CodedError('USAGE', `The list is invalid: ${problems.join('; ')}.`)
+  if (problems.length > 0) throw new CodedError('USAGE', `The list is invalid: ${firstOf(problems)}.`)
   return [...devices.values()]
 }
 

@@ -32,10 +32,17 @@ function problemText(issue: z.core.$ZodRawIssue): string | undefined {
     case 'invalid_value':
       return `must be ${issue.values.length === 1 ? '' : 'one of '}${issue.values.map(String).join(', ')}`
     case 'unrecognized_keys':
-      return `must not have ${issue.keys.join(', ')}`
+      return `must not have ${keysText(issue.keys)}`
     default:
       return undefined
   }
+}
+
+const KEYS_SHOWN = 10
+
+function keysText(keys: readonly string[]): string {
+  const more = keys.length - KEYS_SHOWN
+  return keys.slice(0, KEYS_SHOWN).join(', ') + (more > 0 ? ` and ${more} more` : '')
 }
 
 function isCounted(origin: string): boolean {

@@ -135,9 +135,13 @@ describe('a list of devices', () => {
     expect(() => list('berlin')).toThrow(/line 2: The label "berlin" is not valid/)
   })
 
-  it('that is wrong somewhere is refused with every line that is', () => {
+  it('that is wrong somewhere is refused with the first lines that are', () => {
     const text = `name,instances\n../evil,${NOWHERE}\na,${NOWHERE}\na,${NOWHERE}\nb,none\nc,${NOWHERE},a=b,more\n`
     expect(() => parseDeviceList(text)).toThrow(/line 2: .*; line 4: a appears twice; line 5: .*; line 6: /)
     expect(() => parseDeviceList('a,b\n')).toThrow(expect.objectContaining({ code: 'USAGE' }))
+    const long = `name,instances\n${'a,none\n'.repeat(20_000)}`
+    expect(() => parseDeviceList(long)).toThrow(
+      /^The list is invalid: line 2: .*; line 11: [^;]*; and 19990 more problems\.$/,
+    )
   })
 })

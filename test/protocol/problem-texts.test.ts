@@ -24,6 +24,11 @@ it.each<[schema: z.ZodType, given: unknown, problem: string]>([
   [z.enum(['A', 'B']), 'C', 'body: must be one of A, B'],
   [z.literal('A'), 'C', 'body: must be A'],
   [z.strictObject({}), { extra: 1 }, 'body: must not have extra'],
+  [
+    z.strictObject({}),
+    Object.fromEntries(Array.from({ length: 20_000 }, (_, n) => [`k${n}`, 1])),
+    'body: must not have k0, k1, k2, k3, k4, k5, k6, k7, k8, k9 and 19990 more',
+  ],
 ])('says in words what is wrong: %#', (schema, given, problem) => {
   const parsed = schema.safeParse(given)
   expect(parsed.success ? null : firstProblem(parsed.error)).toBe(problem)

@@ -58,11 +58,15 @@ export function readDocument(path: string, io: Io): FileDocument {
   }
 }
 
-/** Names the first problems: a file may have thousands. */
 export function invalidFile(problems: readonly string[]): CodedError {
+  return new CodedError('FILE_INVALID', firstOf(problems))
+}
+
+/** A file may have thousands of problems. */
+export function firstOf(problems: readonly string[]): string {
   const more = problems.length - PROBLEMS_MAX
   const rest = more > 0 ? `; and ${counted(more, 'more problem', 'more problems')}` : ''
-  return new CodedError('FILE_INVALID', problems.slice(0, PROBLEMS_MAX).join('; ') + rest)
+  return problems.slice(0, PROBLEMS_MAX).join('; ') + rest
 }
 
 /** @param placeOf offset in the text */

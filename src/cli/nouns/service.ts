@@ -8,6 +8,7 @@ import { type UsageFormat, usageCursor, usageCursorHeader } from '../../protocol
 import { uuid } from '../../protocol/wire.ts'
 import { nearest } from '../../settings/nearest.ts'
 import { readCaller } from '../sign-in/caller.ts'
+import { firstOf } from './document.ts'
 
 /** An object of the API. Numbers that a double would change are raw JSON. */
 export type Row = Readonly<Record<string, unknown>>
@@ -58,7 +59,7 @@ export class Service extends HttpClient {
     const other = otherRefusal.safeParse(parseJson(answer.text))
     if (!other.success) throw refusal(call, answer)
     if ('error' in other.data) throw new CodedError('CONFLICT', other.data.error)
-    throw new CodedError('BAD_REQUEST', other.data.message.join('; '))
+    throw new CodedError('BAD_REQUEST', firstOf(other.data.message))
   }
 
   /** Makes a change of rules, and again after reading them again if another administrator has changed them meanwhile. */

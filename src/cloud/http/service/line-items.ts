@@ -97,9 +97,12 @@ export function lineItemOperations(store: Store): readonly Operation[] {
   ]
 }
 
+/** The text of a problem is far longer than the field of a body that causes it. */
+const PROBLEMS_SHOWN = 100
+
 /** The key of the problems is what v1.1 changed. */
 function invalid(version: ApiVersion, problems: readonly LineItemProblem[]): Answer {
-  const texts = problems.map(({ text }) => text)
+  const texts = problems.slice(0, PROBLEMS_SHOWN).map(({ text }) => text)
   return { status: 400, body: version === 'v1.0' ? { errors: texts } : { message: texts } }
 }
 
