@@ -3,6 +3,8 @@ import { CodedError, type ErrorCode } from '../../protocol/errors.ts'
 
 export const PUSH = 'push'
 
+export const ENROLLMENT = 'enrollment'
+
 export const REVOCATION = 'revocation'
 
 /** What the cloud says of a key with which it refuses all requests of the device. */
@@ -28,13 +30,14 @@ export class Health {
     this.#now = now
   }
 
-  /** Keeps `since` while the code is the same. Returns true when the code changed. */
+  /** Keeps `since` while the code is the same. Returns true when the condition is to be logged. */
   raise(subject: string, error: CodedError): boolean {
     const before = this.#conditions.get(subject)
     const same = before?.code === error.code
     const since = same ? before.since : this.#now()
     this.#conditions.set(subject, { subject, code: error.code, message: error.message, since, details: error.details })
-    return !same
+    // A technician who mends an enrollment sees each new reason. Other texts change by themselves, as of a network.
+    return !same || (subject === ENROLLMENT && before.message !== error.message)
   }
 
   clear(subject: string): boolean {

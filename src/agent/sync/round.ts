@@ -11,13 +11,13 @@ import type { EnrollmentToken } from './ports.ts'
 import type { RoundResult, WakeReason } from './rounds.ts'
 import { sealAndSend, sendSegment } from './send-segment.ts'
 import { KEY, announceKey, isUnknownKey, keyState, prepareKey, replaceKey, showLinks } from './rotate-key.ts'
-import { PUSH, REFUSED_KEYS, REVOCATION } from '../runtime/health.ts'
+import { ENROLLMENT, PUSH, REFUSED_KEYS, REVOCATION } from '../runtime/health.ts'
 import { type StepContext, type StepResult, raiseAndLog } from './step.ts'
 
 const CLEARED_BY_A_ROUND = ['cloud', 'journal', 'attach', 'link', REVOCATION]
 
 /** Subjects whose conditions may only result from a revoked key. */
-const CAUSED_BY_REVOCATION = ['cloud', 'enrollment', 'attach', 'link', 'sync', PUSH]
+const CAUSED_BY_REVOCATION = ['cloud', ENROLLMENT, 'attach', 'link', 'sync', PUSH]
 
 /** @throws any error that is not a CodedError: a broken invariant, or a write with unknown outcome */
 export async function runRound(context: StepContext, reasons: ReadonlySet<WakeReason>): Promise<RoundResult> {
@@ -149,9 +149,9 @@ function end(context: StepContext, enrollmentToken: EnrollmentToken | null): Rou
     activePolicies.isDeviceRefused = false
     for (const subject of CLEARED_BY_A_ROUND) health.clear(subject)
   }
-  if (memory.identity !== null) health.clear('enrollment')
+  if (memory.identity !== null) health.clear(ENROLLMENT)
   else if (enrollmentToken?.token === null)
-    raiseAndLog(context, 'enrollment', new CodedError('NOT_ENROLLED', enrollmentToken.reason))
+    raiseAndLog(context, ENROLLMENT, new CodedError('NOT_ENROLLED', enrollmentToken.reason))
   return { ok: true, nextMs: memory.syncsAgain ? ROUND_GAP_MS : Math.max(SYNC_EVERY_MIN_MS, untilDue(context)) }
 }
 
@@ -203,7 +203,7 @@ function clearOutdated({ health, memory }: Pick<StepContext, 'health' | 'memory'
 }
 
 const SUBJECTS: Readonly<Record<Step['kind'], string>> = {
-  enroll: 'enrollment',
+  enroll: ENROLLMENT,
   attach: 'attach',
   'send-segment': 'sync',
   'seal-and-send': 'sync',

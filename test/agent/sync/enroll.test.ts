@@ -83,6 +83,20 @@ test('a refused token is not tried again, another one is', async () => {
   expect(device.conditions).toEqual([])
 })
 
+test('each new reason why a device does not enroll is logged once', async () => {
+  const device = await TestDevice.make()
+  device.cloud.enrolledBy = 'another key'
+  await device.start()
+  for (const token of [device.token, 'nonsense', 'nonsense']) {
+    device.token = token
+    device.link.wake('operator')
+    await device.settle()
+  }
+  expect(
+    device.logged.filter(({ fields }) => fields['code'] === 'ENROLLMENT_REFUSED').map(({ message }) => message),
+  ).toEqual([expect.stringContaining('was used by another device'), expect.stringContaining('it is not a JWT')])
+})
+
 test('a reload tries a refused token again', async () => {
   const device = await TestDevice.make()
   device.cloud.enrolledBy = 'another key'
