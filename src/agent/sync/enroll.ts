@@ -113,6 +113,7 @@ function unknownDevice(
 function readClaims(token: string, source: string): z.infer<typeof enrollmentClaims> {
   const refused = (reason: string, cause?: unknown): CodedError =>
     new CodedError('ENROLLMENT_REFUSED', `${source} contains no enrollment token: ${reason}.`, { cause })
+  if (/[^\w.-]/.test(token)) throw refused('it has spaces, line breaks or other characters that no token has')
   let claims: unknown
   try {
     if (decodeProtectedHeader(token).typ !== ENROLLMENT_TOKEN_TYPE) throw refused('it is a token of another kind')

@@ -36,6 +36,15 @@ test('a cloud that shows no pinned key is not trusted, and tried again later', a
   expect(device.disk.read().identity).not.toBeNull()
 })
 
+test('a token with a line break is refused without a request to the cloud', async () => {
+  const device = await TestDevice.make()
+  device.token = device.token?.replace('.', '.\n') ?? null
+  await device.start()
+  await device.settle()
+  expect(device.conditions).toEqual(['enrollment: ENROLLMENT_REFUSED'])
+  expect(device.link.status().conditions[0]?.message).toContain('it has spaces, line breaks')
+})
+
 test('of the keys that the cloud shows only the pinned ones are kept', async () => {
   const device = await TestDevice.make()
   const stranger = await makeCloudKey()
