@@ -728,7 +728,7 @@ export const ERRORS = catalogue({
   CLOUD_UNREACHABLE: {
     meaning: 'The cloud does not respond.',
     remedy:
-      'Check the network, the address and TLS. `tallygate status` on the device shows whether and how long it still decides.',
+      'Check the network, the address and TLS, or the cloud if it responded with an error. `tallygate status` on the device shows whether and how long it still decides.',
     http: 502,
     exit: 69,
     retry: 'later',

@@ -168,7 +168,8 @@ function accepted(answer: HttpAnswer): HttpAnswer {
     throw new CodedError(code, messageOf(answer), { details: { retryAfterMs: retryAfter(answer) } })
   }
   if (status >= 500 || status === 429 || status === 408) {
-    throw new CodedError('CLOUD_UNREACHABLE', `The cloud responded with HTTP status ${status}.`, {
+    const reason = code === undefined ? '.' : ` (${code}): ${messageOf(answer)}`
+    throw new CodedError('CLOUD_UNREACHABLE', `The cloud responded with HTTP status ${status}${reason}`, {
       details: { status, retryAfterMs: retryAfter(answer) },
     })
   }

@@ -160,6 +160,15 @@ test.each([429, 408, 500, 502, 503, 504])('%i means later, when the cloud says s
   }
 })
 
+test.each([
+  [json(503, { code: 'NOT_RECORDED', message: 'The disk is full.' }), ' 503 (NOT_RECORDED): The disk is full.'],
+  [json(503, { message: 'busy' }), ' 503.'],
+])('a temporary failure says what the cloud said about it', async (answer, end) => {
+  const { cloud } = answering(answer)
+  const { message } = await failed(cloud.sync(device, { segment: 'x', nonce: 'n' }, signal))
+  expect(message).toBe(`The cloud responded with HTTP status${end}`)
+})
+
 test('a refusal keeps the code that the cloud gave; without a code the status speaks', async () => {
   const refusals: [HttpAnswer, string][] = [
     [json(403, { code: 'DEVICE_REVOKED', message: 'revoked' }), 'DEVICE_REVOKED'],
