@@ -736,6 +736,17 @@ test('a file with a secret is known also from settings that are not TOML', async
   expect(configuration.files.map(({ path }) => path)).toEqual([config, token])
 })
 
+test.each([
+  ['value', { TALLYGATE_AGENT_ENROLLMENT_TOKEN: ' ' }],
+  ['variable', { TALLYGATE_AGENT_SOCKT_PATH: 'x' }],
+])('a wrong %s does not hide the agent that the other settings name', async (_name, wrong) => {
+  const env = { ...wrong, TALLYGATE_AGENT_STATE_DIRECTORY: '/nowhere/state', TALLYGATE_AGENT_SOCKET_PATH: '/nowhere/s' }
+  const io = { env, now: Date.now, readText: () => '' }
+  const { configuration, directory, socket } = await gather(io as Partial<Io> as Io, { network: false })
+  expect(configuration.problem).toMatchObject({ code: 'CONFIG_INVALID' })
+  expect([directory.path, socket.path]).toEqual(['/nowhere/state', '/nowhere/s'])
+})
+
 describe('an address', () => {
   it('is reported with its certificate, trusted or not, and with what keeps it from answering', async () => {
     const folder = temporaryDirectory()

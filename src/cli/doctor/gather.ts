@@ -23,7 +23,7 @@ import { CodedError, errorBody } from '../../protocol/errors.ts'
 import { AGENT_STATUS_PATH, agentStatus } from '../../protocol/local/status.ts'
 import { VERSION_HEADER } from '../../protocol/wire.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
-import { loadSettings } from '../../settings/load.ts'
+import { loadSettings, type Sources } from '../../settings/load.ts'
 import { namedOptions } from '../../settings/option.ts'
 import { orNull } from '../../platform/or-null.ts'
 import { readLastBackup } from '../../platform/last-backup.ts'
@@ -151,19 +151,19 @@ function configurationOf(
   }
 }
 
-/** The settings, or the defaults if they are invalid, with the paths of the settings file and of every file with a secret. */
+/** The settings, without what is invalid, with the paths of the settings file and of every file with a secret. */
 function namedBy(
   io: Io,
   { file, env, flags }: SettingsSources,
 ): { readonly settings: AgentSettings; readonly problem: Problem | null; readonly paths: readonly string[] } {
-  const none = { env: {}, flags: {}, file: null, readText: io.readText }
+  const sources = { file, env, flags, readText: io.readText }
   let settings: AgentSettings
   let problem: Problem | null = null
   try {
-    settings = loadSettings(agentOptions, { ...none, file, env, flags })
+    settings = loadSettings(agentOptions, sources)
   } catch (error) {
     problem = problemOf(error)
-    settings = loadSettings(agentOptions, none)
+    settings = usableSettings(sources)
   }
   const secrets = namedOptions(agentOptions)
     .filter(({ option }) => option.secret)
@@ -175,6 +175,21 @@ function namedBy(
     ])
   const paths = [file, ...secrets, settings.status.keyFile].filter((path) => path !== null)
   return { settings, problem, paths: [...new Set(paths)] }
+}
+
+/** Of each group of settings those of the sources if all of the group are valid, else the defaults. */
+function usableSettings({ env, ...sources }: Sources): AgentSettings {
+  const { envPrefix, options } = agentOptions
+  const names = namedOptions(agentOptions).flatMap(({ env: name, option }) =>
+    option.secret ? [name, name.replace(/_FILE$/, '')] : [name],
+  )
+  const known = Object.fromEntries(Object.entries(env).filter(([name]) => names.includes(name)))
+  const groups = Object.entries(options).map(([name, group]) => {
+    const table = { envPrefix, options: { [name]: group } }
+    const valid = orNull(() => loadSettings(table, { ...sources, env: known, whole: agentOptions }))
+    return valid ?? loadSettings(table, { ...sources, env: {}, flags: {}, file: null })
+  })
+  return Object.assign({}, ...groups) as AgentSettings
 }
 
 /** The path that a key of the settings file names. In a file that is not TOML, the paths of all keys with its last name. */
