@@ -52,7 +52,7 @@ export class ReadinessProbe {
   async works(): Promise<boolean> {
     this.#decide()
     const last = await this.#written
-    const { answered } = await this.#write(last.answered ? WATCH_WRITES_EVERY_MS : PROBE_EVERY_MS)
+    const { answered } = await this.#write(last.failure === null ? WATCH_WRITES_EVERY_MS : PROBE_EVERY_MS)
     return answered
   }
 

@@ -133,6 +133,15 @@ describe('whether a new start could help', () => {
     expect(await fixture.probe.works()).toBe(true)
   })
 
+  it('is found out by a write soon after a refused one, so that a disk with space again is noticed', async () => {
+    const fixture = await Fixture.make()
+    fixture.write = async () => Promise.reject(new CodedError('NOT_RECORDED', 'the disk is full'))
+    await fixture.probe.works()
+    fixture.sinceBoot += PROBE_EVERY_MS
+    await fixture.probe.works()
+    expect(fixture.writes).toBe(2)
+  })
+
   it('is found out by a write once a minute at most', async () => {
     const fixture = await Fixture.make()
     for (; fixture.sinceBoot < WATCH_WRITES_EVERY_MS; fixture.sinceBoot += 10_000) await fixture.probe.works()
