@@ -107,7 +107,7 @@ function migrateCommand(io: Io): Command {
           if (rows > 0) io.stdout.write(`${name}: ${counted(rows, 'row', 'rows')}, SHA-256 ${sha256}\n`)
         },
       })
-      const tokens = `${formatMicro(charged)} tokens charged, ${formatMicro(grantedOut)} on devices`
+      const tokens = `${formatMicro(charged)} tokens charged by the cloud, ${formatMicro(grantedOut)} granted to devices and not returned`
       io.stdout.write(`The copy is complete and equal: ${counted(accounts, 'account', 'accounts')}, ${tokens}.\n`)
       io.stdout.write(`Start the cloud with this database, and with the same --store-path.\n`)
     })

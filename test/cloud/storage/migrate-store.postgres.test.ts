@@ -58,7 +58,9 @@ describe('tallygate cloud migrate', () => {
     expect(err).toBe('')
     expect(code).toBe(0)
     expect(out).toMatch(/^segments: 1200 rows, SHA-256 [0-9a-f]{64}$/m)
-    expect(out).toContain('The copy is complete and equal: 1 account, 21 tokens charged, 29.999995 on devices.')
+    expect(out).toContain(
+      'The copy is complete and equal: 1 account, 21 tokens charged by the cloud, 29.999995 granted to devices and not returned.',
+    )
     expect(out).not.toContain(': 0 rows')
     await twin.start((settings) => ({ ...settings, db: schema.url }))
     expect(await twin.used(instance, 'ACT-1')).toBe(21)
