@@ -21,7 +21,7 @@ const options = {
   enrollment: {
     token: secret({
       reloadable: true,
-      help: 'One-time token from an administrator that enrolls this device with a cloud. The default file is used if the agent can read it.',
+      help: 'One-time token from an administrator that enrolls this device with a cloud. The default file is used if the agent can read it. A file named here must exist at each start, also after the enrollment.',
       file: ENROLLMENT_TOKEN_FILE,
     }),
   },
