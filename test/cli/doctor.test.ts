@@ -371,6 +371,10 @@ describe('the checks', () => {
     expect(found({ agent: { ...status, deviceId: null } })).toMatch(/^warn: .* token is set -> Connect/)
     expect(found({ agent: withoutToken })).toMatch(/^fail: not enrolled: There is no enrollment token\. -> Ask an/)
     expect(found({ agent: withoutToken, settings: withToken })).toMatch(/^fail: .* -> Restart the agent/)
+    const refused = { subject: 'enrollment', code: 'ENROLLMENT_REFUSED', message: 'It has expired.', since: 1 } as const
+    expect(found({ agent: { ...withoutToken, conditions: [refused] }, settings: withToken })).toMatch(
+      /^fail: not enrolled: It has expired\. -> Ask an administrator for a new token .* then restart the agent\.$/,
+    )
     expect(found({ ...noAgent, settings: withToken })).toMatch(/^warn: .* token is set -> Connect/)
     expect(found(noAgent)).toMatch(/^fail: not enrolled, and the settings of this machine name no enrollment token -> /)
     const chosen = (choice: Partial<Observations['configuration']['choice']>) =>

@@ -511,7 +511,13 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     const ask = 'Ask an administrator for one: tallygate devices enrollment-token.'
     if (isProblem(agent) && token === null)
       return fail(`not enrolled, and ${settingsIn(configuration.choice)} name no enrollment token`, ask)
-    const without = isProblem(agent) ? undefined : agent.conditions.find(({ code }) => code === 'NOT_ENROLLED')
+    const conditions = isProblem(agent) ? [] : agent.conditions
+    const refused = conditions.find(({ code }) => code === 'ENROLLMENT_REFUSED')
+    if (refused !== undefined) {
+      const renew = `${ERRORS.ENROLLMENT_REFUSED.remedy} Save it on this device, then restart the agent.`
+      return fail(`not enrolled: ${refused.message}`, renew)
+    }
+    const without = conditions.find(({ code }) => code === 'NOT_ENROLLED')
     if (without !== undefined) {
       // The settings are read again at a start.
       const restart = 'Restart the agent (with systemd: systemctl restart tallygate-agent).'
