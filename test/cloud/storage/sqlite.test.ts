@@ -18,6 +18,7 @@ import { afterAll, afterEach, beforeEach, describe, expect, it, vi } from 'vites
 import { claimStore } from '../../../src/cloud/storage/sqlite/claim-store.ts'
 import { openDatabase } from '../../../src/cloud/storage/sqlite/database.ts'
 import { flushOf, openSqliteStore } from '../../../src/cloud/storage/sqlite/store.ts'
+import { USAGE_ROW_POSITIONS } from '../../../src/cloud/storage/records.ts'
 import { orNull } from '../../../src/platform/or-null.ts'
 import type { CodedError } from '../../../src/protocol/errors.ts'
 import { fillDisk, readOnlyView, smallDisk } from '../../support/mounts.ts'
@@ -26,7 +27,7 @@ import { newEpoch } from '../../../src/cloud/devices/epochs.ts'
 import { DEVICE, deliveriesSuite, delivery } from './deliveries.suite.ts'
 import { fleetFiguresSuite } from './fleet-figures.suite.ts'
 import { sqlOver } from './sql-over.ts'
-import { device, storeSuite } from './suite.ts'
+import { device, storeSuite, usage } from './suite.ts'
 import { syncReadsSuite } from './sync-reads.suite.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'tallygate-store-'))
@@ -88,6 +89,16 @@ describe('a database file', () => {
     expect(await reader.usage.newest(newest)).toEqual({ records: [], rest: null })
     expect(queries).toBeLessThan(10)
     database.close()
+  })
+
+  it('shows its newest usage also at the end of all positions', async () => {
+    const store = open(newPath())
+    await store.transaction((tx) => tx.usage.passForgotten(2n ** 63n - 2n * USAGE_ROW_POSITIONS))
+    await store.transaction((tx) => tx.usage.append([usage(1)]))
+    const range = { upTo: null, instanceId: null, from: null, to: null, limit: 9 }
+    const { records } = await store.read((reader) => reader.usage.newest(range))
+    expect(records.map(({ record }) => record)).toEqual([usage(1)])
+    await store.close()
   })
 
   it('is not written by another process while a transaction rests on what it has read', async () => {

@@ -41,8 +41,8 @@ function least(one: bigint, other: bigint): bigint {
   return one < other ? one : other
 }
 
-/** A multiple of a row's positions. */
-const POSITION_MAX = 1n << 62n
+/** The end of the last row whose positions fit 64 bits. */
+const POSITION_MAX = (1n << 63n) - USAGE_ROW_POSITIONS
 
 export function usageReader(sql: Sql) {
   const { db } = sql
