@@ -8,6 +8,7 @@ import type { EdgeTerms } from '../devices/terms.ts'
 import type { LoadedPolicy, Policies } from '../policy/load-policy.ts'
 import type { Administrator } from '../service-api/principal.ts'
 import type { DeviceStateWire } from '../../protocol/edge/administration.ts'
+import { usageCursor } from '../../protocol/service/usage-export.ts'
 import type { Instance } from '../storage/records.ts'
 import { noInstance } from '../storage/require-record.ts'
 import type { Reader } from '../storage/store.ts'
@@ -333,7 +334,7 @@ export function offsetOf(text = '0'): number {
 }
 
 export function positionOf(text = ''): bigint | undefined {
-  return /^\d{1,18}$/.test(text) ? BigInt(text) : undefined
+  return usageCursor.safeParse(text).data
 }
 
 /** Of a filter: text that is pasted often has spaces around it. */

@@ -53,7 +53,7 @@ const ANY = { instanceId: null, from: null, to: null }
 
 /** Rows of the usage record that can have it. */
 async function rowsOf(reader: Reader, id: string): Promise<readonly bigint[]> {
-  const { position } = /^usage\/[^/]+\/(?<position>\d{1,18})$/.exec(id)?.groups ?? {}
+  const { position } = /^usage\/[^/]+\/(?<position>\d{1,19})$/.exec(id)?.groups ?? {}
   if (position !== undefined) return [rowOfPosition(BigInt(position))]
   const { device, epoch, entry } =
     /^(?<device>[^/]+)\/(?<epoch>\d{1,15})\/(?<entry>\d{1,15})\/[0-9a-f]+\/\d+$/.exec(id)?.groups ?? {}

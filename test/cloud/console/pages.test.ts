@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { join } from 'node:path'
 import Sqlite from 'better-sqlite3'
+import { USAGE_ROW_POSITIONS } from '../../../src/cloud/storage/records.ts'
 import { actionAccount } from '../../../src/core/accounts/account.ts'
 import { HOUR, START, type Twin, openTwin, pick, text } from '../harness.ts'
 import { newDeviceKeys, topUpRequest } from '../sync/test-device.ts'
@@ -461,6 +462,23 @@ describe('usage in a time', () => {
     const { page } = await again.open(`/usage?instance=${scene.instanceId}&${range}`)
     const command = `tallygate usage totals --instance ${scene.instanceId} --since ${hour(0)}:00.000Z --until ${hour(8)}:00.000Z`
     expect(page).toContain(command)
+  })
+
+  it('links older records also among the long positions after a restore', async () => {
+    await twin.stop()
+    const database = new Sqlite(join(twin.settings.store.path, 'twin.db'))
+    database
+      .prepare("UPDATE sqlite_sequence SET seq = ? WHERE name = 'usage'")
+      .run((4n * 10n ** 18n) / USAGE_ROW_POSITIONS)
+    database.close()
+    await twin.start()
+    for (let n = 0; n < 60; n += 1) await twin.access(scene.instanceId, { Print: 1 })
+    const again = await Browser.signedIn(twin)
+    const { page } = await again.open('/usage')
+    const href = /href="[^"]*console(\/usage\?[^"]*upTo=4\d{18})"/.exec(page)?.[1]?.replaceAll('&amp;', '&') ?? ''
+    const older = await again.open(href)
+    expect(page).toContain('upTo=')
+    expect(older.page).not.toContain('upTo=')
   })
 
   it('names that command on the pages of older records, too, whose totals leave out the newer ones', async () => {

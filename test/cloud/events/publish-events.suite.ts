@@ -151,6 +151,16 @@ export function publishEventsSuite(
       ])
     })
 
+    it('finds a record by its id also among the long positions after a restore', async () => {
+      await run()
+      await twin.store.transaction((tx) => tx.usage.passForgotten(4n * 10n ** 18n))
+      await write(1)
+      await run()
+      const [event] = sink.received
+      expect(event?.id).toMatch(/^usage\/correlation-1\/4\d{18}$/)
+      expect((await findEvent({ store: twin.store, tenantId: TENANT }, event!.id)).json).toBe(event!.json)
+    })
+
     it('gives an entry the same id wherever it arrives', async () => {
       const device = await TestDevice.join(twin)
       await device.sync([topUpRequest(LINE, 100n)])
