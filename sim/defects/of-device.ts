@@ -7,6 +7,7 @@ import { withEntryTable } from '../device/entry-table.ts'
 import { type KeyPair, keyPair } from '../world/signatures.ts'
 import type { Defect } from './defects.ts'
 import { payloadOf } from './payload.ts'
+import { NO_SPACE } from '../device/volatile-memory.ts'
 
 function change({ database }: { readonly database: Database }, sql: string, ...values: readonly unknown[]): void {
   database.prepare(sql).run(...values)
@@ -303,7 +304,7 @@ export const DEVICE_DEFECTS: readonly Defect[] = [
       log: (log, memory) => ({
         ...log,
         retract: (from) => {
-          if (memory.full.size > 0) throw new Error('no space for a note')
+          if (memory.full.size > 0) throw NO_SPACE
           log.retract(from)
         },
       }),

@@ -11,6 +11,8 @@ interface Part {
   entries: PendingEntry[]
 }
 
+export const NO_SPACE = Object.assign(new Error('the volatile log is full'), { code: 'ENOSPC' })
+
 /** Calls that need space. */
 export const LOG_CALLS = ['begin', 'write', 'turn', 'forget'] as const
 
@@ -59,7 +61,7 @@ export class VolatileMemory {
       return part
     }
     const needSpace = (call: LogCall): void => {
-      if (this.full.has(call)) throw new Error('the volatile log is full')
+      if (this.full.has(call)) throw NO_SPACE
     }
     const remove = (): void => {
       this.#left = null

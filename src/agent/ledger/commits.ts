@@ -44,7 +44,7 @@ export interface CommitsDeps {
   readonly onRecorded: (decided: readonly Decided[]) => void
   /** Called when these, the last entries of the ledger, could not be recorded. */
   readonly onLost: (decided: readonly Decided[]) => void
-  /** A write has an unknown outcome: the process must end and reopen. */
+  /** A write has an unknown outcome, or an invariant is broken: the process must end and reopen. */
   readonly onBroken: (error: unknown) => void
 }
 
@@ -431,7 +431,7 @@ export class Commits {
 
   /** Waiting entries fail too: they were numbered and decided on top of the failed ones. */
   #failed({ waiting, salvage }: UnderWay, error: unknown): void {
-    const { writeBehind, onLost, onBroken } = this.#deps
+    const { writeBehind, onLost } = this.#deps
     this.#underWay = null
     this.#isAccepted = false
     this.#reservations.failed()
@@ -443,10 +443,7 @@ export class Commits {
         this.#attempt(writeBehind, () => writeBehind.log.retract(first.entry.n))
       }
       onLost(lost)
-    } else {
-      this.stop()
-      onBroken(error)
-    }
+    } else this.#break(error)
     const reason = error instanceof JournalLost ? error.cause : error
     for (const { reject } of lost) reject(reason)
     if (isUndone && !salvage && writeBehind !== null && this.#logged.length > 0) {
@@ -511,8 +508,15 @@ export class Commits {
       return true
     } catch (error) {
       this.#failLog(writeBehind, error)
+      // Without a code, it is a broken invariant.
+      if ((error as { readonly code?: unknown }).code === undefined) this.#break(error)
       return false
     }
+  }
+
+  #break(error: unknown): void {
+    this.stop()
+    this.#deps.onBroken(error)
   }
 
   /** Entries missing from the log are answered after their commit; from the first one on nothing is reserved. */

@@ -11,6 +11,7 @@ export interface Anchor {
   readonly head: string
 }
 
+/** Errors of the file system have codes. Those without one are broken invariants. */
 export interface VolatileLog {
   /** Writes all entries or throws; does not flush. */
   write(entries: readonly PendingEntry[]): void

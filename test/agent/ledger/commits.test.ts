@@ -14,6 +14,8 @@ import { FakeTime } from '../sync/fake-time.ts'
 const A = lineAccount(INSTANCE, 'line-1', 0)
 const B = lineAccount(INSTANCE, 'line-1', 1)
 const FULL = new CodedError('NOT_RECORDED', 'the disk is full')
+const NO_SPACE = Object.assign(new Error('no space'), { code: 'ENOSPC' })
+const BROKEN = new Error('invariant: the entries of the last write are retracted')
 
 /** A commit that the journal has received and not yet answered. */
 interface Commit {
@@ -33,6 +35,8 @@ class Bench {
   /** Calls to the log. */
   readonly logged: string[] = []
   logFails = false
+  /** The call that finds a broken invariant. */
+  logBreaksAt: string | null = null
   readonly logErrors: unknown[] = []
   /** The responses to callers, by the number of the entry. */
   readonly answers: Record<number, string> = {}
@@ -97,7 +101,8 @@ class Bench {
 
   #log(): VolatileLog {
     const note = (call: string): void => {
-      if (this.logFails) throw new Error('no space')
+      if (this.logFails) throw NO_SPACE
+      if (call === this.logBreaksAt) throw BROKEN
       this.logged.push(call)
     }
     return {
@@ -702,7 +707,7 @@ describe('a log that fails', () => {
     bench.logFails = true
     bench.charge({ [A]: 1n })
     expect(bench.commits.durability).toBe('durable')
-    expect(bench.logErrors).toEqual([null, new Error('no space')])
+    expect(bench.logErrors).toEqual([null, NO_SPACE])
     expect(bench.reserved()).toEqual({ [A]: 101n, [B]: 100n })
     bench.charge({ [A]: 1n })
     expect(bench.begun).toHaveLength(2)
@@ -773,10 +778,33 @@ describe('a log that fails', () => {
     const bench = new Bench()
     bench.logFails = true
     bench.charge({ [A]: 1n })
-    expect(bench.logErrors).toEqual([new Error('no space')])
+    expect(bench.logErrors).toEqual([NO_SPACE])
     expect(bench.reserved()).toEqual({})
     await bench.done()
     expect(bench.answers).toEqual({ 1: 'durable' })
+  })
+})
+
+describe('a log whose invariant is broken', () => {
+  it('ends all commits instead of an answer from it', async () => {
+    const bench = await warm(A)
+    bench.logBreaksAt = 'write 2'
+    bench.charge({ [A]: 1n })
+    expect(bench.broken).toEqual([BROKEN])
+    await nextTurn()
+    expect(bench.answers[2]).toBeUndefined()
+    bench.time.advance(60_000)
+    expect(bench.begun).toHaveLength(1)
+  })
+
+  it('ends all commits after one that the journal refuses', async () => {
+    const bench = await warm(A)
+    bench.logBreaksAt = 'retract 2'
+    bench.charge({ [A]: 500n })
+    await bench.fail()
+    expect(bench.broken).toEqual([BROKEN])
+    expect(bench.lost).toEqual([2])
+    expect(await stateOf(bench.commits.drained())).toBe(false)
   })
 })
 
@@ -828,7 +856,7 @@ describe('closing', () => {
     bench.logFails = true
     await bench.done()
     await closed
-    expect(bench.logErrors.at(-1)).toEqual(new Error('no space'))
+    expect(bench.logErrors.at(-1)).toBe(NO_SPACE)
     expect(bench.reserved()).toEqual({ [A]: 100n })
   })
 

@@ -23,6 +23,7 @@ import { FakeTime } from '../sync/fake-time.ts'
 const A = lineAccount(INSTANCE, 'line-1', 0)
 const B = actionAccount(INSTANCE, 'line-1', 'b')
 const BLOCK = 1_000n
+const NO_SPACE = Object.assign(new Error('no space'), { code: 'ENOSPC' })
 
 /** What was sent to applications, per account, and what was decided. */
 interface Told {
@@ -132,7 +133,7 @@ class Process {
   #watched(log: VolatileLog): VolatileLog {
     const step = (name: string, work: () => void): void => {
       this.onStep(`before ${name}`)
-      if (this.logFails || (this.turnFails && name === 'turn')) throw new Error('no space')
+      if (this.logFails || (this.turnFails && name === 'turn')) throw NO_SPACE
       work()
       this.onStep(`after ${name}`)
     }
