@@ -581,6 +581,17 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         expect(await forgotten(end + 1n, newest, newest + 1n, newest + rows(50n))).toEqual([end, null, newest, null])
       })
 
+      it('names the end of the backup also for what was passed later, if nothing was recorded between', async () => {
+        await store.transaction((tx) => tx.usage.append([usage(1)]))
+        const end = await store.transaction((tx) => tx.usage.settled())
+        const rows = (count: bigint) => end + count * USAGE_ROW_POSITIONS
+        for (const count of [10n, 20n, 30n]) await store.transaction((tx) => tx.usage.passForgotten(rows(count)))
+        await store.read(async ({ usage: reader }) => {
+          for (const count of [5n, 10n, 25n]) expect(await reader.backupEnd(rows(count))).toBe(end)
+          expect(await reader.backupEnd(rows(30n))).toBeNull()
+        })
+      })
+
       it('continues above forgotten positions also when the backup has no usage at all', async () => {
         await store.transaction((tx) => tx.usage.passForgotten(1_000n))
         const passed = await store.transaction((tx) => tx.usage.settled())

@@ -43,10 +43,15 @@ export function usageTransaction(sql: Sql) {
       const end = await endOf(sql)
       if (position <= end) return
       const row = rowOfPosition(position)
-      await db
-        .insertInto('forgotten_usage')
-        .values({ backup_end: end, lost_up_to: row * USAGE_ROW_POSITIONS })
-        .execute()
+      const lost = { lost_up_to: row * USAGE_ROW_POSITIONS }
+      // Without records since the last ones were passed, they all follow the end of one backup.
+      const passed = db.updateTable('forgotten_usage').set(lost).where('lost_up_to', '=', end)
+      if ((await passed.returning('backup_end').execute()).length === 0) {
+        await db
+          .insertInto('forgotten_usage')
+          .values({ backup_end: end, ...lost })
+          .execute()
+      }
       if (lockRows) {
         // Rolled back transactions may have used numbers above the newest record.
         const last = statement`GREATEST(${row}::BIGINT, pg_sequence_last_value(${ROW_NUMBERS}))`

@@ -21,7 +21,10 @@ export interface Forgotten {
   readonly sold: ReadonlyMap<AccountId, Micro>
   /** Why other accounts may have been sold from; null: they were not. */
   readonly unproven: Recovery['unproven']
+  /** Exports of this node have returned it. */
   readonly position: bigint
+  /** Another node has begun this recovery. */
+  readonly isJoined: boolean
   readonly until: number
   readonly reason: string
 }
@@ -30,7 +33,7 @@ export interface Forgotten {
 export async function beginRecovery(
   tx: Transaction,
   policies: Pick<Policies, 'of'>,
-  { sold, unproven, position, until, reason }: Forgotten,
+  { sold, unproven, position, isJoined, until, reason }: Forgotten,
   now: number,
 ): Promise<void> {
   await tx.policyRevisions.lockAll()
@@ -43,7 +46,9 @@ export async function beginRecovery(
   await tx.edge.recoveries.beginAll(since, unproven)
   await recordChange(tx, now, { action: 'NOTICE_RESTORE', detail: { reason } })
   const byTime = least(BigInt(now) * USAGE_ROWS_PER_MS * USAGE_ROW_POSITIONS, POSITION_BY_TIME_MAX)
-  const byCount = (await tx.usage.settled()) + USAGE_FORGOTTEN_ROWS_MAX * USAGE_ROW_POSITIONS
+  const settled = await tx.usage.settled()
+  // If the clock is behind. The time would not pass this in turn, so a later restore could use the same positions.
+  const byCount = byTime > settled || isJoined ? 0n : settled + USAGE_FORGOTTEN_ROWS_MAX * USAGE_ROW_POSITIONS
   // An export has returned the position: as a cursor it is forgotten, so no later export may return it.
   await tx.usage.passForgotten(greatest(byTime, byCount, position + USAGE_ROW_POSITIONS))
 }

@@ -218,7 +218,8 @@ export class Sales {
       if (!shared) others.clear()
       const unproven: Recovery['unproven'] = unknown ? 'MARK' : others.size > 0 ? 'NODE' : null
       const { position, at: until } = mark
-      await beginRecovery(tx, policies, { sold, unproven, position, until, reason: why }, now())
+      const isJoined = records.some(({ id, awaited }) => id === mark.id && awaited)
+      await beginRecovery(tx, policies, { sold, unproven, position, isJoined, until, reason: why }, now())
       const seen = { seenAt: now(), accepted: true }
       await tx.edge.salesMarks.save({ id: mark.id, turn: mark.turn + 1, awaited: false, ...seen })
       for (const id of others) {

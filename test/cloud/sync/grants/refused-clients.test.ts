@@ -154,7 +154,8 @@ describe('the shortage of clients', () => {
 
     it('is not noted while nothing is sold', async () => {
       await hold(60)
-      const unproven = { sold: new Map(), unproven: 'MARK', position: 0n, until: START, reason: 'a test' } as const
+      const mark = { sold: new Map(), position: 0n, isJoined: false, until: START }
+      const unproven = { ...mark, unproven: 'MARK', reason: 'a test' } as const
       await twin.store.transaction((tx) => beginRecovery(tx, twin.policies, unproven, START))
       expect(await request(50)).toEqual([false])
       expect(await shortages()).toEqual([])

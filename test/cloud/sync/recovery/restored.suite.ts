@@ -9,7 +9,7 @@ import { AccessBatcher } from '../../../../src/cloud/service-api/request-access.
 import { decimal } from '../../../../src/core/pricing/amount.ts'
 import { openSession } from '../../../../src/cloud/sessions/session-life.ts'
 import { USAGE_ROW_POSITIONS } from '../../../../src/cloud/storage/records.ts'
-import { USAGE_FORGOTTEN_ROWS_MAX } from '../../../../src/cloud/devices/limits.ts'
+import { USAGE_FORGOTTEN_ROWS_MAX, USAGE_ROWS_PER_MS } from '../../../../src/cloud/devices/limits.ts'
 import { exportUsage } from '../../../../src/cloud/usage/export-usage.ts'
 import { setOfflinePolicy } from '../../../../src/cloud/policy/offline-policy.ts'
 import type { SyncAnswerWire } from '../../../../src/protocol/edge/sync.ts'
@@ -44,12 +44,17 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
     const override = () => overrideRecovery(twin, INSTANCE)
 
     /** @param sold of the line item, until the twin was restored @param position that an export has returned since */
-    const restore = (sold: bigint, unproven: 'MARK' | 'NODE' | null = null, until = 0, position = 0n) =>
+    const restore = (
+      sold: bigint,
+      unproven: 'MARK' | 'NODE' | null = null,
+      until = 0,
+      { position = 0n, isJoined = false } = {},
+    ) =>
       twin.store.transaction((tx) =>
         beginRecovery(
           tx,
           twin.policies,
-          { sold: new Map([[LINE, sold]]), unproven, position, until, reason: 'a test' },
+          { sold: new Map([[LINE, sold]]), unproven, position, isJoined, until, reason: 'a test' },
           twin.time,
         ),
       )
@@ -659,11 +664,30 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
         await restore(0n)
         const { next: afterOne } = await exported(backupEnd)
         const cursor = afterOne + 2n * USAGE_FORGOTTEN_ROWS_MAX * USAGE_ROW_POSITIONS
-        await restore(0n, null, 0, cursor)
+        await restore(0n, null, 0, { position: cursor })
         await expect(exported(cursor)).rejects.toMatchObject({ code: 'USAGE_FORGOTTEN' })
         await use(device, 1)
-        await expect(exported(cursor)).rejects.toMatchObject({ code: 'USAGE_FORGOTTEN' })
-        expect((await exported(afterOne)).lines).toHaveLength(1)
+        const named = { code: 'USAGE_FORGOTTEN', message: expect.stringContaining(`after=${backupEnd}.`) as string }
+        for (const after of [cursor, afterOne]) await expect(exported(after)).rejects.toMatchObject(named)
+        expect((await exported(backupEnd)).lines).toHaveLength(1)
+      })
+
+      it('passes positions by the time, not further with each node or start, so that the next restore passes them too', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(LINE, 100n)])
+        await restore(0n)
+        const { next: first } = await exported(null)
+        await use(device, 1)
+        twin.time -= 5_000
+        await restore(0n, null, 0, { isJoined: true })
+        const { next: second } = await exported(null)
+        twin.time += 10_000
+        await restore(0n)
+        const { next: third } = await exported(null)
+        expect([second - first, third - first]).toEqual([
+          USAGE_ROW_POSITIONS,
+          5_000n * USAGE_ROWS_PER_MS * USAGE_ROW_POSITIONS,
+        ])
       })
     })
 

@@ -303,6 +303,16 @@ describe('nodes of a restored database', () => {
     expect(c.recoveries).toEqual([])
   })
 
+  it('pass the lost positions of the usage once', async () => {
+    const [a, b] = await three()
+    const end = () => twin.store.read((reader) => reader.usage.end())
+    await a.start({ restored: true })
+    const passed = await end()
+    await b.start({ restored: true })
+    expect(b.recoveries).toEqual(['store.restored is set.'])
+    expect(await end()).toBe(passed)
+  })
+
   it('wait for a node that only the mark of another one knows', async () => {
     const [a] = await three()
     await twin.store.transaction((tx) => tx.edge.salesMarks.forget(twin.time + 1))
