@@ -146,17 +146,17 @@ function endOf({ epoch }: SegmentPlace): SegmentPlace {
   return { epoch, seq: Number.MAX_SAFE_INTEGER }
 }
 
-/** Skips the rest of an epoch that lacks a segment here, or has another writer. @throws CodedError ANSWER_UNEXPECTED */
+/** Skips the rest of an epoch that lacks a segment here. @throws CodedError ANSWER_UNEXPECTED */
 function afterEarlier(answer: SyncAnswer, sent: SealedSegment): SegmentPlace {
   const { epoch, seq } = sent
   if (answer.epoch !== epoch) throw foreign(answer, sent)
   switch (answer.outcome) {
+    // Of another writer, too: each segment has entries that only it brings.
+    case 'FENCED':
     case 'MERGED':
       return { epoch, seq }
     case 'KNOWN':
       return { epoch, seq: Math.max(seq, answer.seq) }
-    case 'FENCED':
-      return answer.forked ? endOf(sent) : { epoch, seq }
     case 'BEHIND':
     case 'REJECTED':
       return endOf(sent)
