@@ -81,7 +81,7 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
   const now = await applySignedTime(context, response, nonce)
   const { epoch, seq, hash } = sent
   if (isEarlier(context, sent)) {
-    memory.earlier = afterEarlier(answer, sent)
+    memory.earlier = afterEarlier(answer, sent, memory.earlier)
     clock.learn({ time: now, sentAt, receivedAt })
     return 'PLAN_AGAIN'
   }
@@ -147,17 +147,20 @@ function endOf({ epoch }: SegmentPlace): SegmentPlace {
 }
 
 /** Skips the rest of an epoch that lacks a segment here. @throws CodedError ANSWER_UNEXPECTED */
-function afterEarlier(answer: SyncAnswer, sent: SealedSegment): SegmentPlace {
+function afterEarlier(answer: SyncAnswer, sent: SealedSegment, last: SegmentPlace | null): SegmentPlace {
   const { epoch, seq } = sent
   if (answer.epoch !== epoch) throw foreign(answer, sent)
   switch (answer.outcome) {
-    // Of another writer, too: each segment has entries that only it brings.
-    case 'FENCED':
     case 'MERGED':
       return { epoch, seq }
+    case 'FENCED':
+      // Of another writer: each segment has entries that only it brings, up to the last one that the cloud can compare.
+      return answer.forked && seq > answer.seq ? endOf(sent) : { epoch, seq }
     case 'KNOWN':
       return { epoch, seq: Math.max(seq, answer.seq) }
     case 'BEHIND':
+      // The cloud was restored again, and has lost what it had received again.
+      return last?.epoch === epoch && answer.seq < last.seq ? { epoch: 0, seq: 0 } : endOf(sent)
     case 'REJECTED':
       return endOf(sent)
   }
