@@ -4,12 +4,14 @@ import pg from 'pg'
 import type { UsageRecord } from '../../src/cloud/storage/records.ts'
 import { type UsageRow, recordsOf } from '../../src/cloud/storage/sql/packed-usage.ts'
 
-// A table is made after those that it refers to, so the newest is emptied first.
+// A table is made after those that it refers to, so the newest is emptied first. Positions of usage begin anew.
 export const EMPTY_TABLES = `DO $$ DECLARE its record; BEGIN
   FOR its IN SELECT relname FROM pg_class
     WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace AND relname <> 'tallygate_schema'
     ORDER BY oid DESC
   LOOP EXECUTE format('DELETE FROM %I', its.relname); END LOOP;
+  FOR its IN SELECT relname FROM pg_class WHERE relkind = 'S' AND relnamespace = current_schema()::regnamespace
+  LOOP EXECUTE format('ALTER SEQUENCE %I RESTART', its.relname); END LOOP;
 END $$`
 
 export class PostgresSchema implements AsyncDisposable {
