@@ -27,7 +27,7 @@ const settings = new Map([
       flags: [
         '--max-semi-space-size=8',
         '--max-old-space-size=256',
-        '--heap-growing-percent=20',
+        '--heap-growing-percent=40',
         ...(major === oldestMajor ? [] : ['--no-memory-pool']),
         '--expose-gc',
       ],

@@ -8,7 +8,7 @@ import { temporaryDirectory } from '../agent/harness.ts'
 const SETTINGS = [
   '--max-semi-space-size=8',
   '--max-old-space-size=256',
-  '--heap-growing-percent=20',
+  '--heap-growing-percent=40',
   '--no-memory-pool',
   '--expose-gc',
 ]

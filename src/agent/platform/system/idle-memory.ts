@@ -3,7 +3,7 @@ import { getHeapStatistics } from 'node:v8'
 import { type Timers, repeat } from '../../runtime/timers.ts'
 
 /** By then, an agent has usually answered its first requests, ms after the start. */
-const STARTED_MS = 200
+const STARTED_MS = 50
 
 const LOOK_EVERY_MS = 5_000
 
