@@ -54,6 +54,9 @@ export interface Results {
 /** Connections are opened in the first part of a measurement, which is not counted. */
 const RAMP_MS = 100
 
+/** After each measurement, the load goes on while memory is read: reading takes milliseconds of a processor that the server needs. */
+const MEMORY_MS = 300
+
 /**
  * @param tell receives progress messages
  * @throws Error if a server refuses, or its records differ from its acknowledgements
@@ -93,16 +96,17 @@ async function runOne(plan: Plan, contender: Contender, round: number, generator
       acknowledged += (await generator.run(warmth)).acknowledged
       for (const connections of plan.connections) {
         const before = { server: processorSeconds(pid), machine: machineSeconds(), at: performance.now() }
-        const loading = generator.run({ target, connections, warmupMs: RAMP_MS, durationMs: plan.durationMs })
-        // A failed load is reported below.
-        await Promise.race([delay(RAMP_MS + plan.durationMs / 2), loading.catch(() => undefined)])
-        memory.underLoad = Math.max(memory.underLoad, memoryUse(pid).total)
-        const report = await loading
+        const report = await generator.run({ target, connections, warmupMs: RAMP_MS, durationMs: plan.durationMs })
         const elapsed = (performance.now() - before.at) / 1000
         const serverBusy = (processorSeconds(pid) - before.server) / elapsed
         const othersBusy = Math.max(0, (machineSeconds() - before.machine) / elapsed - serverBusy - report.busy)
         acknowledged += report.acknowledged
         measurements.push({ ...report, contender: contender.name, connections, round, serverBusy, othersBusy })
+        const loading = generator.run({ target, connections, warmupMs: 0, durationMs: MEMORY_MS })
+        // A failed load is reported below.
+        await Promise.race([delay(MEMORY_MS / 2), loading.catch(() => undefined)])
+        memory.underLoad = Math.max(memory.underLoad, memoryUse(pid).total)
+        acknowledged += (await loading).acknowledged
       }
     } finally {
       recorded = await running.killAndCount()
