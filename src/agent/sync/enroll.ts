@@ -6,6 +6,7 @@ import { CodedError, firstProblem, type ErrorCode } from '../../protocol/errors.
 import { type PublicJwk, thumbprint } from '../../protocol/signing.ts'
 import type { Identity } from '../ledger/journal.ts'
 import { takeIdentity } from './memory.ts'
+import { ENROLLMENT } from '../runtime/health.ts'
 import type { EnrollmentToken } from './ports.ts'
 import { call, showSuspension, type StepContext, type StepResult } from './step.ts'
 
@@ -18,7 +19,7 @@ const REFUSALS: ReadonlySet<ErrorCode> = new Set([
 
 /** @throws CodedError ENROLLMENT_REFUSED, DEVICE_UNKNOWN: this token is useless; DEVICE_REVOKED, TRUST_MISMATCH, CLOUD_UNREACHABLE */
 export async function enroll(context: StepContext, enrollmentToken: EnrollmentToken | null): Promise<StepResult> {
-  const { clock, journal, memory, log } = context
+  const { clock, health, journal, memory, log } = context
   if (enrollmentToken === null || enrollmentToken.token === null)
     throw new Error('invariant: only a device with a token enrolls')
   const before = memory.identity
@@ -40,6 +41,7 @@ export async function enroll(context: StepContext, enrollmentToken: EnrollmentTo
   memory.refusedToken = enrollmentToken.token
   await takeIdentity(memory, identity)
   showSuspension(context, null)
+  health.clear(ENROLLMENT)
   log.info({ deviceId: identity.deviceId, instances: identity.instanceIds.length }, 'enrolled')
   return 'PLAN_AGAIN'
 }

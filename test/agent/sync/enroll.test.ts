@@ -199,7 +199,9 @@ test.each([
   const isFirst = device.disk.read().identity === null
   let hasEnded = !isFirst
   let isAway = false
+  let isRefused = false
   device.network.intercept = async (request) => {
+    if (isRefused && request.url.endsWith('/attach')) return refusal(429, 'ATTACH_TOO_OFTEN', 'Another copy attaches.')
     if (isAway) throw new CodedError('CLOUD_UNREACHABLE', 'silent')
     const answer = await device.cloud.exchange(request)
     if (request.url.endsWith('/enrollments')) hasEnded = !hasEnded
@@ -224,6 +226,10 @@ test.each([
   expect(await tries()).toBe(false)
   expect(device.conditions).toContain('enrollment: CLOUD_UNREACHABLE')
   isAway = false
+  isRefused = true
+  expect(await tries()).toBe(true)
+  expect(device.conditions).toEqual(['attach: ATTACH_TOO_OFTEN'])
+  isRefused = false
   expect(await tries()).toBe(true)
   expect(device.conditions).toEqual([])
   expect(device.link.status()).toMatchObject({ name: 'press-7', fenced: false })
