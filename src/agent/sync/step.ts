@@ -70,7 +70,7 @@ export function endsRound({ code }: CodedError): boolean {
   return code === 'CLOUD_UNREACHABLE' || code === 'DEVICE_REVOKED'
 }
 
-/** Logs a condition when its code is new. @param fields of the log line, before those of the error */
+/** Logs a condition unless it was logged before. @param fields of the log line, before those of the error */
 export function raiseAndLog(
   { health, log }: Pick<StepContext, 'health' | 'log'>,
   subject: string,
