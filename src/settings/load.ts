@@ -26,15 +26,35 @@ export function loadSettings<T extends OptionTree>(table: OptionTable<T>, source
   refuseUnknownVariables(table, sources.whole === undefined ? named : namedOptions(sources.whole), sources.env)
 
   const settings: Record<string, unknown> = {}
-  for (const one of named) {
-    const found =
-      fromFlag(one, sources.flags) ??
-      fromEnvironment(one, sources.env) ??
-      file?.get(one.key) ??
-      presentFile(one, sources)
-    place(settings, one.path, found === undefined ? one.option.default : valueOf(one, found, sources.readText))
+  for (const one of named) place(settings, one.path, settingOf(one, file, sources))
+  return settings as Settings<T>
+}
+
+/** Each setting that is valid, and the defaults of the others. */
+export function usableSettings<T extends OptionTree>(table: OptionTable<T>, sources: Sources): Settings<T> {
+  const { file: path } = sources
+  const settings: Record<string, unknown> = {}
+  for (const one of namedOptions(table)) {
+    const load = () => (path === null ? undefined : readFile(path, [one], { ...sources, whole: table }))
+    const file = usable(undefined, load)
+    const value = usable(one.option.default, () => settingOf(one, file, sources))
+    place(settings, one.path, value)
   }
   return settings as Settings<T>
+}
+
+function usable<T>(otherwise: T, load: () => T): T {
+  try {
+    return load()
+  } catch {
+    return otherwise
+  }
+}
+
+function settingOf(one: NamedOption, file: ReadonlyMap<string, Found> | undefined, sources: Sources): unknown {
+  const found =
+    fromFlag(one, sources.flags) ?? fromEnvironment(one, sources.env) ?? file?.get(one.key) ?? presentFile(one, sources)
+  return found === undefined ? one.option.default : valueOf(one, found, sources.readText)
 }
 
 interface Found {

@@ -743,6 +743,7 @@ test('a file with a secret is known also from settings that are not TOML', async
 test.each([
   ['value', { TALLYGATE_AGENT_ENROLLMENT_TOKEN: ' ' }],
   ['variable', { TALLYGATE_AGENT_SOCKT_PATH: 'x' }],
+  ['value beside them', { TALLYGATE_AGENT_STATE_LEDGER_MAX: '8', TALLYGATE_AGENT_SOCKET_MODE: 'x' }],
 ])('a wrong %s does not hide the agent that the other settings name', async (_name, wrong) => {
   const env = { ...wrong, TALLYGATE_AGENT_STATE_DIRECTORY: '/nowhere/state', TALLYGATE_AGENT_SOCKET_PATH: '/nowhere/s' }
   const io = { env, now: Date.now, readText: () => '' }

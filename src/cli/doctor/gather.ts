@@ -23,7 +23,7 @@ import { CodedError, errorBody } from '../../protocol/errors.ts'
 import { AGENT_STATUS_PATH, agentStatus } from '../../protocol/local/status.ts'
 import { VERSION_HEADER } from '../../protocol/wire.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
-import { loadSettings, type Sources } from '../../settings/load.ts'
+import { loadSettings, usableSettings } from '../../settings/load.ts'
 import { namedOptions } from '../../settings/option.ts'
 import { orNull } from '../../platform/or-null.ts'
 import { readLastBackup } from '../../platform/last-backup.ts'
@@ -163,7 +163,7 @@ function namedBy(
     settings = loadSettings(agentOptions, sources)
   } catch (error) {
     problem = problemOf(error)
-    settings = usableSettings(sources)
+    settings = usableSettings(agentOptions, sources)
   }
   const secrets = namedOptions(agentOptions)
     .filter(({ option }) => option.secret)
@@ -175,21 +175,6 @@ function namedBy(
     ])
   const paths = [file, ...secrets, settings.status.keyFile].filter((path) => path !== null)
   return { settings, problem, paths: [...new Set(paths)] }
-}
-
-/** Of each group of settings those of the sources if all of the group are valid, else the defaults. */
-function usableSettings({ env, ...sources }: Sources): AgentSettings {
-  const { envPrefix, options } = agentOptions
-  const names = namedOptions(agentOptions).flatMap(({ env: name, option }) =>
-    option.secret ? [name, name.replace(/_FILE$/, '')] : [name],
-  )
-  const known = Object.fromEntries(Object.entries(env).filter(([name]) => names.includes(name)))
-  const groups = Object.entries(options).map(([name, group]) => {
-    const table = { envPrefix, options: { [name]: group } }
-    const valid = orNull(() => loadSettings(table, { ...sources, env: known, whole: agentOptions }))
-    return valid ?? loadSettings(table, { ...sources, env: {}, flags: {}, file: null })
-  })
-  return Object.assign({}, ...groups) as AgentSettings
 }
 
 /** The path that a key of the settings file names. In a file that is not TOML, the paths of all keys with its last name. */
