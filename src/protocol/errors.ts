@@ -569,7 +569,7 @@ export const ERRORS = catalogue({
   },
   DEVICE_UNKNOWN: {
     meaning:
-      'A device enrolls again, and the cloud does not know it: it is another cloud, or was restored from a backup from before the enrollment.',
+      'A device enrolls again at a cloud that does not know it: another cloud, or one that was restored from a backup that is older than the enrollment.',
     remedy:
       'Use an enrollment token of the cloud that enrolled this device. If that cloud was restored, stop the agent, move its state directory away (it may contain unbilled usage), and enroll the device as a new one with a new token.',
     http: 403,
@@ -726,7 +726,7 @@ export const ERRORS = catalogue({
     retry: 'later',
   },
   CLOUD_UNREACHABLE: {
-    meaning: 'The cloud does not respond.',
+    meaning: 'The cloud does not respond, or responds with a temporary error.',
     remedy:
       'Check the network, the address and TLS, or the cloud if it responded with an error. `tallygate status` on the device shows whether and how long it still decides.',
     http: 502,

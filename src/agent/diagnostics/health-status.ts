@@ -34,7 +34,7 @@ const START_ANEW = [
   START,
 ]
 const OTHER_TOKEN =
-  'If the enrollment token came from the wrong cloud, replace it by one of the cloud that enrolled this device, and restart the agent. Otherwise:'
+  'If the enrollment token came from the wrong cloud, replace it with a token of the cloud that enrolled this device, and restart the agent. Otherwise:'
 const FIND_CLOUD = '`tallygate doctor` shows where the connection to the cloud fails'
 
 export function healthStatusOf(status: Status): HealthStatus {
@@ -58,7 +58,9 @@ function stoppedStatus(status: Status): HealthStatus | null {
   const { deviceId, epoch, fenced, suspension, policies, conditions } = status
   if (deviceId === null) return notEnrolledStatus(status)
   const unknown = conditions.find(({ code }) => code === 'DEVICE_UNKNOWN')
-  if (unknown !== undefined) return refusing(`${unknown.message} It refuses every request.`, OTHER_TOKEN, ...START_ANEW)
+  if (unknown !== undefined) {
+    return refusing(`${unknown.message} This device refuses every request.`, OTHER_TOKEN, ...START_ANEW)
+  }
   if (suspension !== null) {
     const steps =
       suspension.state === 'LOCKED'

@@ -107,7 +107,7 @@ function unknownDevice(
   details: Readonly<Record<string, string>>,
   cause?: CodedError,
 ): CodedError {
-  const message = `The cloud does not know the device ${deviceId}, whose ledger is here. It is another cloud, or was restored from a backup from before the enrollment.`
+  const message = `The cloud does not know the device ${deviceId}, whose ledger is here. This is another cloud, or it was restored from a backup that is older than the enrollment.`
   return new CodedError('DEVICE_UNKNOWN', message, { details: { deviceId, ...details }, cause })
 }
 

@@ -45,7 +45,7 @@ describe('the health status', () => {
       'one whose service was ended, and that the cloud does not know',
       { suspension: heldBack('TERMINATED'), fenced: true, conditions: unknown },
       'refusing',
-      /^The cloud does not know it\. It refuses every request\.$/,
+      /^The cloud does not know it\. This device refuses every request\.$/,
     ],
     [
       'one whose service was ended',

@@ -423,7 +423,7 @@ describe('a twin that was restored from a backup', () => {
     const refusal = device.link.status().conditions.find(({ subject }) => subject === 'enrollment')
     expect(refusal).toMatchObject({
       code: 'DEVICE_UNKNOWN',
-      message: expect.stringMatching(/does not know the device .* backup from before the enrollment/) as string,
+      message: expect.stringMatching(/does not know the device .* backup that is older than the enrollment/) as string,
     })
     const { body } = await twin.call('GET', '/edge/api/v1/devices')
     expect(deviceList.parse(body).devices).toEqual([])
