@@ -14,7 +14,7 @@ import {
   sessionsQuery,
 } from '../../../protocol/service/sessions.ts'
 import { LOCAL_HEADERS } from '../../../protocol/local/headers.ts'
-import { uuid } from '../../../protocol/wire.ts'
+import { uuidInLowerCase } from '../../../protocol/wire.ts'
 import { sha256 } from '../../../protocol/signing.ts'
 import type { CallerQuota } from '../../access/callers/callers.ts'
 import type { NumberedRequest } from '../../access/idempotency-cache.ts'
@@ -176,7 +176,7 @@ export function instanceHeaderOf(
   headers: Readonly<Record<string, string | readonly string[] | undefined>>,
 ): string | null {
   const value = headers[instanceHeader]
-  return value === undefined ? null : parseInput(uuid.toLowerCase(), value, instanceHeader)
+  return value === undefined ? null : parseInput(uuidInLowerCase, value, instanceHeader)
 }
 
 function isBound(headers: IncomingHttpHeaders): boolean {
