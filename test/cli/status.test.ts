@@ -50,6 +50,7 @@ test('rules that end before the grant end the spending', async () => {
   await using agent = await fakeService('socket', { [path]: { body: agentStatus({ policies }) } })
   const { out } = await tallygate(['status', '--socket', agent.address])
   expect(out).toMatch(/^spending +from available balances, for another 2 hours without the cloud$/m)
+  expect(out).toMatch(/^rules .*\), usable for another 2 hours without the cloud, revision 8 is available$/m)
 })
 
 test('rules that are too old stop the spending', async () => {

@@ -122,6 +122,18 @@ export function offlineMs({ grant, policies }: Pick<Status, 'grant' | 'policies'
   return usable.length === 0 ? 0 : Math.min(grant?.remainingMs ?? 0, ...usable)
 }
 
+/** Null: there are no rules, or they end about when the grant ends, or later. */
+export function ageOfRules(
+  { applied, remainingMs }: Status['policies'][number],
+  { grant }: Pick<Status, 'grant'>,
+): string | null {
+  if (applied === 0) return null
+  if (remainingMs === 0) return 'too old'
+  if (grant === null || remainingMs >= grant.remainingMs) return null
+  const left = roughly(remainingMs)
+  return left === roughly(grant.remainingMs) ? null : `usable for another ${left} without the cloud`
+}
+
 /** Of all instances of the device. */
 export function areRulesStale({ policies, conditions }: Pick<Status, 'policies' | 'conditions'>): boolean {
   const stale = conditions.filter(({ code }) => code === 'POLICY_STALE').length

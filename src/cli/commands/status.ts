@@ -1,6 +1,7 @@
 import { Command, Option } from 'commander'
 import { z } from 'zod'
 import {
+  ageOfRules,
   areRulesStale,
   cloudInWords,
   healthStatusOf,
@@ -88,15 +89,14 @@ function lineOf(
   return `${level.toUpperCase()}  ${sentence} [${link}, ${counted(lastEntry, 'entry', 'entries')}, ${backlog} to send, rules ${rules}${problems}]`
 }
 
-function rulesText(
-  { applied, newest, engine: madeFor, remainingMs, ...instance }: AgentStatus['policies'][number],
-  engine: number,
-): string {
+function rulesText(policy: AgentStatus['policies'][number], status: AgentStatus): string {
+  const { engine } = status
+  const { applied, newest, engine: madeFor, ...instance } = policy
   const engines =
     madeFor === null || madeFor === engine ? '' : `, made for engine ${madeFor}, decided by engine ${engine}`
   const news = newest > applied ? `, revision ${newest} is available` : ''
-  const age = applied > 0 && remainingMs === 0 ? ', too old' : ''
-  return `revision ${applied} of instance ${instanceInWords(instance)}${engines}${age}${news}`
+  const age = ageOfRules(policy, status)
+  return `revision ${applied} of instance ${instanceInWords(instance)}${engines}${age === null ? '' : `, ${age}`}${news}`
 }
 
 function describe(status: AgentStatus, health: Health, { all }: StatusFlags): readonly string[] {
@@ -110,7 +110,7 @@ function describe(status: AgentStatus, health: Health, { all }: StatusFlags): re
     ['cloud', `${cloudInWords(status)}, last contact ${ago(status.lastContactAt)}`],
     ['ledger', `${counted(status.lastEntry, 'entry', 'entries')}, ${status.backlog} not yet in the cloud`],
     ['spending', spending(status)],
-    ...status.policies.map((policy) => ['rules', rulesText(policy, status.engine)]),
+    ...status.policies.map((policy) => ['rules', rulesText(policy, status)]),
     ...(isWhole ? detailsOf(status, now) : []),
   ])
   const shown = status.accounts.filter(({ account }) => isWhole || isLineAccount(account))

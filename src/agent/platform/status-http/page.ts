@@ -4,6 +4,7 @@ import { available } from '../../../core/accounts/grant.ts'
 import { type DeviceReportWire, USE_BINS } from '../../../protocol/local/report.ts'
 import { ITEM_STATUS, type ItemStatus } from '../../../protocol/service/status.ts'
 import {
+  ageOfRules,
   cloudInWords,
   countersOf,
   inWords,
@@ -159,17 +160,23 @@ function connectionOf({ status }: DeviceReportWire): Html {
     ['Last sync', ago(lastSyncAt, clock.now)],
     ['Notifications', PUSH[push]],
     ...sessions.map(({ instanceId, state }): Row => [`Session${ofInstance(instanceId)}`, SESSION[state]]),
-    ...policies.map((policy): Row => [`Rules${ofInstance(policy.instanceId)}`, rulesOf(policy)]),
+    ...policies.map((policy): Row => [`Rules${ofInstance(policy.instanceId)}`, rulesOf(policy, status)]),
     ['Grant', grant === null ? 'none' : validity(grant)],
   ]
   return section('connection', 'Connection', rowsOf('connection', rows))
 }
 
-function rulesOf({ applied, newest, remainingMs }: DeviceReportWire['status']['policies'][number]): string {
+function rulesOf(policy: DeviceReportWire['status']['policies'][number], status: DeviceReportWire['status']): string {
+  const { applied, newest, remainingMs } = policy
   if (applied === 0) return 'none yet'
-  const age = remainingMs === 0 ? ', too old' : ''
-  if (newest > applied) return `revision ${applied} applied${age}, ${newest} available`
-  return `revision ${applied}${age === '' ? ', up to date' : age}`
+  const age = ageOfRules(policy, status)
+  const isNewest = newest <= applied
+  return [
+    isNewest ? `revision ${applied}` : `revision ${applied} applied`,
+    ...(isNewest && remainingMs > 0 ? ['up to date'] : []),
+    ...(age === null ? [] : [age]),
+    ...(isNewest ? [] : [`${newest} available`]),
+  ].join(', ')
 }
 
 function validity({ remainingMs }: NonNullable<DeviceReportWire['status']['grant']>): string {

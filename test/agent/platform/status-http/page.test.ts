@@ -59,9 +59,15 @@ describe('the status page', () => {
   it('says whether rules are up to date, too old, or missing', () => {
     const rulesOf = (applied: number, newest: number, remainingMs: number): string | undefined => {
       const policies = [{ ...agentStatus().policies[0]!, applied, newest, remainingMs }]
-      return /<dt>Rules of Workshop<\/dt>\s*<dd>([^<]*)/.exec(statusPage(reportWith({ policies })))?.[1]
+      const grant = { term: 1, expiresAt: 1, remainingMs: 86_500_000 }
+      return /<dt>Rules of Workshop<\/dt>\s*<dd>([^<]*)/.exec(statusPage(reportWith({ policies, grant })))?.[1]
     }
-    expect(rulesOf(7, 7, 1)).toBe('revision 7, up to date')
+    expect(rulesOf(7, 7, 90_000_000)).toBe('revision 7, up to date')
+    expect(rulesOf(7, 7, 86_400_000)).toBe('revision 7, up to date')
+    expect(rulesOf(7, 7, 7_200_000)).toBe('revision 7, up to date, usable for another 2 hours without the cloud')
+    expect(rulesOf(7, 8, 7_200_000)).toBe(
+      'revision 7 applied, usable for another 2 hours without the cloud, 8 available',
+    )
     expect(rulesOf(7, 7, 0)).toBe('revision 7, too old')
     expect(rulesOf(7, 8, 0)).toBe('revision 7 applied, too old, 8 available')
     expect(rulesOf(0, 0, 0)).toBe('none yet')
