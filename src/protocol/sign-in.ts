@@ -16,7 +16,7 @@ export const signInOptions = z.strictObject({
 })
 export type SignInOptionsWire = z.infer<typeof signInOptions>
 
-/** Text of a provider without characters that change how a terminal or a page shows the text around it. */
+/** Text of another service without characters that change how a terminal or a page shows the text around it. */
 export function printable(text: string, max = 1_000): string {
   return Array.from(text.toWellFormed().replaceAll(/[\p{C}\p{Zl}\p{Zp}]/gu, ''))
     .slice(0, max)

@@ -9,6 +9,7 @@ import { CodedError, type ErrorCode, errorBody, firstProblem, isErrorCode } from
 import { uuid, idempotencyHeader } from '../../../protocol/wire.ts'
 import { parseJson } from '../../../protocol/parse-json.ts'
 import { retryAfterMs } from '../../../protocol/retry-after.ts'
+import { printable } from '../../../protocol/sign-in.ts'
 import type { Cloud, Heartbeat } from '../../sync/cloud.ts'
 import type { DeviceTokens } from '../../keys/device-token.ts'
 import type { Identity } from '../../ledger/journal.ts'
@@ -231,8 +232,9 @@ function messageIn({ body }: HttpAnswer): string | undefined {
   return withMessage.safeParse(parseJson(body)).data?.message
 }
 
+/** Not only commands show it, but also `systemctl status`. */
 function messageOf(answer: HttpAnswer): string {
-  return messageIn(answer)?.slice(0, 500) ?? `status ${answer.status}`
+  return printable((messageIn(answer) ?? `status ${answer.status}`).slice(0, 500))
 }
 
 /** By the clock of the cloud, ms; 0 for none. */

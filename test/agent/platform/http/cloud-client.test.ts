@@ -162,6 +162,7 @@ test.each([429, 408, 500, 502, 503, 504])('%i means later, when the cloud says s
 
 test.each([
   [json(503, { code: 'NOT_RECORDED', message: 'The disk is full.' }), ' 503 (NOT_RECORDED): The disk is full.'],
+  [json(503, { code: 'NOT_RECORDED', message: 'a\u001b[2J\nb' }), ' 503 (NOT_RECORDED): a[2Jb'],
   [json(503, { message: 'busy' }), ' 503.'],
 ])('a temporary failure says what the cloud said about it', async (answer, end) => {
   const { cloud } = answering(answer)
