@@ -93,6 +93,7 @@ export class Callers {
   /** By the first limit that names the caller; undefined: unlimited. */
   quotaOf(caller: Caller | Pick<Caller, 'uid' | 'gids'>): CallerQuota | undefined {
     const { limits } = this.#rules
+    // Not by `findIndex`: the element at -1 would be looked up by its name.
     const limit = limits.find(({ who }) => who(caller))
     if (limit === undefined) return undefined
     const index = limits.indexOf(limit)
