@@ -16,12 +16,12 @@ let twin: Twin
 let backup: string
 let instanceId: string
 let device: TestDevice
-/** No segment reaches the cloud. */
-let isCut: boolean
+/** How many more segments reach the cloud. */
+let passing: number
 const stops: (() => Promise<void> | void)[] = []
 
 beforeEach(async () => {
-  isCut = false
+  passing = Infinity
   twin = await openTwin()
   backup = await mkdtemp(join(tmpdir(), 'tallygate-backup-'))
   instanceId = await twin.instance()
@@ -33,7 +33,10 @@ beforeEach(async () => {
     // The twin listens elsewhere after each start.
     exchange: (request) => {
       const url = new URL(request.url)
-      if (isCut && url.pathname.endsWith('/sync')) throw new CodedError('CLOUD_UNREACHABLE', 'The network is cut.')
+      if (url.pathname.endsWith('/sync')) {
+        if (passing === 0) throw new CodedError('CLOUD_UNREACHABLE', 'The network is cut.')
+        passing -= 1
+      }
       url.port = new URL(twin.cloud.address).port
       return exchange({ ...request, url: url.href })
     },
@@ -166,16 +169,34 @@ test('where one segment is kept no more, the rest of its epoch is left, and the 
   expect(await waitingFor()).toMatchObject([{ epoch: 1 }])
 })
 
+test('a twin that is restored again meanwhile gets all of it again', async () => {
+  await spend(1n)
+  await save()
+  for (const amount of [2n, 4n, 8n]) await spend(amount)
+  await beginAnew()
+  await restore()
+  // The one of the current epoch, one that the twin knows, and two that it has lost.
+  passing = 4
+  await device.sync()
+  expect(await books()).toMatchObject({ billedByDevices: 7n })
+  await restore()
+  passing = Infinity
+  await device.sync()
+  await device.sync()
+  expect(await books()).toMatchObject({ billedByDevices: 15n, used: 0.000015 })
+  expect(await waitingFor()).toEqual([])
+})
+
 describe('an epoch of which the cloud has forgotten the attach before its first segment', () => {
   beforeEach(async () => {
     await save()
     await spend(2n * TOKEN)
     await endService()
-    isCut = true
+    passing = 0
     await device.sync()
     expect(device.link.status()).toMatchObject({ epoch: 2 })
     await restore()
-    isCut = false
+    passing = Infinity
   })
 
   test('fits the restored cloud, which asks for the segments of earlier epochs', async () => {
