@@ -151,11 +151,10 @@ function afterEarlier(answer: SyncAnswer, sent: SealedSegment, last: SegmentPlac
   const { epoch, seq } = sent
   if (answer.epoch !== epoch) throw foreign(answer, sent)
   switch (answer.outcome) {
+    // Of another writer, too: each segment has entries that only it brings.
+    case 'FENCED':
     case 'MERGED':
       return { epoch, seq }
-    case 'FENCED':
-      // Of another writer: each segment has entries that only it brings, up to the last one that the cloud can compare.
-      return answer.forked && seq > answer.seq ? endOf(sent) : { epoch, seq }
     case 'KNOWN':
       return { epoch, seq: Math.max(seq, answer.seq) }
     case 'BEHIND':

@@ -148,7 +148,6 @@ export interface Epoch extends EpochState {
   readonly quietSince: number
   readonly settlement: Settlement | null
   readonly settledAt: number | null
-  readonly forked: boolean
   readonly rejected: boolean
   /** The device has proof of segments or grants that a restored cloud lost. */
   readonly grantsForgotten: boolean

@@ -16,6 +16,8 @@ export interface EpochState {
   /** Hash of the last merged entry; initially the chain start. */
   readonly entryHead: string
   readonly carriedOn: boolean
+  /** Two writers have continued it. */
+  readonly forked: boolean
 }
 
 export interface SegmentHeader {
@@ -39,6 +41,7 @@ export type MergeOutcome =
  * | = last     | hash is the one on record         | any         | any                   | REPEAT           |
  * | < last     | hash is the one on record         | any         | any                   | KNOWN            |
  * | <= last    | another hash                      | any         | any                   | FORK             |
+ * | > last + 1 | any                               | any         | any, forked           | FORK             |
  * | = last + 1 | previousHash is the last hash     | nothing new | CLOSED by a later one | MERGE, no grants |
  * | > last + 1 | any                               | nothing new | CLOSED by a later one | BEHIND           |
  * | > last     | any                               | any         | CLOSED                | FORK             |
@@ -62,6 +65,8 @@ export function classifySegment(
     return { kind: segment.seq === state.lastSeq ? 'REPEAT' : 'KNOWN' }
   }
   const isFar = segment.seq > state.lastSeq + 1
+  // The cloud has lost segments of one of the writers, and cannot ask for those of the other.
+  if (isFar && state.forked) return { kind: 'FORK' }
   const follows = !isFar && segment.previousHash === state.lastHash
   if (state.status === 'CLOSED') {
     if (!state.carriedOn || !saysNothingNew(entries)) return { kind: 'FORK' }

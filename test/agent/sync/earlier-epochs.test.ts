@@ -8,6 +8,7 @@ import { createExchange, EXCHANGE_DEFAULTS } from '../../../src/agent/platform/h
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { DAY, openTwin, type Twin } from '../../cloud/harness.ts'
+import type { TestDisk } from '../test-disk.ts'
 import { TestDevice } from './test-device.ts'
 
 const TOKEN = 1_000_000n
@@ -73,6 +74,16 @@ async function restore(): Promise<void> {
   twin.now += 1_000
   device.time.advance(1_000)
   await twin.start((settings) => ({ ...settings, store: { ...settings.store, restored: true } }))
+}
+
+/** The device runs with the disk of another one from now on. @returns its own */
+async function runFrom(disk: TestDisk): Promise<TestDisk> {
+  const own = device.disk
+  device.kill()
+  device.disk = disk
+  await device.restart()
+  await device.settle()
+  return own
 }
 
 async function spend(amount: bigint): Promise<void> {
@@ -185,6 +196,23 @@ test('a twin that is restored again meanwhile gets all of it again', async () =>
   await device.sync()
   expect(await books()).toMatchObject({ billedByDevices: 15n, used: 0.000015 })
   expect(await waitingFor()).toEqual([])
+})
+
+describe('beside a copy that a restored twin has met first', () => {
+  test('all segments of an epoch are billed whose number the copy got', async () => {
+    await save()
+    const copied = device.disk.copy()
+    await beginAnew()
+    for (const amount of [1n, 2n, 4n, 8n, 16n]) await spend(amount)
+    await restore()
+    const own = await runFrom(copied)
+    await beginAnew()
+    await spend(32n)
+    await runFrom(own)
+    for (let rounds = 0; rounds < 3; rounds += 1) await device.sync()
+    expect(await books()).toMatchObject({ billedByDevices: 63n, used: 0.000063 })
+    expect(device.link.status()).toMatchObject({ fenced: false, backlog: 0, unacknowledgedSeq: null })
+  })
 })
 
 describe('an epoch of which the cloud has forgotten the attach before its first segment', () => {

@@ -288,8 +288,9 @@ export class FakeCloud {
       if (segment.seq === merged.length) return known.answer
       return this.#answer({ outcome: 'KNOWN', ...about, seq: merged.length })
     }
-    if (epoch.status === 'CLOSED') return this.#fork(epoch, segment)
-    if (segment.seq > merged.length + 1) {
+    const isFar = segment.seq > merged.length + 1
+    if (epoch.status === 'CLOSED' || (isFar && epoch.forked)) return this.#fork(epoch, segment)
+    if (isFar) {
       return this.#answer({ outcome: 'BEHIND', ...about, seq: merged.length })
     }
     if (segment.previousHash !== (merged.at(-1)?.hash ?? CHAIN_START)) return this.#fork(epoch, segment)

@@ -838,6 +838,28 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 30n })
       })
 
+      it('bills every segment of an epoch whose number it has given to a copy since, once', async () => {
+        const device = await TestDevice.join(twin)
+        const clone = device.copy()
+        device.state.counters.set(LINE, { granted: 100n, used: 0n, refunded: 0n, returned: 0n })
+        const forgotten: string[] = []
+        for (const amount of [1n, 2n, 4n, 8n, 16n]) {
+          device.charge(charge(amount))
+          forgotten.push((await device.seal()).document)
+          device.state.unacknowledged = null
+        }
+        await clone.sync([topUpRequest(LINE, 100n)])
+        clone.charge(charge(32n))
+        await clone.sync()
+        for (const document of [...forgotten, ...forgotten]) {
+          const taken = await twin.sync(device.id, document)
+          if (!taken.accepted) throw new Error(taken.problem)
+          expect(await device.accept(taken.answer)).toMatchObject({ outcome: 'FENCED', forked: true, seq: 2 })
+        }
+        expect((await twin.pool(LINE)).billedByDevices).toBe(63n)
+        expect(await epoch(device)).toMatchObject({ forked: true, lastSeq: 2 })
+      })
+
       it('believes the use of grants that it has forgotten, with an epoch that it has forgotten', async () => {
         const device = await TestDevice.join(twin)
         device.state.epoch = 5

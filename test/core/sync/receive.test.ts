@@ -44,11 +44,13 @@ const active: EpochState = {
   lastEntry: 20,
   entryHead: 'e20',
   carriedOn: false,
+  forked: false,
 }
 const fenced: EpochState = { ...active, status: 'FENCED' }
 const closed: EpochState = { ...active, status: 'CLOSED' }
 const carriedOn: EpochState = { ...fenced, carriedOn: true }
 const closedLater: EpochState = { ...closed, carriedOn: true }
+const forked: EpochState = { ...fenced, forked: true }
 const news: ChainFit = { kind: 'CONTINUES', known: 0, fresh: 1 }
 const nothingNew: ChainFit = { kind: 'CONTINUES', known: 1, fresh: 0 }
 const detached: ChainFit = { kind: 'DETACHED' }
@@ -80,6 +82,8 @@ describe('what a segment is', () => {
     ['the next one after another history is a fork', active, { ...next, previousHash: 'x' }, null, { kind: 'FORK' }],
     ['a later one says that this side forgot', active, { ...next, seq: 9 }, null, { kind: 'BEHIND' }],
     ['a later one of a fenced epoch too', fenced, { ...next, seq: 12 }, null, { kind: 'BEHIND' }],
+    ['a later one is of one of two writers', forked, { ...next, seq: 9 }, null, { kind: 'FORK' }],
+    ['the next one of two writers is merged', forked, next, null, { kind: 'MERGE', mayGrant: false }],
     ['anything after the final one is a second writer', closed, next, null, { kind: 'FORK' }],
     ['and so is anything long after it', closed, { ...next, seq: 12 }, null, { kind: 'FORK' }],
   ]
@@ -97,6 +101,7 @@ describe('what a segment is', () => {
     ['is no fork when others before it were lost', closedLater, { ...next, seq: 9 }, nothingNew, { kind: 'BEHIND' }],
     ['is no fork when it is one of those that were lost', closedLater, { ...next, seq: 9 }, lost, { kind: 'BEHIND' }],
     ['is a fork when it has entries behind the end, and others before it were lost', closedLater, { ...next, seq: 9 }, news, { kind: 'FORK' }], // prettier-ignore
+    ['is a fork when others before it were lost, and there are two writers', { ...closedLater, forked: true }, { ...next, seq: 9 }, nothingNew, { kind: 'FORK' }], // prettier-ignore
     ['is a fork after another history', closedLater, { ...next, previousHash: 'x' }, nothingNew, { kind: 'FORK' }],
     [
       'is for the merge to judge when its entries do not follow',

@@ -5,7 +5,14 @@ import { billBranch } from './bill-branch.ts'
 import { keepEvidence } from './keep-evidence.ts'
 import type { Epoch, MergedSegment } from '../../storage/device-records.ts'
 import { mergeUndelivered } from './merge-undelivered.ts'
-import { type MergeResult, type MergeContext, ownerOf, signAnswer } from '../merge-context.ts'
+import {
+  type MergeContext,
+  type MergeResult,
+  type MergeUnderRules,
+  type Unbilled,
+  ownerOf,
+  signAnswer,
+} from '../merge-context.ts'
 import { reportedOf, sumUnbilled, unbilledOf } from './unbilled.ts'
 
 export async function keepFork(context: MergeContext, recorded: MergedSegment | undefined): Promise<MergeResult> {
@@ -19,11 +26,7 @@ export async function keepFork(context: MergeContext, recorded: MergedSegment | 
   await tx.edge.epochs.save(after)
   if (!epoch.forked) await tx.events.append(forkEvent(device, epoch.number, now))
   const rules = await deps.policies.lockSomeShared(tx, device.instanceIds, now)
-  const { received, entries } = segment
-  const isChained = received.entryHead === (received.entryHashes.at(-1) ?? received.entriesPreviousHash)
-  const unbilled = isChained
-    ? unbilledOf({ branch: await billBranch({ ...context, rules }, after, entries) })
-    : unbilledOf({ broken: entries.length })
+  const unbilled = await billOthers({ ...context, rules }, after)
   await keepEvidence(context, {
     epoch: epoch.number,
     kind: 'FORK',
@@ -44,4 +47,15 @@ export async function keepFork(context: MergeContext, recorded: MergedSegment | 
     ...reportedOf(all),
   })
   return { accepted: true, answer, unbilled: all }
+}
+
+/** Bills the entries that are not in the chain. Some of those in it may be billed by the counters of the device only. */
+async function billOthers(context: MergeUnderRules, epoch: Epoch): Promise<Unbilled | null> {
+  const { fit } = context
+  const { received, entries } = context.segment
+  const isChained = received.entryHead === (received.entryHashes.at(-1) ?? received.entriesPreviousHash)
+  if (!isChained) return unbilledOf({ broken: entries.length })
+  if (fit.kind === 'LOST') return unbilledOf({ lost: entries.length })
+  const others = fit.kind === 'CONTINUES' ? entries.slice(fit.known) : entries
+  return unbilledOf({ branch: await billBranch(context, epoch, others) })
 }

@@ -359,6 +359,30 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await evidence(device)).toEqual([])
       })
 
+      it('are not billed again with segments that the device still has, after a second writer was found', async () => {
+        const device = await forgetful()
+        const whole = { ...device.payload(), seq: 9 }
+        const start = { ...whole.entries, bodies: whole.entries.bodies.slice(0, 1) }
+        const lost = { ...whole, entries: { ...start, head: device.undeliveredRange(1, 1).entries.head } }
+        const other = { ...whole, seq: 1, entries: device.undeliveredRange(1, 0).entries }
+        const { deliver } = await successorOf(device)
+        await deliver({ ...device.undeliveredRange(3, 2), counted: counted(true, LINE, ACTION) })
+        const unbilled: unknown[] = []
+        for (const late of [other, whole, lost]) {
+          const taken = await send(device, late)
+          if (!taken.accepted) throw new Error(taken.problem)
+          expect(await device.accept(taken.answer)).toMatchObject({ outcome: 'FENCED', forked: true })
+          unbilled.push(taken.unbilled?.problem)
+        }
+        expect(unbilled).toEqual([
+          undefined,
+          undefined,
+          'Not billed: 1 entry (lost by the cloud, and billed by the counters of the device).',
+        ])
+        expect(await record(device)).toMatchObject({ used: 120n, refunded: 50n, branchUsed: 7n })
+        expect(await linesOf()).toBe(77n)
+      })
+
       it('correct what was presumed of them', async () => {
         const device = await forgetful()
         twin.time += 31 * DAY
