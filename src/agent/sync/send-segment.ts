@@ -81,7 +81,7 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
   const now = await applySignedTime(context, response, nonce)
   const { epoch, seq, hash } = sent
   if (isEarlier(context, sent)) {
-    memory.earlier = afterEarlier(answer, sent, memory.earlier)
+    memory.earlier = await afterEarlier(context, answer, sent)
     clock.learn({ time: now, sentAt, receivedAt })
     return 'PLAN_AGAIN'
   }
@@ -147,16 +147,24 @@ function endOf({ epoch }: SegmentPlace): SegmentPlace {
 }
 
 /** Skips the rest of an epoch that lacks a segment here. @throws CodedError ANSWER_UNEXPECTED */
-function afterEarlier(answer: SyncAnswer, sent: SealedSegment, last: SegmentPlace | null): SegmentPlace {
+async function afterEarlier(
+  { journal, memory }: StepContext,
+  answer: SyncAnswer,
+  sent: SealedSegment,
+): Promise<SegmentPlace> {
   const { epoch, seq } = sent
+  const last = memory.earlier
   if (answer.epoch !== epoch) throw foreign(answer, sent)
   switch (answer.outcome) {
     // Of another writer, too: each segment has entries that only it brings.
     case 'FENCED':
     case 'MERGED':
       return { epoch, seq }
-    case 'KNOWN':
-      return { epoch, seq: Math.max(seq, answer.seq) }
+    case 'KNOWN': {
+      // Unless another writer has continued from here, all up to that one are known.
+      const newest = await journal.sealedEarlier({ epoch, seq: answer.seq - 1 })
+      return { epoch, seq: newest?.hash === answer.hash ? answer.seq : seq }
+    }
     case 'BEHIND':
       // The cloud was restored again, and has lost what it had received again.
       return last?.epoch === epoch && answer.seq < last.seq ? { epoch: 0, seq: 0 } : endOf(sent)

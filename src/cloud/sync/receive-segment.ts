@@ -6,6 +6,7 @@ import { fitOf } from './merge/fit-of.ts'
 import { keepFork } from './merge/keep-fork.ts'
 import { EPOCHS_FORGOTTEN_MAX } from '../devices/limits.ts'
 import { mergeNext } from './merge/merge-next.ts'
+import type { SyncAnswerWire } from '../../protocol/edge/sync.ts'
 import type { OpenedSegment } from './open-segment.ts'
 import type { Device, Epoch, MergedSegment, Moment } from '../storage/device-records.ts'
 import type { Transaction } from '../storage/store.ts'
@@ -88,10 +89,10 @@ async function carryOut(
       return { accepted: true, answer: storedAnswer(recorded), unbilled: null }
     case 'KNOWN':
       await noteContact(tx, epoch, present)
-      return respond(context, 'KNOWN')
+      return respond(context, { outcome: 'KNOWN', ...ownerOf(epoch), seq: epoch.lastSeq, hash: epoch.lastHash })
     case 'BEHIND':
       await tx.edge.epochs.save({ ...epoch, grantsForgotten: true, quietSince: context.present })
-      return respond(context, 'BEHIND')
+      return respond(context, { outcome: 'BEHIND', ...ownerOf(epoch), seq: epoch.lastSeq })
     case 'FORK':
       return keepFork(context, recorded)
   }
@@ -107,9 +108,8 @@ function storedAnswer(last: MergedSegment | undefined): string {
   return signed.answer
 }
 
-async function respond({ deps, epoch }: MergeContext, outcome: 'KNOWN' | 'BEHIND'): Promise<MergeResult> {
-  const answer = await signAnswer(deps, { outcome, ...ownerOf(epoch), seq: epoch.lastSeq })
-  return { accepted: true, answer, unbilled: null }
+async function respond({ deps }: MergeContext, answer: SyncAnswerWire): Promise<MergeResult> {
+  return { accepted: true, answer: await signAnswer(deps, answer), unbilled: null }
 }
 
 /** Of an epoch that a restored cloud lost. Undefined: the number is implausible. */

@@ -299,8 +299,8 @@ export const syncAnswer = z.discriminatedUnion('outcome', [
     time: instant,
     unbilled,
   }),
-  /** An earlier segment than the last merged one (`seq`): nothing changed. */
-  z.strictObject({ outcome: z.literal('KNOWN'), ...common, seq: z.int().min(0) }),
+  /** An earlier segment than the last merged one (`seq` and `hash`): nothing changed. */
+  z.strictObject({ outcome: z.literal('KNOWN'), ...common, seq: z.int().min(0), hash: hashText }),
   /** Earlier segments are missing: resend from `seq + 1`. */
   z.strictObject({ outcome: z.literal('BEHIND'), ...common, seq: z.int().min(0) }),
   /**

@@ -213,6 +213,21 @@ describe('beside a copy that a restored twin has met first', () => {
     expect(await books()).toMatchObject({ billedByDevices: 63n, used: 0.000063 })
     expect(device.link.status()).toMatchObject({ fenced: false, backlog: 0, unacknowledgedSeq: null })
   })
+
+  test('so are those whose numbers the copy has used for others', async () => {
+    await spend(1n)
+    await save()
+    const copied = device.disk.copy()
+    for (const amount of [2n, 4n, 8n]) await spend(amount)
+    await beginAnew()
+    await restore()
+    const own = await runFrom(copied)
+    for (const amount of [16n, 32n]) await spend(amount)
+    await runFrom(own)
+    for (let rounds = 0; rounds < 3; rounds += 1) await device.sync()
+    expect(await books()).toMatchObject({ billedByDevices: 63n, used: 0.000063 })
+    expect(device.link.status()).toMatchObject({ fenced: false, backlog: 0, unacknowledgedSeq: null })
+  })
 })
 
 describe('an epoch of which the cloud has forgotten the attach before its first segment', () => {

@@ -286,7 +286,7 @@ export class FakeCloud {
       const known = merged[segment.seq - 1]
       if (known?.hash !== hash) return this.#fork(epoch, segment)
       if (segment.seq === merged.length) return known.answer
-      return this.#answer({ outcome: 'KNOWN', ...about, seq: merged.length })
+      return this.#answer({ outcome: 'KNOWN', ...about, seq: merged.length, hash: merged.at(-1)?.hash ?? CHAIN_START })
     }
     const isFar = segment.seq > merged.length + 1
     if (epoch.status === 'CLOSED' || (isFar && epoch.forked)) return this.#fork(epoch, segment)

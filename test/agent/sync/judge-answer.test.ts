@@ -30,7 +30,7 @@ const fenced: SyncAnswer = {
   closed: false,
   receipt: null,
 }
-const known = (seq: number): SyncAnswer => ({ outcome: 'KNOWN', ...about, seq })
+const known = (seq: number): SyncAnswer => ({ outcome: 'KNOWN', ...about, seq, hash: HASH })
 const rejected = (hash: string): SyncAnswer => ({ outcome: 'REJECTED', ...about, hash, problem: 'p' })
 const behind = (seq: number): SyncAnswer => ({ outcome: 'BEHIND', ...about, seq })
 

@@ -331,7 +331,7 @@ test('a segment that was acknowledged without an answer to keep goes up again by
   const restore = backupOf(device)
   await device.charge(1_000_000n)
   changeAnswers(device, (answer) =>
-    answer['seq'] === 2 ? { outcome: 'KNOWN', deviceId: DEVICE, epoch: 1, seq: 2 } : answer,
+    answer['seq'] === 2 ? { outcome: 'KNOWN', deviceId: DEVICE, epoch: 1, seq: 2, hash: answer['hash'] } : answer,
   )
   await device.sync()
   device.network.intercept = null

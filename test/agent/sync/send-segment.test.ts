@@ -427,7 +427,7 @@ test('a cloud that wants room back with every answer does not keep the device bu
 test('a segment that the cloud knows is acknowledged, and the next one brings what its answer would have brought', async () => {
   const device = await TestDevice.running()
   await device.charge(STARTING_GRANT)
-  changeAnswers(device, ({ epoch, seq }) => ({ outcome: 'KNOWN', deviceId: DEVICE, epoch, seq }))
+  changeAnswers(device, ({ epoch, seq, hash }) => ({ outcome: 'KNOWN', deviceId: DEVICE, epoch, seq, hash }))
   await device.sync()
   expect(device.link.status()).toMatchObject({ unacknowledgedSeq: null, backlog: 0, conditions: [] })
   expect(device.left).toBe(0n)
