@@ -214,6 +214,23 @@ describe('beside a copy that a restored twin has met first', () => {
     expect(device.link.status()).toMatchObject({ fenced: false, backlog: 0, unacknowledgedSeq: null })
   })
 
+  test('so are those of the current epoch, which the copy has continued further', async () => {
+    await spend(1n)
+    await save()
+    const copied = device.disk.copy()
+    for (const amount of [2n, 4n]) await spend(amount)
+    await restore()
+    const own = await runFrom(copied)
+    for (const amount of [8n, 16n, 32n, 64n]) await spend(amount)
+    // The copy has reported as the device.
+    await twin.call('POST', `/edge/api/v1/instances/${instanceId}/recovery/end`)
+    await runFrom(own)
+    await spend(128n)
+    for (let rounds = 0; rounds < 3; rounds += 1) await device.sync()
+    expect(await books()).toMatchObject({ billedByDevices: 255n, used: 0.000255 })
+    expect(device.link.status()).toMatchObject({ fenced: false, backlog: 0, unacknowledgedSeq: null })
+  })
+
   test('so are those whose numbers the copy has used for others', async () => {
     await spend(1n)
     await save()

@@ -857,7 +857,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
           expect(await device.accept(taken.answer)).toMatchObject({ outcome: 'FENCED', forked: true, seq: 2 })
         }
         expect((await twin.pool(LINE)).billedByDevices).toBe(63n)
-        expect(await epoch(device)).toMatchObject({ forked: true, lastSeq: 2 })
+        expect(await epoch(device)).toMatchObject({ forked: true, grantsForgotten: true, lastSeq: 2 })
       })
 
       it('believes the use of grants that it has forgotten, with an epoch that it has forgotten', async () => {

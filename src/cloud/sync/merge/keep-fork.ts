@@ -1,4 +1,5 @@
 /** Two writers continue one chain: keeps both segments as evidence, and bills the other's charges as a branch. */
+import { CHAIN_START } from '../../../protocol/signing.ts'
 import { forkEvent } from '../../events/device-event.ts'
 import { fenced } from '../../devices/epochs.ts'
 import { billBranch } from './bill-branch.ts'
@@ -18,9 +19,13 @@ import { reportedOf, sumUnbilled, unbilledOf } from './unbilled.ts'
 export async function keepFork(context: MergeContext, recorded: MergedSegment | undefined): Promise<MergeResult> {
   const { deps, tx, device, epoch, segment, now } = context
   const last = recorded ?? (await tx.edge.segments.get(device.id, epoch.number, epoch.lastSeq))
+  const { seq, previousHash } = segment.header
+  const before = seq === 1 ? CHAIN_START : (await tx.edge.segments.get(device.id, epoch.number, seq - 1))?.hash
   const after: Epoch = {
     ...fenced(epoch, 'FORKED', context),
     forked: true,
+    // Its writer had a response to the segment before it: the next attach asks for what the cloud has lost of that chain.
+    grantsForgotten: epoch.grantsForgotten || before !== previousHash,
     quietSince: context.present,
   }
   await tx.edge.epochs.save(after)
