@@ -91,7 +91,7 @@ without_state() {
   find /var/lib/tallygate/agent -mindepth 1 -delete
   systemctl start $agent
 }
-holds 'without a token file, the headline says so' within 10 headline_says 'There is no enrollment token.'
+holds 'without a token file, the headline says so' within 10 headline_says "There is no enrollment token: $token does not exist."
 new_token >"$work/token"
 install -m 600 -o root "$work/token" $token
 systemctl reload $agent

@@ -389,10 +389,11 @@ export class Devices {
     const original = this.first(device)
     const hands = this.hands[device] ?? []
     if (hands.length > 2) return
-    const token = original.deps.settings.enrollment.token?.reveal() ?? ''
+    const { token } = original.deps.settings.enrollment
+    if (!(token instanceof Secret)) throw new Error('invariant: each device was given a token')
     const name = `dev-${device}${'abc'[hands.length] ?? ''}`
     const { disk, keys } = original.deps
-    const copy = this.#machine(name, device, new Disk(disk.image()), token, new MachineKeys(name, keys))
+    const copy = this.#machine(name, device, new Disk(disk.image()), token.reveal(), new MachineKeys(name, keys))
     hands.push(copy)
     this.#stage.auditor.devices.duplicated(copy, original)
     // A copied disk starts in a newly powered board.

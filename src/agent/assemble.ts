@@ -33,6 +33,7 @@ import { UseOverTime } from './diagnostics/use-over-time.ts'
 import { Wear } from './diagnostics/wear.ts'
 import type { KeptDecision } from '../protocol/local/decision.ts'
 import type { LastBackup } from '../protocol/local/last-backup.ts'
+import { Secret } from '../settings/option.ts'
 import type { ReloadNotice } from '../settings/reload.ts'
 import type { AgentSettings } from './settings.ts'
 
@@ -55,7 +56,7 @@ export interface AgentDeps {
   readonly cloud: (tokens: DeviceTokens) => Cloud
   /** Bytes written to storage by this process. Absent or null: unknown. */
   readonly written?: () => number | null
-  readonly tokenFileProblem?: () => string | null
+  readonly tokenFileProblem?: (path: string) => string
   readonly lastBackup?: () => LastBackup | null
   readonly push: Push | null
   readonly names: Names
@@ -169,9 +170,9 @@ async function drain(sessions: Sessions, ledger: Ledger, journal: Journal): Prom
 
 function enrollmentTokenOf({ settings, tokenFileProblem }: AgentDeps): EnrollmentToken {
   const { token } = settings.enrollment
-  return token === null
-    ? { token: null, reason: tokenFileProblem?.() ?? 'There is no enrollment token.' }
-    : { token: token.reveal(), source: token.source }
+  return token instanceof Secret
+    ? { token: token.reveal(), source: token.source }
+    : { token: null, reason: tokenFileProblem?.(token.source) ?? 'There is no enrollment token.' }
 }
 
 interface Running {

@@ -7,6 +7,7 @@ import type { Engine } from '../core/engine.ts'
 import { readAuthorityFile } from '../platform/read-setting-file.ts'
 import { DECISIONS_MAX } from '../protocol/local/report.ts'
 import { signDocument } from '../protocol/signing.ts'
+import { Secret } from '../settings/option.ts'
 import { LiveSettings } from '../settings/reload.ts'
 import { createCloudHttp } from './platform/http/cloud-client.ts'
 import { EXCHANGE_DEFAULTS, type HttpExchange, createExchange } from './platform/http/exchange.ts'
@@ -53,7 +54,7 @@ import { RECALLED_MAX } from './diagnostics/use-over-time.ts'
 import { healthStatusOf } from './diagnostics/health-status.ts'
 import { startWatchdog } from './diagnostics/watchdog.ts'
 import { type AgentDeps, type AssembledAgent, assembleAgent } from './assemble.ts'
-import { type AgentSettings, ENROLLMENT_TOKEN_FILE, agentOptions } from './settings.ts'
+import { type AgentSettings, agentOptions } from './settings.ts'
 
 export interface Overrides {
   readonly log?: Logger
@@ -211,7 +212,7 @@ const SYSTEM = {
   ownUid: process.getuid?.() ?? 0,
   defer: setImmediate,
   written: writtenBytes,
-  tokenFileProblem: () => tokenFileProblem(ENROLLMENT_TOKEN_FILE),
+  tokenFileProblem,
 }
 
 function openLog(
@@ -274,8 +275,9 @@ function nowOf({ clock }: Late, time: TimeSource): number {
 
 /** Warns of files that others can read or that clients refuse. */
 function examine({ status, enrollment }: AgentSettings, log: Logger, time: TimeSource): void {
-  const open = enrollment.token === null ? null : openTokenFile(enrollment.token.source)
-  if (open !== null) log.warn({ file: enrollment.token?.source }, open)
+  const { token } = enrollment
+  const open = token instanceof Secret ? openTokenFile(token.source) : null
+  if (open !== null) log.warn({ file: token.source }, open)
   const pem = status.port === null ? undefined : readStatusAuth(status).tls?.certificate
   const reason = pem === undefined ? null : certificateProblem(pem, [], time.wall())
   if (reason === null) return

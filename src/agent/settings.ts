@@ -6,6 +6,7 @@ import {
   choice,
   duration,
   integer,
+  optionalSecret,
   path,
   secret,
   text,
@@ -15,14 +16,12 @@ import {
 
 const WHO = 'a comma-separated list of *, user:NAME, uid:N, group:NAME and gid:N'
 
-export const ENROLLMENT_TOKEN_FILE = '/etc/tallygate/enrollment-token'
-
 const options = {
   enrollment: {
-    token: secret({
+    token: optionalSecret({
       reloadable: true,
-      help: 'One-time token from an administrator that enrolls this device with a cloud. The default file is used if the agent can read it. A file named here must exist at each start, also after the enrollment.',
-      file: ENROLLMENT_TOKEN_FILE,
+      help: 'One-time token from an administrator that enrolls this device with a cloud. The default file is used if the agent can read it. After the enrollment, the file may be deleted.',
+      file: '/etc/tallygate/enrollment-token',
     }),
   },
   state: {

@@ -96,6 +96,7 @@ function valueOf({ option }: NamedOption, found: Found, readText: Sources['readT
   const { where, value, as } = found
   if (option.secret && as !== 'secret') {
     if (typeof value !== 'string' || value === '') throw invalid(`${where} is not ${option.takes}.`)
+    if (option.absent !== undefined && isAbsent(value, readText)) return option.absent(value)
     const content = option.fromText(read(value, readText, where), value)
     if (content === undefined) throw invalid(`${where}: the file ${value} is empty.`)
     return content
@@ -104,6 +105,16 @@ function valueOf({ option }: NamedOption, found: Found, readText: Sources['readT
   if (parsed !== undefined) return parsed
   const shown = option.secret ? '' : ` is ${shorten(value)}, but`
   throw invalid(`${option.wrongPart(value, where) ?? `${where}${shown} takes ${option.expects}`}.`)
+}
+
+/** Whether the file is missing or empty. A value that is no path may be the secret itself. */
+function isAbsent(path: string, readText: Sources['readText']): boolean {
+  if (shownPath(path) !== path) return false
+  try {
+    return readText(path, 'FILES').trim() === ''
+  } catch (error) {
+    return ['ENOENT', 'ENOTDIR'].includes(String((error as NodeJS.ErrnoException).code))
+  }
 }
 
 function readFile(

@@ -22,6 +22,8 @@ export interface Option<T> {
   readonly fromToml: (value: unknown) => T | undefined
   /** Names the part of a structure that is wrong. Null: the value as a whole is. */
   readonly wrongPart: (value: unknown, where: string) => string | null
+  /** The value of an optional secret whose file is missing or empty. Undefined: the secret is not optional. */
+  readonly absent?: (path: string) => T
 }
 
 export interface OptionTree {
@@ -60,6 +62,12 @@ export class Secret {
   toJSON(): string {
     return '[secret]'
   }
+}
+
+/** An optional secret that is not set: its file is missing or empty. */
+export interface AbsentSecret {
+  /** Path of the file. */
+  readonly source: string
 }
 
 interface OptionDescription<T> {
@@ -202,27 +210,35 @@ export function toggle(description: OptionDescription<boolean>): Option<boolean>
   })
 }
 
-/** Key and flag name a file; the environment names one (`..._FILE`) or contains the secret, which is trimmed. */
-export function secret(spec: {
+interface SecretDescription {
   readonly help: string
-  /** Used if it exists and nothing else is set. */
-  readonly file?: string
   readonly reloadable?: true
-}): Option<Secret | null> {
-  return {
-    isOption: true,
-    help: spec.help,
-    takes: 'the path of a file that contains the secret',
-    expects: 'a text that is not empty',
-    default: null,
-    defaultText: spec.file ?? null,
-    secret: true,
-    reloadable: spec.reloadable === true,
-    fromText: (given, source) => (given.trim() === '' ? undefined : new Secret(given.trim(), source)),
-    fromToml: () => undefined,
-    wrongPart: () => null,
-  }
 }
+
+/** Key and flag name a file; the environment names one (`..._FILE`) or contains the secret, which is trimmed. */
+export function secret({ help, reloadable }: SecretDescription): Option<Secret | null> {
+  return { ...SECRET, help, reloadable: reloadable === true, default: null, defaultText: null }
+}
+
+/** A secret whose file may be missing or empty. @param description `file`: used if it can be read and nothing else is set */
+export function optionalSecret({
+  help,
+  reloadable,
+  file,
+}: SecretDescription & { readonly file: string }): Option<Secret | AbsentSecret> {
+  const absent = (source: string): AbsentSecret => ({ source })
+  return { ...SECRET, help, reloadable: reloadable === true, default: absent(file), defaultText: file, absent }
+}
+
+const SECRET = {
+  isOption: true,
+  takes: 'the path of a file that contains the secret',
+  expects: 'a text that is not empty',
+  secret: true,
+  fromText: (given: string, source: string) => (given.trim() === '' ? undefined : new Secret(given.trim(), source)),
+  fromToml: () => undefined,
+  wrongPart: () => null,
+} as const
 
 export interface NamedOption {
   readonly path: readonly string[]

@@ -376,7 +376,9 @@ describe('the checks', () => {
       /^fail: not enrolled: It has expired\. -> Ask an administrator for a new token .* then restart the agent\.$/,
     )
     expect(found({ ...noAgent, settings: withToken })).toMatch(/^warn: .* token is set -> Connect/)
-    expect(found(noAgent)).toMatch(/^fail: not enrolled, and the settings of this machine name no enrollment token -> /)
+    expect(found(noAgent)).toMatch(
+      /^fail: not enrolled, and the settings of this machine name no enrollment token \(\/etc\/tallygate\/enrollment-token does not exist\) -> /,
+    )
     const chosen = (choice: Partial<Observations['configuration']['choice']>) =>
       found({
         ...noAgent,

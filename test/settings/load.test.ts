@@ -2,14 +2,16 @@ import { describe, expect, expectTypeOf, test } from 'vitest'
 import { CodedError } from '../../src/protocol/errors.ts'
 import { loadSettings, type Sources } from '../../src/settings/load.ts'
 import {
+  type AbsentSecret,
   bytes,
   choice,
   duration,
   integer,
+  optionalSecret,
   path,
   type OptionTable,
   type OptionTree,
-  type Secret,
+  Secret,
   secret,
   text,
   toggle,
@@ -30,8 +32,9 @@ const table = {
     push: {
       enabled: toggle({ default: true, help: 'Whether change notifications are taken.' }),
       url: url({ default: null, schemes: ['mqtt', 'mqtts'], help: 'Broker.' }),
+      password: secret({ help: 'At the broker.' }),
     },
-    enrollment: { token: secret({ help: 'Token of an administrator.', file: '/etc/token' }) },
+    enrollment: { token: optionalSecret({ help: 'Token of an administrator.', file: '/etc/token' }) },
   },
 } satisfies OptionTable<OptionTree>
 
@@ -46,11 +49,13 @@ function load(
     file: from.file ?? (from.toml === undefined ? null : '/etc/agent.toml'),
     env: from.env ?? {},
     flags: from.flags ?? {},
-    readText: (name) => {
-      const content = files[name]
-      if (content === undefined) throw Object.assign(new Error('no'), { code: 'ENOENT' })
-      return content
-    },
+    readText:
+      from.readText ??
+      ((name) => {
+        const content = files[name]
+        if (content === undefined) throw Object.assign(new Error('no'), { code: 'ENOENT' })
+        return content
+      }),
   })
 }
 
@@ -72,14 +77,15 @@ test('without any source every setting has its default, typed as the table says'
     limits: { bodyMax: 1_048_576, connections: 64 },
     sync: { interval: 30_000 },
     log: { level: 'info' },
-    push: { enabled: true, url: null },
-    enrollment: { token: null },
+    push: { enabled: true, url: null, password: null },
+    enrollment: { token: { source: '/etc/token' } },
   })
   expectTypeOf(settings.name).toEqualTypeOf<string | null>()
   expectTypeOf(settings.limits.bodyMax).toEqualTypeOf<number>()
   expectTypeOf(settings.log.level).toEqualTypeOf<'debug' | 'info' | 'warn'>()
   expectTypeOf(settings.push.url).toEqualTypeOf<string | null>()
-  expectTypeOf(settings.enrollment.token).toEqualTypeOf<Secret | null>()
+  expectTypeOf(settings.push.password).toEqualTypeOf<Secret | null>()
+  expectTypeOf(settings.enrollment.token).toEqualTypeOf<Secret | AbsentSecret>()
 })
 
 test('a flag beats the environment, the environment beats the file, the file beats the default', () => {
@@ -172,24 +178,49 @@ test('a file that has no name, is missing or is not TOML is refused, with the li
 })
 
 describe('a secret', () => {
+  const tokenOf = (from: Parameters<typeof load>[0]): unknown => {
+    const { token } = load(from).enrollment
+    return token instanceof Secret ? token.reveal() : token
+  }
+
   test('comes from a file that the settings file, the environment or a flag names, or from the environment', () => {
     const files = { '/run/token': ' s3cret\n' }
     const all = [
-      load({ files, toml: 'enrollment.token_file = "/run/token"' }),
-      load({ files, env: { TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE: '/run/token' } }),
-      load({ files, flags: { 'enrollment-token-file': '/run/token' } }),
-      load({ env: { TALLYGATE_AGENT_ENROLLMENT_TOKEN: 's3cret' } }),
+      { files, toml: 'enrollment.token_file = "/run/token"' },
+      { files, env: { TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE: '/run/token' } },
+      { files, flags: { 'enrollment-token-file': '/run/token' } },
+      { env: { TALLYGATE_AGENT_ENROLLMENT_TOKEN: 's3cret' } },
     ]
-    expect(all.map(({ enrollment }) => enrollment.token?.reveal())).toEqual(Array(4).fill('s3cret'))
+    expect(all.map(tokenOf)).toEqual(Array(4).fill('s3cret'))
   })
 
   test('comes from its default file, if that exists and nothing else is set', () => {
     const files = { '/etc/token': 'default\n', '/run/token': 's3cret' }
-    expect(load({ files }).enrollment.token?.reveal()).toBe('default')
+    expect(tokenOf({ files })).toBe('default')
     const env = { TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE: '/run/token' }
-    expect(load({ files, env }).enrollment.token?.reveal()).toBe('s3cret')
-    expect(load({ files: {} }).enrollment.token).toBeNull()
-    expect(load({ files: { '/etc/token': ' ' } }).enrollment.token).toBeNull()
+    expect(tokenOf({ files, env })).toBe('s3cret')
+    for (const none of [{}, { '/etc/token': ' ' }]) expect(tokenOf({ files: none })).toEqual({ source: '/etc/token' })
+  })
+
+  test('that is optional is absent if the file that a setting names is missing or empty, whatever the default one has', () => {
+    const env = { TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE: '/run/token' }
+    const files = { '/etc/token': 'default' }
+    for (const from of [
+      { files, env },
+      { files: { ...files, '/run/token': '\n' }, env },
+    ]) {
+      expect(tokenOf(from)).toEqual({ source: '/run/token' })
+    }
+    const readText = (): never => {
+      throw Object.assign(new Error('no'), { code: 'EACCES' })
+    }
+    expect(refusal({ env, readText }).message).toBe(
+      'TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE: /run/token: this user may not read it.',
+    )
+    const inPlaceOfPath = { TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE: 'eyJhbGciOi.s3cret' }
+    expect(refusal({ env: inPlaceOfPath }).message).toBe(
+      'TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE does not name a file that can be read: there is no such file.',
+    )
   })
 
   test('is not taken from the settings file itself', () => {
@@ -199,11 +230,11 @@ describe('a secret', () => {
   })
 
   test('shows itself in no message, log line or JSON', () => {
-    const { token } = load({ env: { TALLYGATE_AGENT_ENROLLMENT_TOKEN: 's3cret' } }).enrollment
-    expect([String(token), JSON.stringify({ token }), token?.toString()].join()).not.toContain('s3cret')
+    const { password } = load({ env: { TALLYGATE_AGENT_PUSH_PASSWORD: 's3cret' } }).push
+    expect([String(password), JSON.stringify({ password }), password?.toString()].join()).not.toContain('s3cret')
     for (const error of [
       refusal({ env: { TALLYGATE_AGENT_ENROLLMENT_TOKEN: ' ' } }),
-      refusal({ env: { TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE: '/missing' } }),
+      refusal({ env: { TALLYGATE_AGENT_PUSH_PASSWORD_FILE: '/missing' } }),
       refusal({ toml: 'push.url = "http://user:s3cret@broker"' }),
       refusal({ toml: 'push.url = "http://user:path/s3cret@broker"' }),
       refusal({ toml: 'push.url = "user:s3cret@broker:8883"' }),
@@ -217,13 +248,11 @@ describe('a secret', () => {
   })
 
   test('whose file is missing or empty is refused with both names', () => {
-    const env = { TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE: '/run/token' }
-    expect(refusal({ env }).message).toBe('TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE: /run/token: there is no such file.')
+    const env = { TALLYGATE_AGENT_PUSH_PASSWORD_FILE: '/run/token' }
+    expect(refusal({ env }).message).toBe('TALLYGATE_AGENT_PUSH_PASSWORD_FILE: /run/token: there is no such file.')
     for (const secret of ['s3cret', 'eyJhbGciOi.s3cret/x', '/s3cret\n-----END PRIVATE KEY-----']) {
-      const set = { TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE: secret }
-      expect(refusal({ env: set }).message).toMatch(
-        /^TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE.*: there is no such file\.$/,
-      )
+      const set = { TALLYGATE_AGENT_PUSH_PASSWORD_FILE: secret }
+      expect(refusal({ env: set }).message).toMatch(/^TALLYGATE_AGENT_PUSH_PASSWORD_FILE.*: there is no such file\.$/)
       expect(refusal({ env: set }).message).not.toContain('s3cret')
     }
     expect(refusal({ env, files: { '/run/token': '\n' } }).message).toContain('the file /run/token is empty')

@@ -2,13 +2,15 @@ import { statSync } from 'node:fs'
 import { readSmallText } from '../../platform/read-file.ts'
 import { unreadableReason } from '../../protocol/file-reasons.ts'
 
-/** A sentence that explains why the file gives no token; null: it does not exist, or has content. */
-export function tokenFileProblem(path: string): string | null {
+/** A sentence that explains why the file gave no token to the settings. */
+export function tokenFileProblem(path: string): string {
   try {
-    return readSmallText(path).trim() === '' ? `${path} is empty.` : null
+    return readSmallText(path).trim() === ''
+      ? `There is no enrollment token: ${path} is empty.`
+      : `The agent has not read ${path} yet: reload or restart it.`
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException
-    if (code === 'ENOENT' || code === 'ENOTDIR') return null
+    if (code === 'ENOENT' || code === 'ENOTDIR') return `There is no enrollment token: ${path} does not exist.`
     const uid = process.getuid?.() ?? 0
     return code === 'EACCES'
       ? `The user of the agent may not read ${path}: run chown ${uid} ${path} as root, then restart the agent.`

@@ -8,6 +8,7 @@ import { counted, roughly, sizeInWords } from '../../core/accounts/in-words.ts'
 import { ERRORS, isErrorCode, messageOf, remedyAfter } from '../../protocol/errors.ts'
 import { type AgentStatus, CLOCK_OFF_MS, clockErrorMs } from '../../protocol/local/status.ts'
 import { isLoopback } from '../../platform/is-loopback.ts'
+import { Secret } from '../../settings/option.ts'
 import { instanceInWords } from '../local-agent.ts'
 import {
   type Observations,
@@ -507,10 +508,12 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
         `Run chown ${directory.uid} ${path}, then restart the agent (with systemd: systemctl restart tallygate-agent).`,
       )
     }
-    const { token } = settings.enrollment
+    const hasToken = settings.enrollment.token instanceof Secret
     const ask = 'Ask an administrator for one: tallygate devices enrollment-token.'
-    if (isProblem(agent) && token === null)
-      return fail(`not enrolled, and ${settingsIn(configuration.choice)} name no enrollment token`, ask)
+    if (isProblem(agent) && !hasToken) {
+      const missing = kind === 'none' ? ` (${path} does not exist)` : ''
+      return fail(`not enrolled, and ${settingsIn(configuration.choice)} name no enrollment token${missing}`, ask)
+    }
     const conditions = isProblem(agent) ? [] : agent.conditions
     const refused = conditions.find(({ code }) => code === 'ENROLLMENT_REFUSED')
     if (refused !== undefined) {
@@ -521,7 +524,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     if (without !== undefined) {
       // The settings are read again at a start.
       const restart = 'Restart the agent (with systemd: systemctl restart tallygate-agent).'
-      return fail(`not enrolled: ${without.message}`, token === null ? ask : restart)
+      return fail(`not enrolled: ${without.message}`, hasToken ? restart : ask)
     }
     return warn(
       'not enrolled yet; an enrollment token is set',

@@ -15,7 +15,7 @@ import type { DeviceKeys } from '../../agent/keys/device-key.ts'
 import { DeviceTokens } from '../../agent/keys/device-token.ts'
 import { Clock } from '../../agent/runtime/clock.ts'
 import { verifyLedger } from '../../agent/ledger/verify-ledger.ts'
-import { agentOptions, ENROLLMENT_TOKEN_FILE, type AgentSettings } from '../../agent/settings.ts'
+import { agentOptions, type AgentSettings } from '../../agent/settings.ts'
 import { ENGINE } from '../../core/engine.ts'
 import { enrollmentClaims } from '../../protocol/edge/enrollment.ts'
 import { policyRequest } from '../../protocol/edge/policy-document.ts'
@@ -24,7 +24,7 @@ import { AGENT_STATUS_PATH, agentStatus } from '../../protocol/local/status.ts'
 import { VERSION_HEADER } from '../../protocol/wire.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { loadSettings, usableSettings } from '../../settings/load.ts'
-import { namedOptions } from '../../settings/option.ts'
+import { namedOptions, Secret } from '../../settings/option.ts'
 import { orNull } from '../../platform/or-null.ts'
 import { readLastBackup } from '../../platform/last-backup.ts'
 import { immutableAt, isReadOnly } from '../../platform/denial-of.ts'
@@ -97,7 +97,7 @@ export async function gather(
     reserveFileSystem,
     diskReserve: fileOf(`${databasePath}-disk-reserve`),
     key,
-    enrollmentToken: fileOf(settings.enrollment.token?.source ?? ENROLLMENT_TOKEN_FILE),
+    enrollmentToken: fileOf(settings.enrollment.token.source),
     database: fileOf(databasePath),
     log: fileOf(`${databasePath}-wal`),
     inspected,
@@ -118,7 +118,7 @@ export async function gather(
 
 /** Where a device that is not enrolled will enroll. Null: there is no usable token. */
 function edgeUrlIn(token: AgentSettings['enrollment']['token']): string | null {
-  return token === null ? null : orNull(() => enrollmentClaims.parse(decodeJwt(token.reveal())).edge)
+  return token instanceof Secret ? orNull(() => enrollmentClaims.parse(decodeJwt(token.reveal())).edge) : null
 }
 
 /** A copy, and its check, would take the disk from an agent that is checking the same ledger, and find nothing else. */

@@ -6,12 +6,13 @@ import { openTokenFile, tokenFileProblem } from '../../../src/agent/platform/enr
 
 const path = join(mkdtempSync(join(tmpdir(), 'tallygate-')), 'token')
 
-test('a file that is missing or has content is no problem, an empty one and a directory are', () => {
-  expect(tokenFileProblem(path)).toBeNull()
+test('a sentence says why a file gives no token', () => {
+  expect(tokenFileProblem(path)).toBe(`There is no enrollment token: ${path} does not exist.`)
+  expect(tokenFileProblem(`/dev/null/token`)).toBe('There is no enrollment token: /dev/null/token does not exist.')
   writeFileSync(path, '\n', { mode: 0o600 })
-  expect(tokenFileProblem(path)).toBe(`${path} is empty.`)
+  expect(tokenFileProblem(path)).toBe(`There is no enrollment token: ${path} is empty.`)
   writeFileSync(path, 'a token')
-  expect(tokenFileProblem(path)).toBeNull()
+  expect(tokenFileProblem(path)).toBe(`The agent has not read ${path} yet: reload or restart it.`)
   expect(tokenFileProblem(join(path, '..'))).toMatch(/ cannot be read: it is a directory\.$/)
 })
 

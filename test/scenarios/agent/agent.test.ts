@@ -136,6 +136,21 @@ describe('the agent', () => {
     expect(existsSync(agent.socketPath)).toBe(false)
   })
 
+  it('names the missing file of its enrollment token, and needs none once it is enrolled', async () => {
+    const site = await Site.make()
+    const path = join(site.directory, 'deleted')
+    const withoutToken = await site.start({ 'enrollment-token-file': path })
+    const { conditions } = await new Application(withoutToken).until((status) => status.conditions.length > 0)
+    const message = `There is no enrollment token: ${path} does not exist.`
+    expect(conditions).toMatchObject([{ subject: 'enrollment', code: 'NOT_ENROLLED', message }])
+    await withoutToken.stop()
+    const enrolled = await site.start()
+    await Application.ready(enrolled)
+    await enrolled.stop()
+    const restarted = await Application.ready(await site.start({ 'enrollment-token-file': path }))
+    expect(code(await restarted.ask(1))).toBe('101')
+  })
+
   it('reports no error of its stop on a full disk', async () => {
     const site = await Site.make()
     // A directory in the place of the file: the space cannot be reserved.

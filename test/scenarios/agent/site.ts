@@ -1,5 +1,5 @@
 // A device with its agent, a cloud in memory that can be cut off, and applications at the agent's socket.
-import { writeFileSync } from 'node:fs'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { pino } from 'pino'
 import { expect, onTestFinished } from 'vitest'
@@ -71,7 +71,7 @@ export class Site {
         'sync-interval': '1s',
         ...flags,
       },
-      readText: () => this.#token,
+      readText: (path) => readFileSync(path, 'utf8'),
     })
   }
 
