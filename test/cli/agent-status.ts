@@ -18,6 +18,7 @@ export function agentStatus(changes: Partial<AgentStatusWire> = {}): AgentStatus
     connected: true,
     lastContactAt: 1_799_999_990_000,
     lastSyncAt: 1_799_999_990_000,
+    retryInMs: null,
     durability: 'durable',
     lastEntry: 12,
     backlog: 3,

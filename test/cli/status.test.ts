@@ -70,6 +70,7 @@ test('a device that was never enrolled, and what is wrong with it, are shown too
     name: null,
     connected: false,
     lastContactAt: null,
+    retryInMs: 7_400,
     epoch: 0,
     grant: null,
     policies: [],
@@ -80,7 +81,7 @@ test('a device that was never enrolled, and what is wrong with it, are shown too
   const { out } = await tallygate(['status', '--socket', agent.address])
   expect(out).toMatch(/^This device is not enrolled yet: it grants nothing\.\n {2}-> On a machine with .*\n/)
   expect(out).toContain('device    not enrolled\n')
-  expect(out).toContain('cloud     not connected, last contact never\n')
+  expect(out).toContain('cloud     not connected, last contact never, next attempt in 7 seconds\n')
   expect(out).toContain('spending  not yet: the device must attach to the cloud first')
   expect(out).toContain('\n! sync: CLOUD_UNREACHABLE: no route (since 2027-01-15T07:43:20.000Z)\n')
 })

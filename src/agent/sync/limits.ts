@@ -10,6 +10,9 @@ export const EARLY_PART = 1 / 4
 /** Shortest time between rounds, ms, except for waiting requests and change notifications. */
 export const ROUND_GAP_MS = 1_000
 
+/** Shortest wait after a failed round while requests lack tokens, ms. The longest one is twice as long, to spread devices. */
+export const HASTENED_WAIT_MS = 5_000
+
 export const NOTIFICATION_GAP_MS = 50
 
 /** Number of rounds at that rate; then one per {@link ROUND_GAP_MS}. */

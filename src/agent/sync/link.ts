@@ -33,6 +33,7 @@ export interface LinkStatus extends Pick<
   | 'connected'
   | 'lastContactAt'
   | 'lastSyncAt'
+  | 'retryInMs'
   | 'backlog'
   | 'unacknowledgedSeq'
   | 'policies'
@@ -127,10 +128,11 @@ export class Link {
 
   /**
    * Resolves with the cloud's answer when a round that carried the request has ended; with null after `deadlineMs`, or
-   * at once when the cloud is known to be unreachable.
+   * at once when the cloud is known to be unreachable. Then the next attempt to reach it comes sooner.
    */
   async requestGrant(request: WaitingTopUp, deadlineMs: number): Promise<PoolBalances | null> {
     const { contact, identity } = this.#memory
+    if (this.#health.has('cloud', 'CLOUD_UNREACHABLE')) this.#rounds.hasten()
     const hopeless = identity === null || contact === 'DOWN' || this.#rounds.waiting
     if (hopeless || this.#broken || this.#stopped !== null || this.#waiting.full) return null
     const waited = this.#waiting.wait(request, deadlineMs)
@@ -176,6 +178,7 @@ export class Link {
       connected: memory.contact === 'UP',
       lastContactAt: memory.lastContactAt,
       lastSyncAt: memory.lastSyncAt,
+      retryInMs: this.#rounds.waitMs,
       backlog: backlogOf(memory, this.#deps.ledger.lastEntry()),
       unacknowledgedSeq: memory.unacknowledged?.seq ?? null,
       policies: [...memory.policies].map(([instanceId, { applied, newest, engine }]) => {

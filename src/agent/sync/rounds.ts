@@ -1,7 +1,8 @@
-/** One round at a time, with jitter. After a failed one, only time or a sign that the network is back ends the wait. */
+/** One round at a time, with jitter. After a failed one, only time, a sign that the network is back, or a need ends the wait. */
 import { backoff } from './backoff.ts'
 import {
   EARLY_PART,
+  HASTENED_WAIT_MS,
   NOTIFICATION_BURST,
   NOTIFICATION_GAP_MS,
   REQUEST_BURST,
@@ -42,6 +43,7 @@ export class Rounds {
   readonly #allowances = { request: new Allowance(REQUEST_BURST), notification: new Allowance(NOTIFICATION_BURST) }
   #failures = 0
   #waitUntil = -Infinity
+  #hastenedUntil = -Infinity
   #mustWait = false
   #done = 0
   #failed = 0
@@ -59,6 +61,11 @@ export class Rounds {
     return this.#options.sinceBoot() < this.#waitUntil
   }
 
+  /** Until that wait is over, ms; null: no round waits. */
+  get waitMs(): number | null {
+    return this.waiting ? Math.ceil(this.#waitUntil - this.#options.sinceBoot()) : null
+  }
+
   wake(reason: WakeReason): void {
     this.#reasons.add(reason)
     this.#schedule()
@@ -69,6 +76,14 @@ export class Rounds {
     if (!this.waiting || this.#mustWait) return
     const { sinceBoot, randomness, backoffBaseMs } = this.#options
     this.#waitUntil = Math.min(this.#waitUntil, sinceBoot() + Math.floor(randomness.fraction() * backoffBaseMs))
+    this.#nextAt = this.#waitUntil
+    this.#schedule()
+  }
+
+  /** A request was refused that the cloud could have helped: shortens a long wait, unless the cloud requested it. */
+  hasten(): void {
+    if (!this.waiting || this.#mustWait) return
+    this.#waitUntil = Math.min(this.#waitUntil, this.#hastenedUntil)
     this.#nextAt = this.#waitUntil
     this.#schedule()
   }
@@ -137,7 +152,9 @@ export class Rounds {
       this.#failures += 1
       this.#mustWait = result.retryAfterMs > 0
       const limits = { baseMs: backoffBaseMs, capMs: backoffCapMs }
-      this.#waitUntil = now + backoff(this.#failures, result.retryAfterMs, randomness.fraction(), limits)
+      const fraction = randomness.fraction()
+      this.#waitUntil = now + backoff(this.#failures, result.retryAfterMs, fraction, limits)
+      this.#hastenedUntil = now + Math.floor((1 + fraction) * HASTENED_WAIT_MS)
       this.#nextAt = this.#waitUntil
     }
     this.#running = null

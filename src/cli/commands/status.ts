@@ -5,6 +5,7 @@ import {
   areRulesStale,
   cloudInWords,
   healthStatusOf,
+  inWords,
   isRemedied,
   offlineMs,
 } from '../../agent/diagnostics/health-status.ts'
@@ -105,9 +106,10 @@ function describe(status: AgentStatus, health: Health, { all }: StatusFlags): re
   const isWhole = all === true
   const ago = (instant: number | null): string =>
     instant === null ? 'never' : `${roughly(Math.max(0, now - instant))} ago`
+  const retry = status.retryInMs === null ? '' : `, next attempt in ${inWords(status.retryInMs)}`
   const properties = columns([
     ['device', [status.name, status.deviceId ?? 'not enrolled'].filter((each) => each !== null).join('  ')],
-    ['cloud', `${cloudInWords(status)}, last contact ${ago(status.lastContactAt)}`],
+    ['cloud', `${cloudInWords(status)}, last contact ${ago(status.lastContactAt)}${retry}`],
     ['ledger', `${counted(status.lastEntry, 'entry', 'entries')}, ${status.backlog} not yet in the cloud`],
     ['spending', spending(status)],
     ...status.policies.map((policy) => ['rules', rulesText(policy, status)]),

@@ -44,6 +44,8 @@ export const agentStatus = z.strictObject({
   /** Of earlier runs: when the cloud last confirmed the rules. */
   lastContactAt: instant.nullable(),
   lastSyncAt: instant.nullable(),
+  /** Time until the next attempt after a failed sync; null: none failed, or an attempt is in progress. */
+  retryInMs: z.int().min(0).nullable(),
   /** `durable`: charges are on disk before the response. `write-behind`: a power cut burns what is reserved. */
   durability: z.enum(['durable', 'write-behind']),
   lastEntry: z.int().min(0),

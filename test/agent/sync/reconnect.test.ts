@@ -48,10 +48,12 @@ interface Outage {
   /** The broker is away for the same time. */
   readonly push?: boolean
   readonly fraction?: () => number
+  /** Applications request tokens that the devices do not have. */
+  readonly lacksTokens?: boolean
 }
 
 /** Rounds that began, per second from the moment at which the cloud was back; and when each device had its first. */
-async function fleet({ downAt, upAt, push = false, fraction: fixed }: Outage) {
+async function fleet({ downAt, upAt, push = false, fraction: fixed, lacksTokens = false }: Outage) {
   const time = new FleetTime()
   const random = seeded(7)
   const fraction = fixed ?? ((): number => random.between(0, 2 ** 30 - 1) / 2 ** 30)
@@ -72,6 +74,7 @@ async function fleet({ downAt, upAt, push = false, fraction: fixed }: Outage) {
       round: async (): Promise<RoundResult> => {
         if (isDown()) {
           attempts[device]! += 1
+          if (lacksTokens) time.after(1, () => rounds.hasten())
           return { ok: false, retryAfterMs: 0 }
         }
         if (time.now >= upAt) {
@@ -116,6 +119,14 @@ describe('2,000 devices that lost the cloud in the same moment', () => {
     const minutes = (outage.upAt - outage.downAt) / MINUTE
     const perMinute = attempts.reduce((sum, count) => sum + count, 0) / DEVICES / minutes
     expect(perMinute).toBeLessThan(minutes > 60 ? 0.5 : 0.8)
+  })
+
+  it('try each 5 to 10 seconds while they lack tokens, and come back spread over these', async () => {
+    const { back, peak, attempts } = await fleet({ downAt: HOUR, upAt: HOUR + 10 * MINUTE, lacksTokens: true })
+    expect(back).toHaveLength(DEVICES)
+    expect(Math.max(...back)).toBeLessThanOrEqual(10 * SECOND)
+    expect(peak).toBeLessThanOrEqual(DEVICES / 4)
+    expect(Math.max(...attempts)).toBeLessThanOrEqual(10 * 12 + 10)
   })
 
   it('for ten seconds cause no rush', async () => {

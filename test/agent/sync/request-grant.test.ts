@@ -85,6 +85,36 @@ test('a request does not wait at all for a cloud that is known to be away', asyn
   expect(device.time.untilNext).toBeGreaterThan(0)
 })
 
+test('while requests lack tokens, attempts to reach the cloud follow each other within seconds', async () => {
+  const device = await TestDevice.running()
+  const retryInMs = (): number => device.link.status().retryInMs ?? 0
+  device.network.down = true
+  await device.sync()
+  while (retryInMs() < 100_000) await device.pass(1_000)
+  const { failed } = device.link.status().rounds
+  for (let seconds = 0; seconds < 60; seconds += 1) {
+    expect(await device.link.requestGrant(need(50_000_000n), 2_000)).toBeNull()
+    expect(retryInMs()).toBeLessThanOrEqual(10_000)
+    await device.pass(1_000)
+  }
+  expect(device.link.status().rounds.failed - failed).toBeGreaterThanOrEqual(6)
+  expect(device.link.status().rounds.failed - failed).toBeLessThanOrEqual(12)
+  device.network.down = false
+  await device.link.requestGrant(need(50_000_000n), 2_000)
+  await device.pass(10_000)
+  expect(device.link.status()).toMatchObject({ connected: true, retryInMs: null })
+})
+
+test('a request does not shorten a wait that the cloud requested', async () => {
+  const device = await TestDevice.running()
+  device.network.faults = ['UNAVAILABLE']
+  device.network.retryAfter = '100'
+  await device.sync()
+  expect(device.conditions).toEqual(['cloud: CLOUD_UNREACHABLE'])
+  expect(await device.link.requestGrant(need(50_000_000n), 2_000)).toBeNull()
+  expect(device.link.status().retryInMs).toBeGreaterThanOrEqual(100_000)
+})
+
 test('a round that fails lets every request go', async () => {
   const device = await TestDevice.running()
   device.network.faults = ['LOSE_REQUEST']

@@ -141,6 +141,35 @@ test('the wait ends early when the network comes back, but not when the cloud as
   expect(begun).toHaveLength(count + 2)
 })
 
+test('a request that needs the cloud shortens a long wait, but not one that the cloud asked for', async () => {
+  for (const [fraction, waitMs] of [
+    [0.1, 5_500],
+    [0.5, 7_500],
+    [0.999, 9_995],
+  ] as const) {
+    const { time, rounds, begun, end } = start(fraction)
+    rounds.wake('timer')
+    time.advance(0)
+    await end(FAILED)
+    rounds.hasten()
+    expect(time.untilNext).toBe(Math.floor(fraction * 1_000))
+    for (let i = 0; i < 8; i += 1) {
+      time.advance(time.untilNext)
+      await end(FAILED)
+    }
+    const count = begun.length
+    expect(rounds.waitMs).toBe(Math.floor(fraction * 60_000))
+    for (let i = 0; i < 100; i += 1) rounds.hasten()
+    expect([time.untilNext, rounds.waitMs]).toEqual([Math.min(waitMs, Math.floor(fraction * 60_000)), time.untilNext])
+    time.advance(time.untilNext)
+    expect([begun.length, rounds.waitMs]).toEqual([count + 1, null])
+
+    await end({ ok: false, retryAfterMs: 100_000 })
+    rounds.hasten()
+    expect(time.untilNext).toBeGreaterThanOrEqual(100_000)
+  }
+})
+
 test('an operator does not wait', async () => {
   const { time, rounds, begun, end } = start()
   rounds.wake('timer')
