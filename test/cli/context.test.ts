@@ -79,7 +79,9 @@ describe('a context', () => {
 
   it('is chosen by name, by variable or as the current one', async () => {
     await add('prod')
-    await run(['context', 'add', 'away', '--url', 'http://127.0.0.1:1'])
+    expect((await run(['context', 'add', 'away', '--url', 'http://127.0.0.1:1'])).out).toBe(
+      'Added away: http://127.0.0.1:1/dynamicmonetization. Commands use prod until you run: tallygate context use away\n',
+    )
     const list = ['devices', 'list', '--admin-key', twin.cloud.administrationKeyFile]
     const away = 'http://127.0.0.1:1/dynamicmonetization: no process is listening there'
     expect((await run([...list, '--context', 'away'])).err).toContain(away)

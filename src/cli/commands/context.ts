@@ -77,7 +77,10 @@ async function add(name: string, { url, adminKey, kid, caFile }: AddFlags, io: I
     if (Object.hasOwn(stored.contexts, name)) done = 'Replaced'
     return { current: stored.current ?? name, contexts: { ...stored.contexts, [name]: added } }
   })
-  const next = current === name ? 'Commands use it now.' : `Use it with: tallygate context use ${name}`
+  const next =
+    current === name
+      ? 'Commands use it now.'
+      : `Commands use ${current ?? ''} until you run: tallygate context use ${name}`
   writeLines(io.stdout, [`${done} ${name}: ${url}. ${next}`])
 }
 
