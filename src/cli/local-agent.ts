@@ -20,7 +20,13 @@ export interface SocketFlags {
 }
 
 export function withSocketFlag(command: Command): Command {
-  return command.option('--socket <path>', 'agent socket (default: from the agent settings)')
+  return command.option('--socket <path>', 'agent socket (default: TALLYGATE_SOCKET, or from the agent settings)')
+}
+
+/** The socket that the user names, with a flag or the variable of the client libraries. Undefined: that of the agent settings. */
+export function namedSocket({ socket }: SocketFlags, { env }: Pick<Io, 'env'>): string | undefined {
+  const variable = env['TALLYGATE_SOCKET']
+  return socket ?? (variable === '' ? undefined : variable)
 }
 
 /** For a command in a message: the option that selects the same agent. */
@@ -32,7 +38,7 @@ export function sameSocket({ socket }: SocketFlags): string {
 export const AGENT_TIMEOUT_MS = 5_000
 
 export function agentClient(flags: SocketFlags, io: Io): HttpClient {
-  const path = flags.socket ?? agentPaths(io).socket.path
+  const path = namedSocket(flags, io) ?? agentPaths(io).socket.path
   return new HttpClient({ address: `unix:${path}`, unreachable: 'AGENT_UNREACHABLE', timeoutMs: AGENT_TIMEOUT_MS })
 }
 

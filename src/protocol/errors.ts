@@ -803,7 +803,7 @@ export const ERRORS = catalogue({
   AGENT_UNREACHABLE: {
     meaning: 'No agent responds on this socket.',
     remedy:
-      'Start the agent, or restart one that hangs (with systemd: `sudo systemctl restart tallygate-agent.socket tallygate-agent`). If it does not start, its output shows why (with systemd: `tallygate logs`). Name the socket of another agent with --socket.',
+      'Start the agent, or restart one that hangs (with systemd: `sudo systemctl restart tallygate-agent.socket tallygate-agent`). If it does not start, its output shows why (with systemd: `tallygate logs`). Name the socket of another agent with --socket or TALLYGATE_SOCKET.',
     http: 502,
     exit: 69,
     retry: 'later',

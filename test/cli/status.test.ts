@@ -154,6 +154,16 @@ test('without --socket it asks the agent where the agent’s own settings say', 
   expect(wrong.err).toMatch(/^tallygate: CONFIG_INVALID: .*did you mean TALLYGATE_AGENT_SOCKET_PATH\? /)
 })
 
+test('without --socket it uses TALLYGATE_SOCKET, as the client libraries do, before the settings of the agent', async () => {
+  await using agent = await fakeService('socket', { [path]: { body: agentStatus() } })
+  const ofAgent = { TALLYGATE_AGENT_SOCKET_PATH: '/nowhere/agent.sock' }
+  const env = { TALLYGATE_SOCKET: agent.address, ...ofAgent }
+  expect(await tallygate(['status'], { env })).toMatchObject({ code: 0, err: '' })
+  expect((await tallygate(['status', '--socket', '/elsewhere.sock'], { env })).err).toContain('unix:/elsewhere.sock')
+  const empty = await tallygate(['status'], { env: { TALLYGATE_SOCKET: '', ...ofAgent } })
+  expect(empty.err).toContain('unix:/nowhere/agent.sock')
+})
+
 test('without --socket it needs no other setting: some are wrong until a restart, or secrets of the agent', async () => {
   await using agent = await fakeService('socket', { [path]: { body: agentStatus() } })
   const env = { TALLYGATE_AGENT_CONFIG: '/agent.toml', TALLYGATE_AGENT_LOG_LEVEL: 'loud' }
@@ -169,7 +179,7 @@ test('no agent on the socket is AGENT_UNREACHABLE, exit code 69', async () => {
   expect({ code, out }).toEqual({ code: 69, out: '' })
   expect(err).toBe(
     'tallygate: AGENT_UNREACHABLE: unix:/nowhere/agent.sock: the socket does not exist. ' +
-      'Start the agent, or restart one that hangs (with systemd: `sudo systemctl restart tallygate-agent.socket tallygate-agent`). If it does not start, its output shows why (with systemd: `tallygate logs`). Name the socket of another agent with --socket.\n',
+      'Start the agent, or restart one that hangs (with systemd: `sudo systemctl restart tallygate-agent.socket tallygate-agent`). If it does not start, its output shows why (with systemd: `tallygate logs`). Name the socket of another agent with --socket or TALLYGATE_SOCKET.\n',
   )
 })
 

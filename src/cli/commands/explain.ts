@@ -7,6 +7,7 @@ import {
   agentClient,
   agentDatabase,
   instanceInWords,
+  namedSocket,
   patient,
   type SocketFlags,
   withSocketFlag,
@@ -57,8 +58,8 @@ async function keptBy(correlationId: string, flags: ExplainFlags, io: Io): Promi
     const call = { method: 'GET', path: `${AGENT_DECISIONS_PATH}${correlationId}` } as const
     return await client.json(await patient(client, call), keptDecision)
   } catch (error) {
-    const isAlone = error instanceof CodedError && error.code === 'AGENT_UNREACHABLE' && flags.socket === undefined
-    if (!isAlone) throw error
+    const isAlone = error instanceof CodedError && error.code === 'AGENT_UNREACHABLE'
+    if (!isAlone || namedSocket(flags, io) !== undefined) throw error
     return keptIn(agentDatabase(undefined, io), correlationId).catch((other: unknown) => {
       throw other instanceof CodedError && other.code === 'LEDGER_UNREADABLE' ? error : other
     })

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Command, Option } from 'commander'
 import { CodedError } from '../../protocol/errors.ts'
-import { type SocketFlags, agentClient, withSocketFlag } from '../local-agent.ts'
+import { type SocketFlags, agentClient, namedSocket, withSocketFlag } from '../local-agent.ts'
 import { readFileArgument, wholeNumberArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
 import {
@@ -68,7 +68,7 @@ const FOLLOW_EVERY_MS = 500
 async function follow(flags: LogsFlags, show: (lines: readonly string[]) => void, io: Io): Promise<void> {
   const signal = io.stop()
   const { unit = USUAL_UNIT, lines: wanted } = flags
-  if (flags.socket === undefined && (await journalLines(unit, 1, io)) !== null) {
+  if (namedSocket(flags, io) === undefined && (await journalLines(unit, 1, io)) !== null) {
     await followJournal({ unit, lines: wanted }, show, { env: io.env, signal })
     return
   }
@@ -95,7 +95,7 @@ async function linesOf(flags: LogsFlags, io: Io): Promise<readonly string[]> {
   const isFiltered = flags.level !== undefined || flags.id !== undefined
   const wanted = isFiltered ? Math.max(flags.lines, SEARCHED_LINES) : flags.lines
   const { unit = USUAL_UNIT } = flags
-  const journal = flags.socket === undefined ? await journalLines(unit, wanted, io) : null
+  const journal = namedSocket(flags, io) === undefined ? await journalLines(unit, wanted, io) : null
   if (journal !== null) return journal
   const where = `The journal has no lines of unit ${unit} that this user can read`
   if (flags.unit !== undefined) throw new CodedError('LOG_UNREADABLE', `${where}.`)

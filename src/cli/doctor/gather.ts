@@ -42,15 +42,16 @@ import {
   isProblem,
   isStarting,
 } from './observations.ts'
-import { AGENT_TIMEOUT_MS, agentClient } from '../local-agent.ts'
+import { AGENT_TIMEOUT_MS, agentClient, namedSocket, type SocketFlags } from '../local-agent.ts'
 import { fileText } from '../../platform/file-text.ts'
 
 const OLDEST_NODE_MAJOR = 24
 
 export async function gather(
   io: Io,
-  { socket: named, network }: { readonly socket?: string; readonly network: boolean },
+  { network, ...flags }: SocketFlags & { readonly network: boolean },
 ): Promise<Observations> {
+  const named = namedSocket(flags, io)
   const agents = runningAgents()
   const chosen = choose(io, agents, named)
   const { settings, configuration } = configurationOf(io, chosen, named)

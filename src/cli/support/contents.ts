@@ -9,7 +9,7 @@ import { CodedError } from '../../protocol/errors.ts'
 import { AGENT_STATUS_PATH, type AgentStatusWire } from '../../protocol/local/status.ts'
 import { Secret, namedOptions, valueAt } from '../../settings/option.ts'
 import { z } from 'zod'
-import { type SocketFlags, agentClient } from '../local-agent.ts'
+import { type SocketFlags, agentClient, namedSocket } from '../local-agent.ts'
 import { type Observations, isProblem } from '../doctor/observations.ts'
 import { examine } from '../doctor/checks.ts'
 import type { Io } from '../io.ts'
@@ -81,7 +81,7 @@ async function logOf(flags: SocketFlags, io: Io): Promise<string> {
 
 /** An agent with a named socket may be another one than the service. */
 async function logLines(flags: SocketFlags, io: Io): Promise<readonly string[]> {
-  const named = flags.socket === undefined ? null : await linesOfAgent(flags, io)
+  const named = namedSocket(flags, io) === undefined ? null : await linesOfAgent(flags, io)
   if (named !== null && named.length > 0) return named
   return (await journalLines(USUAL_UNIT, LOG_LINES, io)) ?? named ?? (await linesOfAgent(flags, io))
 }
