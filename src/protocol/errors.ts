@@ -229,7 +229,7 @@ export const ERRORS = catalogue({
   SIGN_IN_NOT_OFFERED: {
     meaning: 'This cloud, or its OpenID Connect provider, does not offer this way to sign in.',
     remedy:
-      'Use an administration key (--admin-key), the other way to sign in (--device or --browser), or ask the operator to set oidc.issuer.',
+      'Use an administration key: --admin-key, TALLYGATE_ADMIN_KEY or `tallygate context add`. Or ask the operator of the cloud to set oidc.issuer.',
     http: 404,
     exit: 69,
   },

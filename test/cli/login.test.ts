@@ -364,7 +364,7 @@ describe('a sign-in that cannot succeed', () => {
       err: expect.stringMatching(/^tallygate: OUTPUT_UNWRITABLE/) as string,
     })
     const byDevice = await run([...address, '--device'])
-    expect(byDevice.err).toMatch(/^tallygate: SIGN_IN_NOT_OFFERED: .*Use --browser/)
+    expect(byDevice.err).toMatch(/^tallygate: SIGN_IN_NOT_OFFERED: .* offers no sign-in by code\. Use --browser, or an/)
     const remote = await run([...address], undefined, { DISPLAY: ':0', SSH_CONNECTION: 'x' })
     expect(remote.err).toBe(byDevice.err)
     const plain = await run(['login', '--url', 'http://cloud.example/dm'])
@@ -394,6 +394,7 @@ describe('a sign-in that cannot succeed', () => {
     }))
     const { code, err } = await run(['login', '--url', twin.cloud.address])
     expect(code).toBe(69)
-    expect(err).toMatch(/^tallygate: SIGN_IN_NOT_OFFERED: Administrators of this cloud use keys only\./)
+    expect(err).toMatch(/^tallygate: SIGN_IN_NOT_OFFERED: Administrators of this cloud use keys only\. Use an admin/)
+    expect(err).not.toMatch(/--device|--browser/)
   })
 })

@@ -41,7 +41,8 @@ async function signIn(flags: LoginFlags, io: Io): Promise<void> {
   // Before the user does anything: the sign-in must be possible here, and its file must be writable.
   const byDevice = flags.device ?? (flags.browser === undefined && !hasBrowser(io))
   if (byDevice && !provider.offersDevices) {
-    throw new CodedError('SIGN_IN_NOT_OFFERED', `${options.issuer} offers no sign-in by code. Use --browser.`)
+    const remedy = 'Use --browser, or an administration key (--admin-key).'
+    throw new CodedError('SIGN_IN_NOT_OFFERED', `${options.issuer} offers no sign-in by code.`, { details: { remedy } })
   }
   await withSignInLock(cloud, io, () => Promise.resolve())
   let tokens: Tokens | undefined
