@@ -390,6 +390,23 @@ describe('the checks', () => {
     )
   })
 
+  it('advise nothing but the enrollment to a device that is not enrolled', () => {
+    const clock = { ...status.clock, latest: null }
+    const agent = { ...withoutToken, clock, epoch: 0, grant: null, policies: [], accounts: [], instanceIds: [] }
+    const inspected = { ...base.inspected, identity: null, policies: [], state: null }
+    for (const observed of [{ agent }, noAgent]) {
+      const { checks } = examine(healthy({ inspected, signIn: null, ...observed }))
+      expect(checks.filter(({ remedy }) => remedy.includes('Connect the device'))).toEqual([])
+      expect(checks.find(({ name }) => name === 'enrollment')?.remedy).toMatch(/^Ask an administrator for one/)
+      for (const name of ['attachment', 'clock']) {
+        expect(checks.find((check) => check.name === name)).toMatchObject({
+          level: 'skip',
+          evidence: 'the device is not enrolled',
+        })
+      }
+    }
+  })
+
   it('do not guess from a damaged ledger whether the device is enrolled', () => {
     const inspected = { ...base.inspected, problem, identity: null, state: null }
     const levels = Object.fromEntries(

@@ -158,7 +158,11 @@ function unknownReason(observations: Observations): string | null {
   return isStarting(observations.agent) ? unread : `no agent responds, and ${unread}`
 }
 
-const NOT_ENROLLED = 'the device is not enrolled, so it has no cloud address yet'
+const NOT_ENROLLED = 'the device is not enrolled'
+
+function deviceIdOf({ agent, inspected: { identity } }: Observations): string | null {
+  return isProblem(agent) ? (identity?.deviceId ?? null) : agent.deviceId
+}
 
 type Place = 'cloud' | 'broker'
 
@@ -173,7 +177,7 @@ function atPlace(place: Place, check: (endpoint: EndpointObservation, observatio
 
 function notLookedReason(observations: Observations, place: Place): string {
   const { identity } = observations.inspected
-  if (identity === null) return unreadReason(observations) ?? NOT_ENROLLED
+  if (identity === null) return unreadReason(observations) ?? `${NOT_ENROLLED}, so it has no cloud address yet`
   if (place === 'broker' && identity.pushUrl === null) return 'the cloud has no broker'
   return 'doctor makes no network requests (--no-network)'
 }
@@ -494,12 +498,11 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     )
   },
   enrollment: (observations) => {
-    const { agent, inspected, settings, enrollmentToken, directory, configuration } = observations
-    const { identity } = inspected
+    const { agent, settings, enrollmentToken, directory, configuration } = observations
     const unknown = unknownReason(observations)
     if (unknown !== null) return skip(unknown)
-    const deviceId = isProblem(agent) ? identity?.deviceId : agent.deviceId
-    if (deviceId !== null && deviceId !== undefined) return ok(`device ${deviceId}`)
+    const deviceId = deviceIdOf(observations)
+    if (deviceId !== null) return ok(`device ${deviceId}`)
     const { kind, mode, uid, path } = enrollmentToken
     const isHidden = kind === 'file' && directory.uid !== 0 && directory.uid !== uid && (mode & 0o044) === 0
     if (directory.kind === 'directory' && isHidden) {
@@ -571,6 +574,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     const { state } = inspected
     const unknown = unknownReason(observations)
     if (unknown !== null) return skip(unknown)
+    if (deviceIdOf(observations) === null) return skip(NOT_ENROLLED)
     const epoch = isProblem(agent) ? Number(state?.['epoch'] ?? 0) : agent.epoch
     if (!isProblem(agent) && agent.suspension?.state === 'TERMINATED') {
       return ok(`epoch ${epoch}, ended with the service of the device`)
@@ -626,6 +630,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
   },
   grants: ({ agent }) => {
     if (isProblem(agent)) return skip(noAnswerReason(agent))
+    if (agent.deviceId === null) return skip(NOT_ENROLLED)
     if (agent.grant === null) return warn('the device has no grant', 'Connect the device to the cloud.')
     if (agent.grant.remainingMs === 0)
       return fail('the grant has expired', 'Connect the device to the cloud: it grants no requests until then.')
@@ -666,6 +671,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
       const evidence = `the wall clock is ${roughly(off)} off the time signed by the cloud`
       return off > CLOCK_OFF_MS ? warn(evidence, ERRORS.CLOCK_WRONG.remedy) : ok(evidence)
     }
+    if (deviceIdOf(observations) === null) return skip(NOT_ENROLLED)
     const date = signIn === null || isProblem(signIn) ? null : signIn.date
     if (date === null)
       return warn("the wall clock cannot be compared with the cloud's clock", 'Connect the device to the cloud.')
