@@ -65,6 +65,8 @@ export interface Explanation {
   readonly accounts: readonly {
     readonly account: AccountId
     readonly left: string
+    /** The device may have more, but its grant had expired. */
+    readonly expired: boolean
     readonly beyondGrant: string | null
   }[]
   readonly replay: {
@@ -131,7 +133,9 @@ export async function explain(kept: KeptDecision, engine = ENGINE.version): Prom
     instanceName: parsed.data.instanceName,
     kind: 'decision',
     requester: { ...raw.requester, dictionary: inputs.dictionary },
-    items: decision.items.map((outcome, index) => explainedItem(policy, request, outcome, index)),
+    items: decision.items.map((outcome, index) =>
+      explainedItem(policy, request, outcome, { index, balances: new Map(balancesUsed) }),
+    ),
     accounts: balancesUsed.map(([account, balance]) => explainedAccount(account, balance)),
     replay: isSame
       ? {
@@ -277,21 +281,34 @@ const REASON_OF_CHECK: ReadonlyMap<ItemCheck, string> = new Map(
     .reverse(),
 )
 
-function explainedAccount(account: AccountId, { left, overspend }: AvailableBalance): Explanation['accounts'][number] {
+function explainedAccount(account: AccountId, balance: AvailableBalance): Explanation['accounts'][number] {
+  const { left, overspend } = balance
   return {
     account,
     left: left === 'UNLIMITED' ? 'unlimited' : formatMicro(left),
+    expired: hasExpired(balance),
     beyondGrant: overspend === undefined ? null : formatMicro(overspend),
   }
 }
 
-function explainedItem(policy: PolicyView, request: AccessRequest, outcome: ItemOutcome, index: number): ExplainedItem {
+function hasExpired({ shortage }: AvailableBalance): boolean {
+  return shortage === 'GRANT_EXPIRED'
+}
+
+type Balances = ReadonlyMap<AccountId, AvailableBalance>
+
+function explainedItem(
+  policy: PolicyView,
+  request: AccessRequest,
+  outcome: ItemOutcome,
+  { index, balances }: { readonly index: number; readonly balances: Balances },
+): ExplainedItem {
   const requested = request.items[index]
   if (requested === undefined) throw new Error('invariant: one outcome per requested item')
   const { name: item, version } = requested
   const reason = outcome.outcome === 'REFUSED' ? outcome.reason : null
   const failedAt = reason === null ? -1 : CHECK_NAMES.indexOf(REFUSAL_REASONS[reason].check)
-  const evidence = itemEvidence(policy, request.requester, requested, outcome)
+  const evidence = itemEvidence(policy, request.requester, requested, { outcome, balances })
   const checkOrder = CHECK_NAMES.map((name, at): Check => {
     const passed = failedAt < 0 || at < failedAt ? true : at === failedAt ? false : null
     const known = passed === null ? [] : (evidence[at] ?? [])
@@ -317,7 +334,7 @@ function itemEvidence(
   policy: PolicyView,
   { dictionary }: Requester,
   requested: RequestedItem,
-  outcome: ItemOutcome,
+  { outcome, balances }: { readonly outcome: ItemOutcome; readonly balances: Balances },
 ): readonly (readonly string[])[] {
   const view = policy.item(requested.name, requested.version)
   if (!view.rated) {
@@ -342,7 +359,10 @@ function itemEvidence(
     if (ruling.ruling === 'REFUSE') rulings.push(`${lineItem.id}: ${ruling.why}${by}`)
     else rulings.push(`${lineItem.id}: ${action === null ? 'open to everybody' : `allowed${by}`}`)
   }
-  const capacity = outcome.outcome === 'REFUSED' ? outcome.rejectionDetails.flatMap(shortOf) : chargesOf(outcome)
+  const capacity =
+    outcome.outcome === 'REFUSED'
+      ? outcome.rejectionDetails.flatMap((detail) => shortOf(detail, balances))
+      : chargesOf(outcome)
   return [
     view.candidates
       .map(({ lineItem }) => `series ${lineItem.rateTableSeries === '' ? '(none)' : lineItem.rateTableSeries}`)
@@ -358,9 +378,12 @@ function isFirst(text: string, index: number, all: readonly string[]): boolean {
   return all.indexOf(text) === index
 }
 
-function shortOf({ lineItemId, why, account, needed, left }: RejectionDetail): readonly string[] {
+function shortOf({ lineItemId, why, account, needed, left }: RejectionDetail, balances: Balances): readonly string[] {
   if (account === undefined || needed === undefined || left === undefined) return []
-  return [`${lineItemId}: ${why}: needs ${formatMicro(needed)}, ${kindOf(account)} has ${formatMicro(left)}`]
+  const balance = balances.get(account)
+  const isExpired = left === 0n && balance !== undefined && hasExpired(balance)
+  const has = isExpired ? 'the grant of the device has expired' : `${kindOf(account)} has ${formatMicro(left)}`
+  return [`${lineItemId}: ${why}: needs ${formatMicro(needed)}, ${has}`]
 }
 
 function chargesOf(outcome: ItemOutcome): readonly string[] {

@@ -82,10 +82,13 @@ function describe(explanation: Explanation): readonly string[] {
     lines.push('', `${what}: ${outcome}, ${tokens} tokens`, ...checks(own))
   }
   if (accounts.length > 0) {
-    const rows = accounts.map(({ account, left, beyondGrant }) => [
+    const rows = accounts.map(({ account, left, expired, beyondGrant }) => [
       `  ${account}`,
       left,
-      beyondGrant === null ? '' : `and ${beyondGrant} above the grant`,
+      [
+        ...(expired ? ['the grant has expired'] : []),
+        ...(beyondGrant === null ? [] : [`and ${beyondGrant} above the grant`]),
+      ].join(', '),
     ])
     lines.push('', 'Available balance at that moment', ...columns(rows))
   }

@@ -130,6 +130,19 @@ describe('a decision that is explained', () => {
     expect(await result({ rules: await signDocument('policy', JSON.stringify(empty), key.signer) })).toBe('different')
   })
 
+  it('for which the grant had expired says so, and does not call what the device has 0', async () => {
+    const key = await makeCloudKey()
+    const candidates = fc.sample(scenario(1), { numRuns: 300, seed: 7 }).map((each) => {
+      const balances = each.balances.map(() => ({ left: 0n, shortage: 'GRANT_EXPIRED' as const }))
+      return made(key, { ...each, balances })
+    })
+    const explained = await Promise.all((await Promise.all(candidates)).map(({ kept }) => explain(kept)))
+    const { items, accounts } = explained.find(({ items }) => items.some(({ outcome }) => outcome === 'GRANT_EXPIRED'))!
+    const [check] = items.flatMap(({ checkOrder }) => checkOrder.filter(({ code }) => code === 'GRANT_EXPIRED'))
+    expect(check?.evidence[0]).toMatch(/: needs [\d.]+, the grant of the device has expired$/)
+    expect(accounts).toContainEqual(expect.objectContaining({ left: '0', expired: true }))
+  })
+
   it('is shown as it was recorded where inputs or rules are kept no more, and tells which', async () => {
     const key = await makeCloudKey()
     const [sample] = fc.sample(scenario(1), { numRuns: 1, seed: 1 })
