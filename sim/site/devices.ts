@@ -299,17 +299,14 @@ export class Devices {
     const { pathname } = new URL(request.url)
     if (answer !== undefined && answer.status >= 400) {
       const { code, message } = JSON.parse(answer.body) as { readonly code: ErrorCode; readonly message: string }
-      const { suspects, damaged, unproven } = this.#stage.auditor.shared
+      const { suspects, damaged } = this.#stage.auditor.shared
       const sender = senderOf(request)
       // The response to the last attach was lost, or the cloud was restored: it is announced again after the next one, or a sync.
       const isOfOtherEpoch = code === 'DEVICE_KEY_REFUSED' && message.includes('The link is of epoch')
-      // It has replaced its key again since it lost the links that a restored cloud needs.
-      const isUnproven = code === 'DEVICE_KEY_REFUSED' && [...unproven.values()].includes(sender)
       const mayAnswer =
         ANSWERS.has(code) ||
         (ANSWERS_TO_COPIES.has(code) && suspects.has(sender)) ||
         isOfOtherEpoch ||
-        isUnproven ||
         (code === 'SEGMENT_REJECTED' && damaged.has(sender))
       if (!mayAnswer) {
         this.#stage.violate(new Violation('REFUSAL', `the twin answers ${pathname} with ${code}: ${message}`))

@@ -98,8 +98,7 @@ export class Rest {
       deviceId === null ? shared.terminated.size > 0 && has('ENROLLMENT_REFUSED') : shared.terminated.has(deviceId)
     if (deviceId === null && shared.revoked.size > 0 && has('DEVICE_REVOKED')) return null
     const formerId = shared.unproven.get(machine.name)
-    const refusals = ['TOKEN_INVALID', 'DEVICE_KEY_REFUSED'] as const
-    const isUnknown = formerId !== undefined && (deviceId === null ? has('ENROLLMENT_REFUSED') : refusals.some(has))
+    const isUnknown = formerId !== undefined && has(deviceId === null ? 'ENROLLMENT_REFUSED' : 'TOKEN_INVALID')
     const isLockedOut = deviceId !== null && shared.suspects.has(deviceId) && has('DEVICE_KEY_REPLACED')
     if (isUnknown || isLockedOut) {
       // Unknown to the restored cloud for good, or a copy has replaced the key: an administrator enrolls it again.

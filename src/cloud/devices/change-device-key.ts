@@ -137,13 +137,17 @@ async function openLink(deviceId: string, previous: DeviceKey, link: KeyLink) {
   return { key: { publicKey: change.next, thumbprint: await thumbprint(change.next) }, epoch, nonce }
 }
 
-/** The keys from the known one to the newest; empty if the newest is known. @throws CodedError DEVICE_KEY_REFUSED */
+/**
+ * The keys from the known one to the newest; empty if the newest is known.
+ * @throws CodedError TOKEN_INVALID if the links do not lead to it from the known one, DEVICE_KEY_REFUSED
+ */
 async function pathFrom(device: Device, links: readonly KeyLink[]): Promise<readonly DeviceKey[]> {
   const known = links.findIndex(({ introduction }) => namedKey(introduction) === device.thumbprint)
   if (known === -1) {
     const newest = links.at(-1)
     if (newest !== undefined && namedKey(newest.possession) === device.thumbprint) return []
-    throw refused('No link leads on from the key by which the device is known.')
+    const message = 'The cloud knows this device by another key, and no link of the device leads on from it.'
+    throw new CodedError('TOKEN_INVALID', message)
   }
   const path: DeviceKey[] = []
   let at: DeviceKey = device

@@ -15,6 +15,7 @@ import { type Twin, openTwin } from '../../cloud/harness.ts'
 import { deviceAt } from '../../scenarios/link/device-at-twin.ts'
 import { FAULTS } from '../../scenarios/link/faulty-network.ts'
 import type { KeyPlace } from '../keys/memory-keys.ts'
+import { TestDisk } from '../test-disk.ts'
 import type { TestDevice } from './test-device.ts'
 
 const TOKEN = 1_000_000n
@@ -408,6 +409,22 @@ describe('a twin that was restored from a backup', () => {
     expect((await shown(device)).key.id).toBe(keyOf(device))
     const { body } = await twin.call('GET', '/edge/api/v1/devices')
     expect(deviceList.parse(body).devices).toHaveLength(1)
+  })
+
+  test('does not know a device that lost the links from the key it knows, which is refused as one with an unknown key', async () => {
+    const device = await joined()
+    follow(device)
+    await save()
+    await rotate(device)
+    device.disk = new TestDisk()
+    device.token = await twin.enrollmentToken(instanceId)
+    await device.restart()
+    await device.settle()
+    await rotate(device)
+    await restore()
+    for (let rounds = 0; rounds < 2; rounds += 1) await device.sync()
+    expect(device.conditions).toEqual(['device: TOKEN_INVALID'])
+    expect(device.activePolicies.isDeviceRefused).toBe(true)
   })
 
   test('enrolls no other device in its place, if the backup is from before its enrollment', async () => {
