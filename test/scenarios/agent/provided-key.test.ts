@@ -26,7 +26,9 @@ test('it is replaced by another one that is provided, and by nothing else; neith
   const [firstId, secondId] = [await idOf(first), await idOf(second)]
   const start = async (keys: Readonly<Record<string, string>>): Promise<Agent> => {
     const agent = await startAgent({ directory, enrollmentToken, flags: keys })
-    await expect.poll(() => agent.link.status().connected, { timeout: 10_000, interval: 20 }).toBe(true)
+    // The cloud's answer to the enrollment connects it, before it is recorded.
+    const attached = { connected: true, epoch: 1 }
+    await expect.poll(() => agent.link.status(), { timeout: 10_000, interval: 20 }).toMatchObject(attached)
     return agent
   }
   const order = async ({ socketPath }: Agent) => {
