@@ -54,7 +54,7 @@ export interface Results {
 /** Connections are opened in the first part of a measurement, which is not counted. */
 const RAMP_MS = 100
 
-/** After each measurement, the load goes on while memory is read: reading takes milliseconds of a processor that the server needs. */
+/** After each measurement, the load continues while memory is read: reading takes milliseconds of a processor that the server needs. */
 const MEMORY_MS = 300
 
 /**
