@@ -232,7 +232,7 @@ function messageIn({ body }: HttpAnswer): string | undefined {
   return withMessage.safeParse(parseJson(body)).data?.message
 }
 
-/** Not only commands show it, but also `systemctl status`. */
+/** Not only commands show it, but also service managers, in one line. */
 function messageOf(answer: HttpAnswer): string {
   return printable((messageIn(answer) ?? `status ${answer.status}`).slice(0, 500))
 }
