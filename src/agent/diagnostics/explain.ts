@@ -128,14 +128,13 @@ export async function explain(kept: KeptDecision, engine = ENGINE.version): Prom
   const { decision, balancesUsed } = replayed
   const isSame = replayed.isExact && entryFrom(raw, reading, request, decision) === kept.body
   const signed = opened === undefined ? ' The key that signed those rules is no longer one of the pinned keys.' : ''
+  const balances = new Map(balancesUsed)
   return {
     ...before,
     instanceName: parsed.data.instanceName,
     kind: 'decision',
     requester: { ...raw.requester, dictionary: inputs.dictionary },
-    items: decision.items.map((outcome, index) =>
-      explainedItem(policy, request, outcome, { index, balances: new Map(balancesUsed) }),
-    ),
+    items: decision.items.map((outcome, index) => explainedItem(policy, request, outcome, { index, balances })),
     accounts: balancesUsed.map(([account, balance]) => explainedAccount(account, balance)),
     replay: isSame
       ? {

@@ -14,7 +14,7 @@ export interface SettingsSources {
   readonly flags: Readonly<Record<string, string>>
 }
 
-/** `SOCKET`: listens on `--socket`. `ENVIRONMENT`: of this command, or of the agent that it selects. Others: trusted agents that run. */
+/** `SOCKET`: listens on the socket that the user named. `ENVIRONMENT`: of this command, or of the agent that it selects. Others: trusted agents that run. */
 export type ChoiceWhy = 'SOCKET' | 'ENVIRONMENT' | 'ONLY' | 'NONE' | 'SEVERAL'
 
 export interface Choice {

@@ -316,6 +316,7 @@ function granted(shares: readonly Share[]): ItemOutcome {
   for (const { payer: own, charged } of shares) {
     const lineItemId = own.candidate.lineItem.id
     total += charged
+    // Not by `findIndex`: the element at -1 would be looked up by its name.
     const before = own.inOverspend ? chargeShares.find((share) => share.lineItemId === lineItemId) : undefined
     if (before === undefined)
       chargeShares.push({ lineItemId, rate: own.rate.rate, actionId: own.action?.id ?? null, charged })

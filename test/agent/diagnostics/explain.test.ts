@@ -130,7 +130,7 @@ describe('a decision that is explained', () => {
     expect(await result({ rules: await signDocument('policy', JSON.stringify(empty), key.signer) })).toBe('different')
   })
 
-  it('for which the grant had expired says so, and does not call what the device has 0', async () => {
+  it('of a device whose grant had expired says so, and does not show a balance of 0', async () => {
     const key = await makeCloudKey()
     const candidates = fc.sample(scenario(1), { numRuns: 300, seed: 7 }).map((each) => {
       const balances = each.balances.map(() => ({ left: 0n, shortage: 'GRANT_EXPIRED' as const }))

@@ -37,6 +37,17 @@ async function deviceWithPush(): Promise<{ device: TestDevice; push: FakePush }>
 
 const rounds = (device: TestDevice): number => device.link.status().rounds.done
 
+const FIRST_RULES = [
+  {
+    instanceId: INSTANCE,
+    applied: 1,
+    newest: 1,
+    engine: 1,
+    name: 'Workshop',
+    remainingMs: expect.any(Number) as number,
+  },
+]
+
 test('a change notification of a newer policy brings the policy', async () => {
   const { device, push } = await deviceWithPush()
   expect(push.order).toMatchObject({ url: 'mqtt://broker.test', deviceId: DEVICE, instanceIds: [INSTANCE] })
@@ -51,16 +62,7 @@ test('a change notification that lies costs one look, and changes nothing', asyn
   push.send(policyTopic(INSTANCE), { instanceId: INSTANCE, revision: 999 })
   await device.pass(1_000)
   expect(device.conditions).toEqual([])
-  expect(device.link.status().policies).toEqual([
-    {
-      instanceId: INSTANCE,
-      applied: 1,
-      newest: 1,
-      engine: 1,
-      name: 'Workshop',
-      remainingMs: expect.any(Number) as number,
-    },
-  ])
+  expect(device.link.status().policies).toEqual(FIRST_RULES)
 })
 
 test('a retained change notification of what is in force already costs nothing', async () => {
@@ -115,16 +117,7 @@ test('ten thousand change notifications at once, true, forged or senseless, cost
   await device.pass(5_000)
   expect(rounds(device) - before).toBeLessThanOrEqual(2)
   expect(device.cloud.calls.length - calls).toBeLessThanOrEqual(6)
-  expect(device.link.status().policies).toEqual([
-    {
-      instanceId: INSTANCE,
-      applied: 1,
-      newest: 1,
-      engine: 1,
-      name: 'Workshop',
-      remainingMs: expect.any(Number) as number,
-    },
-  ])
+  expect(device.link.status().policies).toEqual(FIRST_RULES)
   expect(device.conditions).toEqual([])
 })
 

@@ -31,7 +31,7 @@ export class PendingChanges {
   readonly answers = new Map<string, { readonly answer: IdempotencyRecord; readonly n: number }>()
   /** The newest of each session. */
   readonly sessions = new Map<string, StoredSession>()
-  /** Of the last commit; null: there is none. */
+  /** Of the last commit. Null: there are no commits. */
   end: Pick<PendingBatch, 'head' | 'stamp'> | null = null
 
   add({ firstN, count, moves, reservations, answers, sessions, head, stamp }: PendingBatch): this {

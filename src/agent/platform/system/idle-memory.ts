@@ -2,7 +2,7 @@
 import { getHeapStatistics } from 'node:v8'
 import { type Timers, repeat } from '../../runtime/timers.ts'
 
-/** By then, an agent has usually answered its first requests, ms after the start. */
+/** From this time after the start, ms, most of the code that it ran is not used again. */
 const STARTED_MS = 50
 
 const LOOK_EVERY_MS = 5_000

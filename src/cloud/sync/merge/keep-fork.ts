@@ -24,7 +24,7 @@ export async function keepFork(context: MergeContext, recorded: MergedSegment | 
   const after: Epoch = {
     ...fenced(epoch, 'FORKED', context),
     forked: true,
-    // Its writer had a response to the segment before it: the next attach asks for what the cloud has lost of that chain.
+    // Its writer had a response to the segment before it. The next attach requests the segments of that chain that the cloud has lost.
     grantsForgotten: epoch.grantsForgotten || before !== previousHash,
     quietSince: context.present,
   }
