@@ -11,6 +11,7 @@ import { proxyOf } from '../../agent/platform/http/proxy-settings.ts'
 import { keyFilesOf, openKeyFiles } from '../../agent/platform/key-file/key-file.ts'
 import { type InspectedDatabase, inspectDatabase, notInspected } from '../../agent/platform/sqlite/inspect-database.ts'
 import { readLedger } from '../../agent/platform/sqlite/read-ledger.ts'
+import { sizeIn } from '../../agent/platform/system/machine.ts'
 import type { DeviceKeys } from '../../agent/keys/device-key.ts'
 import { DeviceTokens } from '../../agent/keys/device-token.ts'
 import { Clock } from '../../agent/runtime/clock.ts'
@@ -282,18 +283,14 @@ async function askAgent(path: string, io: Io): Promise<Observations['agent']> {
 
 function memoryOf(pid: number | null): Observations['memory'] {
   const text = fileText('/proc/meminfo') ?? ''
-  const inMemory = (name: string): number | null => {
-    const found = new RegExp(`^${name}: +(\\d+) kB$`, 'm').exec(text)?.[1]
-    return found === undefined ? null : Number(found) * 1024
-  }
   const group = /^0::(.*)$/m.exec(fileText(`/proc/${pid ?? 'self'}/cgroup`) ?? '')?.[1]
   const inGroup = (name: string): number | null => {
     const value = group === undefined ? null : fileText(join('/sys/fs/cgroup', group, name))?.trim()
     return value === null || value === undefined || !/^\d+$/.test(value) ? null : Number(value)
   }
   return {
-    total: inMemory('MemTotal'),
-    available: inMemory('MemAvailable'),
+    total: sizeIn(text, 'MemTotal'),
+    available: sizeIn(text, 'MemAvailable'),
     limit: inGroup('memory.max'),
     used: inGroup('memory.current'),
   }

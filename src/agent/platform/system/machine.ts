@@ -31,7 +31,7 @@ export function writtenBytes(): number | null {
 }
 
 /** Bytes in a line such as `Name:   12 kB`. */
-function sizeIn(text: string, name: string): number | null {
+export function sizeIn(text: string, name: string): number | null {
   const found = new RegExp(`^${name}: +(\\d+) kB$`, 'm').exec(text)?.[1]
   return found === undefined ? null : Number(found) * 1024
 }
