@@ -177,7 +177,7 @@ class Parser {
     }
     if (token.text === '(') {
       const inner = this.#operators(0)
-      this.#expect(')')
+      this.#close()
       return inner
     }
     return this.#refuse(token, 'a number, a variable, a function or "(" is expected here')
@@ -199,7 +199,7 @@ class Parser {
       this.#take()
       operands.push(this.#operators(0))
     }
-    this.#expect(')')
+    this.#close()
     const wanted = ARITY[named]
     if (operands.length !== wanted)
       this.#refuse(token, `${named} takes ${wanted === 1 ? 'one argument' : 'two arguments'}`)
@@ -212,9 +212,9 @@ class Parser {
     return expression
   }
 
-  #expect(sign: string): void {
+  #close(): void {
     const token = this.#take()
-    if (token.text !== sign) this.#refuse(token, `"${sign}" or an operator is expected here`)
+    if (token.text !== ')') this.#refuse(token, '")" or an operator is expected here')
   }
 
   #peek(): Token {
