@@ -93,7 +93,12 @@ export async function openTwin(change?: SettingsChange, log?: Logger): Promise<T
     await writeFile(join(settings.store.path, 'twin.db'), emptyDatabase(), { mode: 0o600 })
   }
   const twin = new Twin(directory, settings, log ?? pino({ level: 'silent' }))
-  await twin.start()
+  try {
+    await twin.start()
+  } catch (error) {
+    await rm(directory, { recursive: true })
+    throw error
+  }
   return twin
 }
 

@@ -1,12 +1,11 @@
-import { chmodSync, mkdtempSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { chmodSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { openTokenFile, tokenFileProblem } from '../../../src/agent/platform/enrollment-token-file.ts'
-
-const path = join(mkdtempSync(join(tmpdir(), 'tallygate-')), 'token')
+import { temporaryDirectory } from '../harness.ts'
 
 test('a sentence says why a file gives no token', () => {
+  const path = join(temporaryDirectory(), 'token')
   expect(tokenFileProblem(path)).toBe(`There is no enrollment token: ${path} does not exist.`)
   expect(tokenFileProblem(`/dev/null/token`)).toBe('There is no enrollment token: /dev/null/token does not exist.')
   writeFileSync(path, '\n', { mode: 0o600 })
@@ -17,6 +16,8 @@ test('a sentence says why a file gives no token', () => {
 })
 
 test('a file that every user can access gets a warning', () => {
+  const path = join(temporaryDirectory(), 'token')
+  writeFileSync(path, 'a token')
   for (const mode of [0o400, 0o600, 0o640]) {
     chmodSync(path, mode)
     expect(openTokenFile(path)).toBeNull()

@@ -24,6 +24,7 @@ function restoreKilledAt(number: number, backup: string, path: string): boolean 
   const node = [process.execPath, ...restoring(backup, path)]
   const { status, signal, stderr } = spawnSync('strace', ['-f', '-qq', '-o', '/dev/null', '-e', inject, ...node], {
     encoding: 'utf8',
+    env: { ...process.env, TMPDIR: temporaryDirectory() },
   })
   if (status !== 0 && signal !== 'SIGKILL' && status !== 137) throw new Error(stderr)
   return status !== 0
