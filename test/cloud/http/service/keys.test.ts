@@ -6,7 +6,7 @@ import { makeAccessToken } from '../../../../src/client/access-token.ts'
 import { HOUR, MINUTE, type Twin, newKeyPair, openTwin, pick, text, refusal } from '../../harness.ts'
 
 const tokenOf = (twin: Twin, privateKey: string, keyId: string): Promise<string> =>
-  makeAccessToken({ kind: 'ADMIN', privateKey, keyId, instanceIds: [], issuer: 'i', now: twin.now, lifetimeMs: HOUR })
+  makeAccessToken({ kind: 'ADMIN', privateKey, keyId, instanceIds: [], issuer: 'i', now: twin.wall, lifetimeMs: HOUR })
 
 const works = async (twin: Twin, token: string): Promise<boolean> =>
   (await twin.call('GET', '/api/v1.1/public-keys', { token })).status === 200
@@ -37,9 +37,7 @@ describe('a clock that was ahead', () => {
     await twin.call('PUT', '/api/v1.0/administration-keys', { body: [{ id: 'a', publicKey: publicPem }] })
     // Corrected while the cloud runs.
     twin.clockAheadMs = -2 * 24 * HOUR
-    const now = twin.wall
-    const of = { kind: 'ADMIN', instanceIds: [], issuer: 'i', now, lifetimeMs: HOUR } as const
-    expect(await works(twin, await makeAccessToken({ ...of, privateKey: privatePem, keyId: 'a' }))).toBe(true)
+    expect(await works(twin, await tokenOf(twin, privatePem, 'a'))).toBe(true)
     const confirmed = await twin.call('POST', '/edge/api/v1/sweeps/clock/confirm')
     expect(confirmed.status).toBeLessThan(300)
   })
@@ -48,10 +46,7 @@ describe('a clock that was ahead', () => {
     await using twin = await openTwin((settings) => ({ ...settings, keys: { ...settings.keys, delay: 10 * MINUTE } }))
     const { publicPem, privatePem } = newKeyPair()
     const save = () => twin.call('PUT', '/api/v1.1/administration-keys', { body: [{ id: 'k', publicKey: publicPem }] })
-    const isGood = async () => {
-      const of = { kind: 'ADMIN', instanceIds: [], issuer: 'i', now: twin.wall, lifetimeMs: HOUR } as const
-      return works(twin, await makeAccessToken({ ...of, privateKey: privatePem, keyId: 'k' }))
-    }
+    const isGood = async () => works(twin, await tokenOf(twin, privatePem, 'k'))
     twin.clockAheadMs = 2 * 24 * HOUR
     await save()
     twin.clockAheadMs = 0
@@ -68,10 +63,7 @@ describe('a clock that was ahead', () => {
     await twin.call('PUT', '/api/v1.1/administration-keys', { body: [{ id: 'k', publicKey: publicPem }] })
     await twin.advance(10 * MINUTE)
     const drop = async () => (await twin.call('DELETE', '/api/v1.1/administration-keys/k')).status
-    const isGood = async () => {
-      const of = { kind: 'ADMIN', instanceIds: [], issuer: 'i', now: twin.wall, lifetimeMs: HOUR } as const
-      return works(twin, await makeAccessToken({ ...of, privateKey: privatePem, keyId: 'k' }))
-    }
+    const isGood = async () => works(twin, await tokenOf(twin, privatePem, 'k'))
     twin.clockAheadMs = 2 * 24 * HOUR
     expect([await drop(), await drop()]).toEqual([200, 404])
     twin.clockAheadMs = 0
