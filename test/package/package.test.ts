@@ -40,6 +40,16 @@ function put(folder: string, ...paths: string[]): void {
   }
 }
 
+/** Runs a script of the package, whose commands in `place` come before those of the machine. */
+function runScript(place: string, text: string, ...args: string[]): void {
+  const env = { ...process.env, PATH: `${place}:${process.env['PATH'] ?? ''}` }
+  execFileSync('sh', ['-c', text, ...args], { env })
+}
+
+function putCommand(place: string, name: string, script: string): void {
+  writeFileSync(join(place, name), `#!/bin/sh\n${script}\n`, { mode: 0o755 })
+}
+
 function deb(file: string, architecture: 'amd64' | 'arm64' = 'arm64'): void {
   const tree = directory()
   put(tree, 'usr/lib/tallygate/runtime/node', 'usr/lib/tallygate/bin/tallygate.js')
@@ -107,19 +117,16 @@ describe('the Debian package', () => {
       const state = { ...inspected.state, backlog, open_reservations }
       const report = examine({ ...base, ...noAgent, inspected: { ...inspected, state } })
       writeFileSync(join(place, 'report'), JSON.stringify(report))
-      const command = (name: string, script: string) =>
-        writeFileSync(join(place, name), `#!/bin/sh\n${script}\n`, { mode: 0o755 })
-      command('deb-systemd-invoke', `: >'${place}/stopped'`)
-      command(
+      putCommand(place, 'deb-systemd-invoke', `: >'${place}/stopped'`)
+      putCommand(
+        place,
         'tallygate',
         `test -e '${place}/stopped' && test -d "$TALLYGATE_AGENT_STATE_DIRECTORY" && cat '${place}/report'; exit 2`,
       )
       const script = readFileSync(join(root, 'packaging/debian/prerm'), 'utf8')
         .replaceAll('/var/lib/tallygate', join(place, 'state'))
         .replaceAll('/run/systemd/system', join(place, 'run/systemd/system'))
-      execFileSync('sh', ['-c', script, 'prerm', 'remove'], {
-        env: { ...process.env, PATH: `${place}:${process.env['PATH'] ?? ''}` },
-      })
+      runScript(place, script, 'prerm', 'remove')
       expect(existsSync(join(place, 'state/keep-at-purge'))).toBe(isKept)
       expect(readFileSync(join(place, 'precious'), 'utf8')).toBe('precious')
     },
@@ -134,13 +141,15 @@ describe('the Debian package', () => {
   ])('restarts at an %s, with a cloud service that is %s: %j', (action, state, restarted) => {
     const place = directory()
     put(place, 'run/systemd/system/x')
-    const command = (name: string, script: string) =>
-      writeFileSync(join(place, name), `#!/bin/sh\n${script}\n`, { mode: 0o755 })
     const isCloud = 'case "$*" in *tallygate-cloud.service*)'
-    command('systemctl', `${isCloud} echo ${state};; *) echo active;; esac`)
-    command('systemd-sysusers', '')
-    command('deb-systemd-helper', '')
-    command('deb-systemd-invoke', `test "$1" = restart && shift && printf '%s\\n' "$@" >>'${place}/restarted'`)
+    putCommand(place, 'systemctl', `${isCloud} echo ${state};; *) echo active;; esac`)
+    putCommand(place, 'systemd-sysusers', '')
+    putCommand(place, 'deb-systemd-helper', '')
+    putCommand(
+      place,
+      'deb-systemd-invoke',
+      `test "$1" = restart && shift && printf '%s\\n' "$@" >>'${place}/restarted'`,
+    )
     for (const [script, ...args] of [
       ['preinst', action, '1.0'],
       ['postinst', 'configure', '1.0'],
@@ -148,9 +157,7 @@ describe('the Debian package', () => {
       const text = readFileSync(join(root, 'packaging/debian', script), 'utf8')
         .replaceAll('/var/lib/tallygate', join(place, 'state'))
         .replaceAll('/run/', join(place, 'run/'))
-      execFileSync('sh', ['-c', text, script, ...args], {
-        env: { ...process.env, PATH: `${place}:${process.env['PATH'] ?? ''}` },
-      })
+      runScript(place, text, script, ...args)
     }
     expect(readFileSync(join(place, 'restarted'), 'utf8').trim().split('\n')).toEqual(restarted)
     expect(readdirSync(join(place, 'run'))).toEqual(['systemd'])
@@ -163,15 +170,11 @@ describe('the Debian package', () => {
   ])('starts at an %s only what was stopped', (action, argument, calls) => {
     const place = directory()
     put(place, 'run/systemd/system/x', 'run/tallygate-stopped', 'calls')
-    const command = (name: string, script: string) =>
-      writeFileSync(join(place, name), `#!/bin/sh\n${script}\n`, { mode: 0o755 })
-    for (const name of ['systemctl', 'systemd-sysusers', 'deb-systemd-helper']) command(name, '')
-    command('deb-systemd-invoke', `echo "$*" >>'${place}/calls'`)
+    for (const name of ['systemctl', 'systemd-sysusers', 'deb-systemd-helper']) putCommand(place, name, '')
+    putCommand(place, 'deb-systemd-invoke', `echo "$*" >>'${place}/calls'`)
     writeFileSync(join(place, 'calls'), '')
     const text = readFileSync(join(root, 'packaging/debian/postinst'), 'utf8').replaceAll('/run/', join(place, 'run/'))
-    execFileSync('sh', ['-c', text, 'postinst', action, ...(argument === '' ? [] : [argument])], {
-      env: { ...process.env, PATH: `${place}:${process.env['PATH'] ?? ''}` },
-    })
+    runScript(place, text, 'postinst', action, ...(argument === '' ? [] : [argument]))
     expect(readFileSync(join(place, 'calls'), 'utf8').split('\n').filter(Boolean)).toEqual(calls)
     expect(readdirSync(join(place, 'run'))).toEqual(['systemd'])
   })
