@@ -12,7 +12,7 @@ import { closeCloudSession } from './cloud-sessions.ts'
 import { WAITING_REQUESTS_MAX } from './limits.ts'
 import { type LinkMemory, backlogOf, remember } from './memory.ts'
 import type { Timers } from '../runtime/timers.ts'
-import { type Push, type PushOptions, readNotification } from './push.ts'
+import { type Push, type PushOptions, isNews } from './push.ts'
 import { restorePolicies } from './fetch-policy.ts'
 import { keyState } from './rotate-key.ts'
 import { RotationRequests, type RotationStatus } from '../keys/rotation-requests.ts'
@@ -41,7 +41,8 @@ export interface LinkStatus extends Pick<
   | 'push'
 > {
   readonly rounds: { readonly done: number; readonly failed: number; readonly running: boolean }
-  readonly notifications: { readonly taken: number; readonly ignored: number }
+  /** Change notifications that have started a round. */
+  readonly notifications: number
   readonly conditions: readonly HealthCondition[]
 }
 
@@ -89,7 +90,7 @@ export class Link {
   #pushConnected = false
   /** Reported only after the cloud was checked: if it is away too, or refuses a revoked key, that is one fault. */
   #pushTrouble: CodedError | null = null
-  #notifications = { taken: 0, ignored: 0 }
+  #notifications = 0
   #broken = false
   #stopped: Promise<void> | null = null
 
@@ -192,7 +193,7 @@ export class Link {
       }),
       push: this.#pushOf.pushUrl === null ? 'OFF' : this.#pushConnected ? 'CONNECTED' : 'DISCONNECTED',
       rounds: this.#rounds.counts,
-      notifications: { ...this.#notifications },
+      notifications: this.#notifications,
       conditions: this.#health.list(),
     }
   }
@@ -337,9 +338,8 @@ export class Link {
 
   #notification(topic: string, payload: string, deviceId: string): void {
     const applied = new Map([...this.#memory.policies].map(([instanceId, policy]) => [instanceId, policy.applied]))
-    const kind = readNotification(topic, payload, deviceId, applied)
-    if (kind === 'MALFORMED') this.#notifications.ignored += 1
-    else this.#notifications.taken += 1
-    if (kind === 'NEWS') this.#rounds.wake('notification')
+    if (!isNews(topic, payload, deviceId, applied)) return
+    this.#notifications += 1
+    this.#rounds.wake('notification')
   }
 }

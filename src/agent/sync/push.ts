@@ -20,21 +20,16 @@ export interface Push {
   run(options: PushOptions, signal: AbortSignal): Promise<void>
 }
 
-export type ChangeNotification = 'NEWS' | 'NOTHING_NEW' | 'MALFORMED'
-
 /** Policy notifications repeat with each connection: known revisions are ignored. @param applied by instance */
-export function readNotification(
+export function isNews(
   topic: string,
   payload: string,
   deviceId: string,
   applied: ReadonlyMap<string, number>,
-): ChangeNotification {
+): boolean {
   const body = parseJson(payload)
-  if (topic === deviceTopic(deviceId)) return deviceNotification.safeParse(body).success ? 'NEWS' : 'MALFORMED'
-  const notification = policyNotification.safeParse(body)
-  if (!notification.success) return 'MALFORMED'
-  const { instanceId, revision } = notification.data
-  const inForce = applied.get(instanceId)
-  if (inForce === undefined || topic !== policyTopic(instanceId)) return 'MALFORMED'
-  return revision > inForce ? 'NEWS' : 'NOTHING_NEW'
+  if (topic === deviceTopic(deviceId)) return deviceNotification.safeParse(body).success
+  const { data } = policyNotification.safeParse(body)
+  if (data === undefined || topic !== policyTopic(data.instanceId)) return false
+  return data.revision > (applied.get(data.instanceId) ?? Infinity)
 }

@@ -58,7 +58,7 @@ test('a change of the rules reaches the device by a change notification, without
   await device.pass(2_000)
   await twin.lineItem(instanceId, { quantity: 50 })
   await twin.tick()
-  await until(() => device.link.status().notifications.taken > 0)
+  await until(() => device.link.status().notifications > 0)
   await until(async () => {
     await device.pass(10)
     return revision() > before
