@@ -1,5 +1,4 @@
 /** Flash storage has limited write endurance: a device that exceeds its budget is reported long before it fails. */
-import { CodedError } from '../../protocol/errors.ts'
 import type { StorageWear } from '../../protocol/local/status.ts'
 import { type Timers, repeat } from '../runtime/timers.ts'
 import type { HealthCondition } from '../runtime/health.ts'
@@ -81,13 +80,9 @@ export class Wear {
       this.#condition = null
       return null
     }
-    const { code, message, details } = new CodedError(
-      'WRITE_BUDGET_EXCEEDED',
-      `At the rate of the last ${hours(reading.measuredMs)}, ${mebibytes(perDay)} are written a day; the budget is ${mebibytes(budgetPerDay)}.`,
-      { details: { perDay, budgetPerDay } },
-    )
+    const message = `At the rate of the last ${hours(reading.measuredMs)}, ${mebibytes(perDay)} are written a day; the budget is ${mebibytes(budgetPerDay)}.`
     const since = this.#condition?.since ?? this.#deps.now()
-    this.#condition = { subject: 'storage', code, message, since, details }
+    this.#condition = { subject: 'storage', code: 'WRITE_BUDGET_EXCEEDED', message, since }
     return this.#condition
   }
 

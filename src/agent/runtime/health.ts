@@ -1,5 +1,5 @@
 /** At most one condition per subject, which stays until the operation that raised it succeeds. */
-import { CodedError, type ErrorCode } from '../../protocol/errors.ts'
+import type { CodedError, ErrorCode } from '../../protocol/errors.ts'
 
 export const PUSH = 'push'
 
@@ -19,7 +19,6 @@ export interface HealthCondition {
   readonly code: ErrorCode
   readonly message: string
   readonly since: number
-  readonly details: Readonly<Record<string, unknown>>
 }
 
 export class Health {
@@ -31,13 +30,13 @@ export class Health {
   }
 
   /** Keeps `since` while the code is the same. Returns true when the condition is to be logged. */
-  raise(subject: string, error: CodedError): boolean {
+  raise(subject: string, { code, message }: CodedError): boolean {
     const before = this.#conditions.get(subject)
-    const same = before?.code === error.code
+    const same = before?.code === code
     const since = same ? before.since : this.#now()
-    this.#conditions.set(subject, { subject, code: error.code, message: error.message, since, details: error.details })
+    this.#conditions.set(subject, { subject, code, message, since })
     // A technician who mends an enrollment sees each new reason. Other texts change by themselves, as of a network.
-    return !same || (subject === ENROLLMENT && before.message !== error.message)
+    return !same || (subject === ENROLLMENT && before.message !== message)
   }
 
   clear(subject: string): boolean {

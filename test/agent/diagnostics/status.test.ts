@@ -17,7 +17,7 @@ function depsOf(
   changes: Partial<StatusDeps> = {},
 ): StatusDeps {
   const { accounts: _, ...link } = agentStatus({ suspension })
-  const health = conditions.map(([subject, code]) => ({ subject, code, message: '', since: 1, details: {} }))
+  const health = conditions.map(([subject, code]) => ({ subject, code, message: '', since: 1 }))
   return {
     version: '1',
     startedAt: 1,
@@ -117,15 +117,15 @@ it('a backup that is expected, and is too old or was never made, is a condition'
 })
 
 it('shows a problem of the cloud before an older one of change notifications', () => {
-  const late = { subject: 'cloud', code: 'CLOUD_UNREACHABLE', message: '', since: 9, details: {} }
-  const early = { subject: 'push', code: 'BROKER_UNREACHABLE', message: '', since: 1, details: {} }
+  const late = { subject: 'cloud', code: 'CLOUD_UNREACHABLE', message: '', since: 9 }
+  const early = { subject: 'push', code: 'BROKER_UNREACHABLE', message: '', since: 1 }
   const link = { ...agentStatus(), conditions: [early, late] }
   const changes = { link: { status: () => link } } as unknown as Partial<StatusDeps>
   expect(conditionsOf(null, [], changes)).toEqual(['cloud: CLOUD_UNREACHABLE', 'push: BROKER_UNREACHABLE'])
 })
 
 it('shows a full disk once', () => {
-  const full = { subject: 'ledger', code: 'NOT_RECORDED', message: 'the disk is full', since: 1, details: {} } as const
+  const full = { subject: 'ledger', code: 'NOT_RECORDED', message: 'the disk is full', since: 1 } as const
   const changes = { journal: { condition: () => full } }
   expect(conditionsOf(null, [['journal', 'NOT_RECORDED']], changes)).toEqual(['ledger: NOT_RECORDED'])
 })

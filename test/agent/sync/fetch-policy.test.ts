@@ -128,7 +128,7 @@ test('a policy that refers to a condition that it does not contain is refused', 
   await device.cloud.publish(withAction(2, CONDITION))
   await device.sync()
   expect(device.conditions).toEqual(['policy: POLICY_INCOMPLETE'])
-  expect(device.link.status().conditions[0]?.details).toMatchObject({ missing: [CONDITION] })
+  expect(device.logged.at(-1)?.fields).toMatchObject({ code: 'POLICY_INCOMPLETE', missing: [CONDITION] })
   await device.cloud.publish({
     ...withAction(3, CONDITION),
     conditions: [{ id: CONDITION, name: null, condition: { operator: 'IN', property: 'team', values: ['a'] } }],

@@ -186,7 +186,7 @@ class JournalClient {
   #raise({ code, message, details }: CodedError): void {
     if (this.#condition === null) this.#options.log.warn({ code, ...details }, 'the ledger takes no entries')
     const since = this.#condition?.since ?? this.#options.now()
-    this.#condition = { subject: 'ledger', code, message, since, details }
+    this.#condition = { subject: 'ledger', code, message, since }
   }
 
   /** Returns the error of the failed call, and also of all later ones unless it was refused. */

@@ -46,7 +46,6 @@ it('reports since when it takes no entries, until it takes one again or saves th
     code: 'NOT_RECORDED',
     message: 'the disk is full',
     since: 1_000,
-    details: { path: 'journal.db' },
   })
   disk.error = null
   await journal.fence()
