@@ -86,9 +86,7 @@ function conditionsOf(
     ...staleOf(deps, served),
     ...salvages.map(conditionOf),
     ...(deps.edits.length === 0 ? [] : [editedOf(deps.edits, startedAt)]),
-  ]
-    .toSorted((a, b) => Number(a.subject === PUSH) - Number(b.subject === PUSH) || a.since - b.since)
-    .map(({ subject, code, message, since }) => ({ subject, code, message, since }))
+  ].toSorted((a, b) => Number(a.subject === PUSH) - Number(b.subject === PUSH) || a.since - b.since)
 }
 
 /** Rules that cannot be used any more. */
