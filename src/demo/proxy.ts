@@ -15,7 +15,6 @@ export interface Proxy {
   restore(): Promise<void>
   close(): Promise<void>
   behave(how: Behaviour): void
-  readonly carried: number
 }
 
 const LOOPBACK = '127.0.0.1'
@@ -23,7 +22,6 @@ const LOOPBACK = '127.0.0.1'
 export async function startProxy(): Promise<Proxy> {
   const open = new Set<Socket>()
   let target: number | undefined
-  let carried = 0
   let behaviour: Behaviour = 'well'
 
   const pair = (from: Socket): void => {
@@ -38,7 +36,6 @@ export async function startProxy(): Promise<Proxy> {
     ] as const) {
       open.add(one)
       one.setNoDelay(true)
-      one.on('data', (chunk: Buffer) => (carried += chunk.length))
       one.on('error', () => other.destroy())
       one.on('close', () => {
         open.delete(one)
@@ -78,9 +75,6 @@ export async function startProxy(): Promise<Proxy> {
     },
     close: cut,
     behave: (how) => (behaviour = how),
-    get carried() {
-      return carried
-    },
   }
 }
 

@@ -27,10 +27,9 @@ async function say(socket: Socket, word: string): Promise<string> {
 
 const closed = (socket: Socket) => new Promise((resolve) => socket.once('close', resolve))
 
-test('it carries bytes in both directions and counts them', async () => {
+test('it carries bytes in both directions', async () => {
   const socket = connect(proxy.port, '127.0.0.1')
   expect(await say(socket, 'hello')).toBe('hello')
-  expect(proxy.carried).toBe(10)
   socket.destroy()
 })
 
