@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { type Logger, pino } from 'pino'
 import type { Engine } from '../core/engine.ts'
 import { readAuthorityFile } from '../platform/read-setting-file.ts'
+import { ERRORS } from '../protocol/errors.ts'
 import { DECISIONS_MAX } from '../protocol/local/report.ts'
 import { signDocument } from '../protocol/signing.ts'
 import { Secret } from '../settings/option.ts'
@@ -370,7 +371,10 @@ function openRequests(
     inspection: {
       decision,
       log: () => logBuffer.text(),
-      refused: (error, request, caller) => refusals.add(error, request, caller),
+      refused: (error, request, caller) => {
+        if (ERRORS[error.code].retry === 'online') link.hasten()
+        return refusals.add(error, request, caller)
+      },
     },
     onFault: (error) => log.error({ err: error }, 'a request failed unexpectedly'),
   })

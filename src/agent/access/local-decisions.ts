@@ -150,12 +150,10 @@ export class LocalDecisions {
       const needs = beyond(refundOf(question, recalling.reading), needsOf(recalling.decision, question.mode))
       const isRecalled = isDecided && !isDeepStrictEqual(recalling.decision.postings, pooled.decision.postings)
       if (isDecided && (!isRecalled || isDeepStrictEqual(needs, requested))) return record(pooled)
-      const patienceMs = until - clock.sinceBoot()
-      if (patienceMs <= 0) return record(isDecided ? pooled : this.#offline(question, alone))
       // Other requests used the granted tokens each time.
       if (rounds >= TOP_UPS_MAX) return record(isDecided ? pooled : alone)
       const accounts = [...new Set([...alone.seen.accounts(), ...recalling.seen.accounts()])]
-      const answer = await link.requestGrant({ needs, accounts }, patienceMs)
+      const answer = await link.requestGrant({ needs, accounts }, until - clock.sinceBoot())
       if (answer === null) {
         const refused = this.#attempt(question, withPool(poolBalances))
         if (isDecided && isFinal(refused, alone, poolBalances)) return record(refused)

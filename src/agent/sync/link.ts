@@ -127,14 +127,19 @@ export class Link {
     this.#rounds.wake(reason)
   }
 
+  /** A request was refused that the cloud could have helped. If it was unreachable, the next attempt comes sooner. */
+  hasten(): void {
+    if (this.#health.has('cloud', 'CLOUD_UNREACHABLE')) this.#rounds.hasten()
+  }
+
   /**
    * Resolves with the cloud's answer when a round that carried the request has ended; with null after `deadlineMs`, or
    * at once when the cloud is known to be unreachable. Then the next attempt to reach it comes sooner.
    */
   async requestGrant(request: WaitingTopUp, deadlineMs: number): Promise<PoolBalances | null> {
     const { contact, identity } = this.#memory
-    if (this.#health.has('cloud', 'CLOUD_UNREACHABLE')) this.#rounds.hasten()
-    const hopeless = identity === null || contact === 'DOWN' || this.#rounds.waiting
+    this.hasten()
+    const hopeless = deadlineMs <= 0 || identity === null || contact === 'DOWN' || this.#rounds.waiting
     if (hopeless || this.#broken || this.#stopped !== null || this.#waiting.full) return null
     const waited = this.#waiting.wait(request, deadlineMs)
     if (this.#waiting.hasNew) this.#rounds.wake('request')

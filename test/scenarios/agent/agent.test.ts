@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { billed } from '../../../src/core/accounts/grant.ts'
 import { INSTANCE } from '../../agent/sync/fake-cloud.ts'
+import type { CodedError } from '../../../src/protocol/errors.ts'
 import { ACCOUNT, Application, code, Site } from './site.ts'
 
 describe('the agent', () => {
@@ -29,6 +30,20 @@ describe('the agent', () => {
     expect(code(await application.ask(700))).not.toBe('101')
     expect(code(await application.ask(250))).toBe('101')
     expect(site.cloud.outOn(ACCOUNT) <= 1_000_000_000n).toBe(true)
+  })
+
+  it.each([
+    ['it lacks tokens and may not wait for a top-up', {}, '208'],
+    ['it needs rules that are confirmed again', { usableForMs: 1 }, 'POLICY_STALE'],
+  ])('tries an unreachable cloud again within 10 s of a request when %s', async (_, changes, refusal) => {
+    const site = await Site.make(1_000_000_000n, changes)
+    const application = await Application.ready(
+      await site.start({ 'sync-backoff-min': '5m', 'grants-top-up-deadline': '0ms' }),
+    )
+    site.isOnline = false
+    await application.until(({ retryInMs }) => retryInMs !== null)
+    expect(await application.ask(500).then(code, (error: unknown) => (error as CodedError).code)).toBe(refusal)
+    expect((await application.status()).retryInMs).toBeLessThanOrEqual(10_000)
   })
 
   it('charges a request once under its idempotency key, also over a restart', async () => {

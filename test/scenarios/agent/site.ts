@@ -30,13 +30,13 @@ export class Site {
   engine = ENGINE
 
   /** @param cap of the pool, micro-tokens */
-  static async make(cap = 1_000_000_000n): Promise<Site> {
+  static async make(cap = 1_000_000_000n, changes: Parameters<typeof policyWith>[1] = {}): Promise<Site> {
     const site = new Site()
     site.cloud = new FakeCloud(() => Date.now(), await makeCloudKey())
     site.cloud.caps.set(ACCOUNT, cap)
     const [item] = policyWith(1).lineItems
     const around = { startsAt: Date.now() - DAY, endsAt: Date.now() + DAY }
-    await site.cloud.publish(policyWith(1, { issuedAt: Date.now(), lineItems: [{ ...item!, ...around }] }))
+    await site.cloud.publish(policyWith(1, { issuedAt: Date.now(), lineItems: [{ ...item!, ...around }], ...changes }))
     site.#token = await site.cloud.enrollmentToken()
     return site
   }
