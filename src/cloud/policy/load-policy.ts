@@ -200,7 +200,8 @@ async function assemblePolicy(
   }
 }
 
-function relevantTables(records: readonly RateTableRecord[], at: number): readonly RateTable[] {
+/** Those that devices need. */
+export function relevantTables(records: readonly RateTableRecord[], at: number): readonly RateTable[] {
   const superseded = new Set<RateTableRecord>()
   for (const series of Map.groupBy(records, (record) => record.series).values()) {
     const ordered = series.toSorted((a, b) => a.effectiveFrom - b.effectiveFrom)

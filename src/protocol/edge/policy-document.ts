@@ -5,7 +5,7 @@
 import { z } from 'zod'
 import { ENGINE, type Engine } from '../../core/engine.ts'
 import { formatDecimal } from '../../core/pricing/amount.ts'
-import type { Condition, NamedCondition, Policy, RatedItem } from '../../core/rules/policy.ts'
+import type { Condition, NamedCondition, Policy, RatedItem, RateTable } from '../../core/rules/policy.ts'
 import { publicJwk } from '../signing.ts'
 import { engineQuery, engineVersion } from './engines.ts'
 import { decimalText, formulaText, instant, microText, plainText, uuid } from '../wire.ts'
@@ -177,14 +177,18 @@ export function policyToWire(
         : {}),
     })),
     conditions: policy.conditions.map((named) => ({ id: named.id, name: named.name, condition: bare(named) })),
-    rateTables: policy.rateTables.map(({ series, version, effectiveFrom, items }) => ({
-      series,
-      version,
-      effectiveFrom,
-      items: items.map(ratedItemToWire),
-    })),
+    rateTables: rateTablesToWire(policy.rateTables),
     trustedKeys: terms.trustedKeys,
   }
+}
+
+export function rateTablesToWire(tables: readonly RateTable[]): PolicyDocumentWire['rateTables'] {
+  return tables.map(({ series, version, effectiveFrom, items }) => ({
+    series,
+    version,
+    effectiveFrom,
+    items: items.map(ratedItemToWire),
+  }))
 }
 
 function ratedItemToWire({ name, version, rate, formula }: RatedItem): z.input<typeof ratedItem> {

@@ -158,6 +158,20 @@ describe('rate tables', () => {
     expect(await charged(twin, instance, 'PhotoPrint', '1.0')).toBe(5)
   })
 
+  it('are refused when devices would need more of them than a policy can contain', async () => {
+    await using twin = await openTwin()
+    const items = Array.from({ length: 10_000 }, (_, n) => ({ name: `${n}-`.padEnd(60, 'x'), version: '', rate: 1 }))
+    const save = (version: number, effectiveFrom = twin.now) =>
+      twin.call('POST', PATH, { body: table({ version: String(version), effectiveFrom, items }) })
+    for (let version = 1; version <= 6; version += 1) expect((await save(version)).status).toBe(201)
+    const refused = await save(7)
+    expect(refused).toMatchObject({ status: 400, body: { code: 'BAD_REQUEST' } })
+    expect(refused.text).toContain('at most 6000000 bytes of JSON')
+    expect(pick((await twin.call('GET', PATH)).body, 'length')).toBe(6)
+    twin.now += 30 * DAY
+    expect((await save(7)).status).toBe(201)
+  })
+
   it('match an item without version only by one without version', async () => {
     await using twin = await openTwin()
     const instance = await twin.instance()
