@@ -248,6 +248,7 @@ holds 'with everything delivered it is purged' apt-get purge -y -q tallygate
 holds 'and leaves nothing of the device' [ ! -e /var/lib/tallygate/agent ]
 holds 'the accounts of the twin stay' [ -s /var/lib/tallygate/cloud/twin.db ]
 holds 'no socket, no unit, no settings of the package are left' sh -c '[ ! -e /run/tallygate ] && [ ! -e /etc/tallygate/agent.toml ] && ! systemctl cat tallygate-agent.service'
+holds 'no unit that is gone is enabled' [ -z "$(find /etc/systemd/system -type l -lname '*tallygate*')" ]
 holds 'the journal has no error of the agent' sh -c "journalctl -u $agent -o cat | grep '^{' | grep -v '\"level\":[1-4]0' >$work/errors; [ ! -s $work/errors ] || { head -5 $work/errors; false; }"
 rm -rf "$work"
 echo "$passed passed, $failed failed"
