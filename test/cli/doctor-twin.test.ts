@@ -25,11 +25,12 @@ async function enrolled() {
     TALLYGATE_AGENT_STATE_DIRECTORY: join(directory, 'state'),
     TALLYGATE_AGENT_SOCKET_PATH: join(directory, 'agent.sock'),
   }
-  const agent = await startAgent({ directory, enrollmentToken })
+  const start = () => startAgent({ directory, enrollmentToken })
+  const agent = await start()
   const { deviceId } = await new Application(agent).until(({ accounts, connected }) => accounts.length > 0 && connected)
   await agent.stop()
   const signIn = async (now = Date.now()) => (await check(['--json'], env, now))('sign-in')
-  return { twin, env, signIn, deviceId: deviceId!, key: join(directory, 'state', 'device.key') }
+  return { twin, env, start, signIn, deviceId: deviceId!, key: join(directory, 'state', 'device.key') }
 }
 
 async function check(
@@ -92,6 +93,18 @@ test('a clock that is off is reported as that', { timeout: 60_000 }, async () =>
   const { signIn } = await enrolled()
   expect(await signIn(Date.now() + 86_400_000)).toEqual(fails(/401 TOKEN_NOT_IN_TIME/, /clock/))
 })
+
+test(
+  'a clock that is off does not refuse a device whose agent has the time of the cloud',
+  { timeout: 60_000 },
+  async () => {
+    const { start, env } = await enrolled()
+    await new Application(await start()).until(({ clock }) => clock.latest !== null)
+    const of = await check([], env, Date.now() + 2 * 86_400_000)
+    expect(of('sign-in')).toMatchObject({ level: 'ok' })
+    expect(of('clock')).toMatchObject({ level: 'warn' })
+  },
+)
 
 test('a twin that is away is a warning, and broken nothing', { timeout: 60_000 }, async () => {
   const { twin, signIn, env } = await enrolled()

@@ -114,7 +114,7 @@ export async function gather(
     openFilesMax: openFilesMaxOf(pid),
     cloud,
     broker,
-    signIn: isReached ? await signIn(io, inspected, keys, outgoing) : null,
+    signIn: isReached ? await signIn(isProblem(agent) ? io.now() : agent.clock.now, inspected, keys, outgoing) : null,
   }
 }
 
@@ -315,9 +315,9 @@ function timeZone({ env }: Io): Observations['timeZone'] {
   }
 }
 
-/** Requests the policy with the device's identity, which changes nothing. */
+/** Requests the policy with the device's identity, which changes nothing. @param now as the agent judges it: the wall clock may be wrong */
 async function signIn(
-  io: Io,
+  now: number,
   { identity, policies: [policy] }: Observations['inspected'],
   keys: DeviceKeys | Problem,
   outgoing: Outgoing,
@@ -330,7 +330,7 @@ async function signIn(
     const current = keys.next?.signer.keyId === identity.keyId ? keys.next : keys.current
     const tokens = new DeviceTokens(
       { current },
-      new Clock({ wall: io.now, sinceBoot: () => performance.now(), bootId: '' }, null),
+      new Clock({ wall: () => now, sinceBoot: () => performance.now(), bootId: '' }, null),
     )
     const request = policyRequest(identity.edgeUrl, {
       instanceId,
