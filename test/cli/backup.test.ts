@@ -184,6 +184,11 @@ describe('a backup of a device', { timeout: 90_000 }, () => {
     writeFileSync(key, privateKey.export({ type: 'pkcs8', format: 'pem' }), { mode: 0o600 })
     const foreign = (await tallygate('restore', file, '--db', site.ledger)).stdout
     expect(foreign).toContain(`${key} is not the key that the ledger names.`)
+    const restored = await tallygate('restore', file, '--db', site.ledger, '--json')
+    expect(JSON.parse(restored.stdout)).toMatchObject({
+      undelivered: 1,
+      keyProblem: expect.stringContaining(`${key} is not the key that the ledger names.`) as string,
+    })
     writeFileSync(key, 'no key')
     expect((await tallygate('restore', file, '--db', site.ledger)).stdout).toContain(
       `The key file ${key} cannot be used: `,

@@ -26,15 +26,17 @@ export function command(io: Io): Command {
     .action(async (file: string, flags: RestoreFlags) => {
       const path = agentDatabase(flags.db, io)
       const { replaced, undelivered, lost, keyId } = await restoreLedger(file, path, io.now(), answeredBefore(path, io))
+      const keyProblem = await keyToCopy(path, keyId, io)
       const kept = replaced === null ? 'There was no previous ledger.' : `The previous ledger is kept as ${replaced}.`
       const plain = [
         kept,
         ...lossOf(lost),
         `Start the agent. It attaches again and delivers ${counted(undelivered, 'entry', 'entries')} that the cloud may not have. It grants no requests`,
         'until then. The cloud recognizes entries that it has already billed and does not bill them twice.',
-        ...(await keyToCopy(path, keyId, io)),
+        ...keyProblem,
       ]
-      writeLines(io.stdout, flags.json === true ? [jsonLine({ replaced, undelivered, lost })] : plain)
+      const result = { replaced, undelivered, lost, keyProblem: keyProblem.length === 0 ? null : keyProblem.join(' ') }
+      writeLines(io.stdout, flags.json === true ? [jsonLine(result)] : plain)
     })
 }
 
