@@ -130,6 +130,8 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<Observations>,
   ['file-system', { fileSystem: { ...disk, type: 'overlayfs' } }, 'fail'],
   ['file-system', { fileSystem: { ...disk, type: 'nfs' } }, 'fail'],
   ['disk-space', { fileSystem: { ...disk, free: 1_000_000 } }, 'fail'],
+  ['disk-space', { fileSystem: { ...disk, free: 12_000_000 } }, 'warn'],
+  ['disk-space', { fileSystem: { ...disk, free: 12_000_000 }, diskReserve: file('diskReserve', { size: 0 }) }, 'fail'],
   ['disk-space', { fileSystem: { ...disk, free: 50_000_000 } }, 'warn'],
   ['inodes', { fileSystem: { ...disk, inodesFree: 3 } }, 'fail'],
   ['reserve-file', { diskReserve: file('diskReserve', { kind: 'none' }) }, 'warn'],
@@ -269,7 +271,8 @@ describe('the checks', () => {
   })
 
   it('name the space that a disk lacks', () => {
-    const { checks } = examine({ ...base, fileSystem: { ...disk, free: 12_000_000 } })
+    const diskReserve = file('diskReserve', { kind: 'none' })
+    const { checks } = examine({ ...base, diskReserve, fileSystem: { ...disk, free: 12_000_000 } })
     expect(checks.find(({ name }) => name === 'disk-space')?.remedy).toContain(
       'less than 16.0 MiB (state.disk_reserve)',
     )

@@ -357,14 +357,18 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     }
     return ok(`${directory.path} is on ${fileSystem.type}`)
   },
-  'disk-space': ({ fileSystem, settings }) => {
+  'disk-space': ({ fileSystem, diskReserve, settings }) => {
     if (isProblem(fileSystem)) return unlooked(fileSystem)
     const { free, total } = fileSystem
     const evidence = `${sizeInWords(free)} of ${sizeInWords(total)} free`
-    if (free < settings.state.diskReserve)
+    // While the reserved space is there, the device records in the rest.
+    const isReserved = diskReserve.kind === 'file' && diskReserve.size >= settings.state.diskReserve
+    const needed = isReserved ? MIB : settings.state.diskReserve
+    const limit = `${sizeInWords(needed)}${isReserved ? '' : ' (state.disk_reserve)'}`
+    if (free < needed)
       return fail(
         evidence,
-        `Free disk space: with less than ${sizeInWords(settings.state.diskReserve)} (state.disk_reserve), the device cannot record decisions and refuses all requests.`,
+        `Free disk space: with less than ${limit}, the device cannot record decisions and refuses all requests.`,
       )
     if (free < 8 * settings.state.diskReserve) return warn(evidence, 'Free disk space before the ledger needs it.')
     return ok(evidence)
