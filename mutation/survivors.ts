@@ -424,7 +424,6 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     ["'POOL'", 'Every shortage that is not of a grant or of a recovery is one of the pool.'],
     ['refund.size === 0 → false', 'A shortcut: without a refund, nothing is subtracted.'],
     ['[]', 'It is compared only after the first answer.'],
-    ['patienceMs <= 0', untested('a request whose deadline passes between two rounds')],
     [
       [/^!isShort\(decision\) \|\|/, "offline?.policy === 'essential'"],
       'A shortcut: without a shortage or an essential line item, deciding again gives the same.',
