@@ -21,7 +21,7 @@ export interface Forgotten {
   readonly sold: ReadonlyMap<AccountId, Micro>
   /** Why other accounts may have been sold from; null: they were not. */
   readonly unproven: Recovery['unproven']
-  /** Exports of this node have returned it. */
+  /** This node has seen usage records up to it. */
   readonly position: bigint
   /** Another node has begun this recovery. */
   readonly isJoined: boolean
@@ -45,11 +45,15 @@ export async function beginRecovery(
   await tx.edge.recoveries.restored(since, false)
   await tx.edge.recoveries.beginAll(since, unproven)
   await recordChange(tx, now, { action: 'NOTICE_RESTORE', detail: { reason } })
-  const byTime = least(BigInt(now) * USAGE_ROWS_PER_MS * USAGE_ROW_POSITIONS, POSITION_BY_TIME_MAX)
+  // Nodes use the same clock here: that of one may be behind that of another.
+  const time = (await tx.sweeps.databaseTime()) ?? now
+  const byTime = least(BigInt(time) * USAGE_ROWS_PER_MS * USAGE_ROW_POSITIONS, POSITION_BY_TIME_MAX)
   const settled = await tx.usage.settled()
+  const isPassed = isJoined && position <= settled
+  const known = greatest(settled, position)
   // If the clock is behind. The time would not pass this in turn, so a later restore could use the same positions.
-  const byCount = byTime > settled || isJoined ? 0n : settled + USAGE_FORGOTTEN_ROWS_MAX * USAGE_ROW_POSITIONS
-  // An export has returned the position: as a cursor it is forgotten, so no later export may return it.
+  const byCount = byTime > known || isPassed ? 0n : known + USAGE_FORGOTTEN_ROWS_MAX * USAGE_ROW_POSITIONS
+  // An export may have returned the position: as a cursor it is forgotten, so no later export may return it.
   await tx.usage.passForgotten(greatest(byTime, byCount, position + USAGE_ROW_POSITIONS))
 }
 

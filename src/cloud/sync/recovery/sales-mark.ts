@@ -175,8 +175,9 @@ export class SalesMark {
     this.flush()
   }
 
-  turned(turn: number, at: number, peers: readonly string[]): void {
-    this.#write({ turn, at }, peers.slice(-PEERS_MAX))
+  /** @param end position up to which the database has usage records */
+  turned(turn: number, at: number, peers: readonly string[], end = 0n): void {
+    this.#write({ turn, at, position: String(end > this.position ? end : this.position) }, peers.slice(-PEERS_MAX))
   }
 
   /** Called before the commit of these pools' sales. @throws CodedError NOT_RECORDED: nothing may be sold */
@@ -224,7 +225,10 @@ export class SalesMark {
     }
   }
 
-  /** Called before a position of usage records is exported. @throws CodedError NOT_RECORDED */
+  /**
+   * Called before a position of usage records is exported, and when a restored database has passed what it lost.
+   * @throws CodedError NOT_RECORDED
+   */
   name(position: bigint): void {
     if (position <= this.position) return
     this.#write({ position: String(position) })

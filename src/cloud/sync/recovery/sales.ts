@@ -85,13 +85,15 @@ export class Sales {
     }
     // The response to the last turn may be lost, or it could not be written. The database must not get further ahead.
     if (own !== undefined && own.turn > mark.turn) mark.turned(own.turn, now(), mark.peers)
-    const counts = (id: string, turn: number) => store.transaction((tx) => tx.edge.salesMarks.turn(id, turn, now()))
-    if (own === undefined || own.turn < mark.turn || !(await counts(own.id, own.turn))) {
+    const counts = (id: string, turn: number) =>
+      store.transaction(async (tx) => ((await tx.edge.salesMarks.turn(id, turn, now())) ? tx.usage.end() : null))
+    const end = own === undefined || own.turn < mark.turn ? null : await counts(own.id, own.turn)
+    if (own === undefined || end === null) {
       await this.#recoverIfOlder(mark)
       return
     }
     const others = records.filter(({ id }) => id !== mark.id).map(({ id }) => id)
-    mark.turned(own.turn + 1, now(), others)
+    mark.turned(own.turn + 1, now(), others, end)
     if (own.awaited) await store.transaction((tx) => this.#show(tx, mark.id))
     if (records.some(({ accepted }) => !accepted)) await store.transaction((tx) => tx.edge.salesMarks.acceptAll())
   }
@@ -210,7 +212,7 @@ export class Sales {
   ): Promise<void> {
     const { store, policies, shared, now, onRecovery } = this.#deps
     const why = reason ?? 'store.restored is set.'
-    await store.transaction(async (tx) => {
+    const end = await store.transaction(async (tx) => {
       const records = await tx.edge.salesMarks.list()
       const others = new Set([...mark.peers, ...records.map(({ id }) => id)])
       others.delete(mark.id)
@@ -226,7 +228,9 @@ export class Sales {
         const turn = records.find((record) => record.id === id)?.turn ?? 0
         await tx.edge.salesMarks.save({ id, turn, awaited: true, ...seen })
       }
+      return tx.usage.end()
     })
+    mark.name(end)
     onRecovery(why)
   }
 

@@ -5,7 +5,7 @@ import { Sales } from '../../../../src/cloud/sync/recovery/sales.ts'
 import { charge } from '../../../../src/cloud/accounts/pool.ts'
 import type { SalesMarkRecord } from '../../../../src/cloud/storage/device-records.ts'
 import type { Store } from '../../../../src/cloud/storage/store.ts'
-import { DAY, INSTANCE, Twin } from '../twin.ts'
+import { DAY, INSTANCE, START, Twin } from '../twin.ts'
 import { MarkInMemory } from './mark-in-memory.ts'
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
@@ -311,6 +311,55 @@ describe('nodes of a restored database', () => {
     await b.start({ restored: true })
     expect(b.recoveries).toEqual(['store.restored is set.'])
     expect(await end()).toBe(passed)
+  })
+
+  describe('that is restored again from the same backup', () => {
+    const end = () => twin.store.read((reader) => reader.usage.end())
+    const restore = async (backup: readonly SalesMarkRecord[]) => {
+      await twin[Symbol.asyncDispose]()
+      twin = await Twin.open()
+      for (const each of backup) await twin.store.transaction((tx) => tx.edge.salesMarks.save(each))
+    }
+    const LATER = START + 1_000
+
+    it('use no position again if the clock of the first node is behind', async () => {
+      const [a, b, c] = await three()
+      const backup = await records()
+      await restore(backup)
+      await a.start({ restored: true })
+      for (const node of [b, c]) await node.start({ restored: true })
+      const used = await end()
+      await restore(backup)
+      twin.time = LATER - 5_000
+      await b.start({ restored: true })
+      expect(await end()).toBeGreaterThan(used)
+    })
+
+    it('use no position again if the first node was at work only in the turns between', async () => {
+      const [a, b] = await three()
+      await restore(await records())
+      await a.start({ restored: true })
+      const backup = await records()
+      await b.start()
+      await b.sales.turn()
+      const used = await end()
+      await restore(backup)
+      twin.time = LATER - 5_000
+      await b.start({ restored: true })
+      expect(await end()).toBeGreaterThan(used)
+    })
+
+    it('use no position again if the first node was not at work between, by the clock of the database', async () => {
+      const [a, b] = await three()
+      const backup = await records()
+      await restore(backup)
+      await a.start({ restored: true, databaseTime: START })
+      const used = await end()
+      await restore(backup)
+      twin.time = LATER - 5_000
+      await b.start({ restored: true, databaseTime: LATER })
+      expect(await end()).toBeGreaterThan(used)
+    })
   })
 
   it('wait for a node that only the mark of another one knows', async () => {
