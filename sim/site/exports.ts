@@ -9,6 +9,7 @@ import { CodedError } from '../../src/protocol/errors.ts'
 import type { UsageRow } from '../audit/records.ts'
 import { archivedEnd, lastPosition, rowOfLine } from '../audit/usage.ts'
 import { BEGIN, type Happening, MINUTE } from '../plan.ts'
+import { Dead } from '../twin/node.ts'
 import type { TwinProcess } from '../twin/twin-process.ts'
 import type { Random } from '../world/random.ts'
 import type { Rules } from './rules.ts'
@@ -118,14 +119,17 @@ export class Exports {
     auditor.bill.exports.received({ name: 'the pages of a report', upTo, rows, fits })
   }
 
-  #inPieces({ store }: TwinProcess): UsageExportDeps {
+  #inPieces(process: TwinProcess): UsageExportDeps {
     const { time, plan } = this.#stage
     const pieceMs = this.#random.chance(0.5) ? 0 : this.#random.spread(1, PIECE_MS_MAX)
     const giveWay: UsageExportDeps['giveWay'] = () => {
       if (pieceMs === 0 || time.now >= BEGIN + plan.faultsMs) return undefined
-      return new Promise((resolve) => time.at(time.now + pieceMs, () => resolve()))
+      return new Promise((resolve, reject) => {
+        // A response ends with its process, also after the last piece is read.
+        time.at(time.now + pieceMs, () => (process.alive ? resolve() : reject(new Dead('it is down'))))
+      })
     }
-    return { store: inSmallPieces(store), giveWay }
+    return { store: inSmallPieces(process.store), giveWay }
   }
 
   #instanceId({ instance }: { readonly instance: number | null }): string | null {
