@@ -30,7 +30,6 @@ export async function applyAnswer(
   received: ReceivedAnswer,
 ): Promise<void> {
   const { memory, health } = context
-  noteUnbilled(context, received.answer, sent)
   if (judgement.kind === 'BEHIND') {
     await resendOrAbandon(context, sent, judgement.resendFrom)
     return
@@ -241,7 +240,7 @@ function raise(context: StepContext, error: CodedError, subject = SUBJECT): void
 }
 
 /** The cloud keeps them as evidence only, and sending again would not change that. Shown until the next start. */
-function noteUnbilled(context: StepContext, answer: SyncAnswer, { seq }: SealedSegment): void {
+export function noteUnbilled(context: StepContext, answer: SyncAnswer, { seq }: SealedSegment): void {
   const entries = answer.outcome === 'MERGED' || answer.outcome === 'FENCED' ? answer.unbilled : undefined
   if (entries === undefined) return
   const unbilled = counted(entries, 'entry', 'entries')

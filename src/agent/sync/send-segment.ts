@@ -8,7 +8,7 @@ import { type SyncAnswer, syncAnswer } from '../../protocol/edge/sync.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { namedKey, signAgain } from '../../protocol/signing.ts'
 import type { SealedSegment, SegmentPlace } from '../ledger/journal.ts'
-import { abandonRejected, applyAnswer } from './apply-answer.ts'
+import { abandonRejected, applyAnswer, noteUnbilled } from './apply-answer.ts'
 import { judgeAnswer } from './judge-answer.ts'
 import { REFUSALS_MAX, REFUSED_FOR_MIN_MS } from './limits.ts'
 import { identityOf } from './memory.ts'
@@ -82,11 +82,13 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
   const { epoch, seq, hash } = sent
   if (isEarlier(context, sent)) {
     memory.earlier = await afterEarlier(context, answer, sent)
+    noteUnbilled(context, answer, sent)
     clock.learn({ time: now, sentAt, receivedAt })
     return 'PLAN_AGAIN'
   }
   const judgement = judgeAnswer(answer, { deviceId: identity.deviceId, epoch, seq, hash }, memory.lastSeq)
   if (judgement.kind === 'FOREIGN') throw foreign(answer, sent)
+  noteUnbilled(context, answer, sent)
   clock.learn({ time: now, sentAt, receivedAt })
   await applyAnswer(context, sent, judgement, { document: response.answer, answer, now })
   return 'PLAN_AGAIN'

@@ -282,6 +282,24 @@ test('an answer about another epoch than that of the earlier segment changes not
   expect(device.cloud.billedOn(ACCOUNT)).toBe(5_000_000n)
 })
 
+test('entries of an earlier epoch that the cloud keeps and does not bill are told, too', async () => {
+  const device = await withTwoEpochs()
+  const fork = {
+    outcome: 'FENCED',
+    deviceId: DEVICE,
+    epoch: 1,
+    seq: 1,
+    hash: 'a'.repeat(64),
+    forked: true,
+    closed: true,
+  }
+  changeAnswers(device, (answer) => (answer['epoch'] === 1 ? { ...fork, receipt: null, unbilled: 2 } : answer))
+  await calmDown(device)
+  expect(device.link.status().conditions).toMatchObject([
+    { subject: 'undelivered entries', code: 'USAGE_UNBILLED', details: { entries: 2 } },
+  ])
+})
+
 test.each([
   ['a segment of which the cloud refuses', { outcome: 'REJECTED', hash: 'a'.repeat(64), problem: 'no' }],
   ['of which the cloud lacks earlier segments', { outcome: 'BEHIND', seq: 0 }],
