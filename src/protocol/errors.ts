@@ -514,8 +514,10 @@ export const ERRORS = catalogue({
     exit: 65,
   },
   BACKUP_FOREIGN: {
-    meaning: 'The backup belongs to a different device than the ledger that it would replace.',
-    remedy: 'Use a backup of this device, or another state directory.',
+    meaning:
+      'The backup belongs to a different device than the ledger that it would replace, or to a copy of its device with other undelivered entries.',
+    remedy:
+      'Use a backup of this device, or another state directory. If the device was copied, start the agent until `tallygate status` shows that all is delivered, then restore.',
     exit: 65,
   },
   RESERVATION_OPEN: {

@@ -176,7 +176,10 @@ function replace(path: string, fresh: string, opened: OpenedLedger, wall: number
   return existsSync(aside) ? aside : null
 }
 
-/** Takes the longer list of each epoch (one is a prefix of the other) and the rules of the current ledger, which are no older. */
+/**
+ * Takes the longer list of each epoch and the rules of the current ledger, which are no older.
+ * @throws CodedError BACKUP_FOREIGN
+ */
 function merged(backup: Salvage, before: Salvage | null): Salvage {
   // Sessions of a backup may have ended or been charged since.
   if (before === null) return { ...backup, sessions: [] }
@@ -187,6 +190,7 @@ function merged(backup: Salvage, before: Salvage | null): Salvage {
   const byEpoch = new Map(before.undelivered.map((each) => [each.epoch, each]))
   for (const each of backup.undelivered) {
     const known = byEpoch.get(each.epoch)
+    if (known !== undefined) requirePrefix(each, known)
     if (known !== undefined && lastOf(each) <= lastOf(known)) {
       if (before.lost !== 0) byEpoch.set(each.epoch, joined(each, known))
       continue
@@ -205,11 +209,24 @@ function merged(backup: Salvage, before: Salvage | null): Salvage {
   }
 }
 
+/** @throws CodedError BACKUP_FOREIGN */
+function requirePrefix(backup: Undelivered, before: Undelivered): void {
+  const n = Math.min(lastOf(backup), lastOf(before))
+  // What the other one has delivered long ago cannot be compared.
+  if (n < backup.ackedEntry || n < before.ackedEntry || headAt(backup, n) === headAt(before, n)) return
+  const message = `The backup and this ledger have different undelivered entries of epoch ${before.epoch}: they are of two copies of the device.`
+  throw new CodedError('BACKUP_FOREIGN', message, { details: { epoch: before.epoch } })
+}
+
+function headAt({ ackedEntry, ackedHead, bodies }: Undelivered, n: number): string {
+  return headOf({ ackedHead, bodies: firstOf(bodies, n - ackedEntry) })
+}
+
 /** A damaged ledger may begin with the volatile log: the backup may have the entries before it. */
 function joined(backup: Undelivered, later: Undelivered): Undelivered {
   const between = later.ackedEntry - backup.ackedEntry
   if (between <= 0 || between > backup.bodies.length) return later
-  if (headOf({ ackedHead: backup.ackedHead, bodies: firstOf(backup.bodies, between) }) !== later.ackedHead) return later
+  if (headAt(backup, later.ackedEntry) !== later.ackedHead) return later
   const bodies: Bodies = {
     length: between + later.bodies.length,
     *[Symbol.iterator]() {

@@ -1,11 +1,11 @@
 // A backup that takes the place of a ledger: what either of them owes the cloud is kept.
 import { copyFileSync, existsSync, readdirSync, renameSync, statSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { backUpLedger } from '../../../../src/agent/platform/sqlite/backup.ts'
 import { restoreLedger } from '../../../../src/agent/platform/sqlite/restore-ledger.ts'
 import { inspectDatabase } from '../../../../src/agent/platform/sqlite/inspect-database.ts'
-import { STAMP, journalIn, temporaryDirectory } from '../../harness.ts'
+import { SEAL, STAMP, journalIn, temporaryDirectory } from '../../harness.ts'
 import { fillDisk, readOnlyView, smallDisk } from '../../../support/mounts.ts'
 import { BEGIN } from '../../sync/fake-time.ts'
 import { A, damage, deviceWithBacklog, entries, largeBacklog } from './damaged.ts'
@@ -18,6 +18,15 @@ async function backedUp() {
   await device.journal.append(entries(61, 60), STAMP)
   await device.journal.close()
   return { ...device, file }
+}
+
+/** The ledger of {@link deviceWithBacklog}, with more entries. */
+async function continued(path: string, count: number) {
+  const directory = dirname(path)
+  const journal = await journalIn(directory)
+  await journal.append(entries(61, count), STAMP)
+  await journal.close()
+  return { directory }
 }
 
 async function undeliveredRangesIn(directory: string): Promise<number | undefined> {
@@ -126,6 +135,35 @@ describe('a backup that takes the place of a ledger', () => {
     expect(await inspectDatabase(path)).toMatchObject({ state: { backlog: 100 } })
     expect(await undeliveredRangesIn(directory)).toBe(100)
   })
+
+  it.each([10, 20])(
+    'is refused if it has %i other entries than the ledger: those of one would be lost',
+    async (count) => {
+      const { journal, path } = await deviceWithBacklog()
+      await journal.close()
+      const other = temporaryDirectory()
+      copyFileSync(path, join(other, 'journal.db'))
+      const copy = await journalIn(other)
+      const entriesOfCopy = entries(61, count).map((each) => ({
+        ...each,
+        body: each.body.replace('}', ',"of":"copy"}'),
+      }))
+      await copy.append(entriesOfCopy, STAMP)
+      const file = join(other, 'backup.db')
+      await backUpLedger(join(other, 'journal.db'), file)
+      await copy.close()
+      const { directory } = await continued(path, 15)
+      const refused = restoreLedger(file, path, BEGIN)
+      await expect(refused).rejects.toMatchObject({ code: 'BACKUP_FOREIGN' })
+      await expect(refused).rejects.toThrow('epoch 1')
+      expect(await inspectDatabase(path)).toMatchObject({ state: { backlog: 55 } })
+      const again = await journalIn(directory)
+      const { seq } = await again.seal(SEAL)
+      await again.acknowledge(seq, null, null)
+      await again.close()
+      expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 40 + count, lost: 0 })
+    },
+  )
 
   it('keeps what a damaged ledger still gives, as a salvage would', async () => {
     const { directory, file, path } = await backedUp()
