@@ -104,7 +104,12 @@ export class ClockGuard {
     this.#doubt = doubt
     this.#before = lastBefore(record, after)
     if (doubt !== null) return
-    await store.transaction(({ sweeps }) => sweeps.noteClock(after))
+    // The machine was off, or its clock is ahead by less than would be in doubt.
+    const isGap = this.#trusted === null && record?.bootId !== after.bootId && isBefore(record, after)
+    await store.transaction(async ({ sweeps }) => {
+      await sweeps.noteClock(after)
+      if (isGap) await sweeps.keepAnswersFrom(after.at)
+    })
     this.#unrecorded = null
     this.#trusted = after
   }
@@ -130,7 +135,7 @@ export class ClockGuard {
     await this.#options.store.transaction(async (tx) => {
       await tx.sweeps.noteClock(reading)
       await tx.edge.epochs.moveInactivity(Math.round(jumpedMs), reading.at)
-      await tx.sweeps.confirmClock(reading.at)
+      await tx.sweeps.keepAnswersFrom(reading.at)
       await recordChange(tx, reading.at, { action: 'CONFIRM_CLOCK', by })
     })
     this.#tell(null)
@@ -177,6 +182,10 @@ function lastBefore(record: ClockRecord | undefined, reading: ClockRecord): Cloc
   if (record === undefined) return null
   if (record.bootId === reading.bootId && record.sinceBoot <= reading.sinceBoot) return record
   return reading.at < record.at ? { ...record, bootId: reading.bootId, sinceBoot: 0 } : null
+}
+
+function isBefore(record: ClockRecord | undefined, reading: ClockRecord): boolean {
+  return record !== undefined && reading.at - record.at > CLOCK_STEP_MAX_MS
 }
 
 function jump(before: ClockRecord, reading: ClockRecord): ClockDoubt | null {

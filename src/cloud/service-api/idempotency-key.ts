@@ -7,7 +7,7 @@ import { sha256 } from '../../protocol/signing.ts'
 import type { Store } from '../storage/store.ts'
 import type { Principal } from './principal.ts'
 
-/** How long an answer is stored, ms. None is deleted while a clock is in doubt, and so long after it was confirmed. */
+/** How long an answer is stored, ms. None is deleted while a clock is in doubt, and so long after it was confirmed, or first read after a time off. */
 export const IDEMPOTENCY_LIFETIME_MS = 24 * 60 * 60 * 1000
 
 const FORGOTTEN_AT_A_TIME = 500
@@ -65,7 +65,7 @@ export async function forgetAnswers(store: Pick<Store, 'transaction'>, now: numb
   const until = now - IDEMPOTENCY_LIFETIME_MS
   const forgotten = await store.transaction(async (tx) => {
     // Answers of a wrong clock may look older than they are.
-    if (((await tx.sweeps.clockConfirmed()) ?? until) > until) return 0
+    if (((await tx.sweeps.answersKeptFrom()) ?? until) > until) return 0
     return tx.idempotency.forget(until, FORGOTTEN_AT_A_TIME)
   })
   return forgotten === FORGOTTEN_AT_A_TIME

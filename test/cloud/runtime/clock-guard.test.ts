@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { type ClockDoubt, ClockGuard } from '../../../src/cloud/runtime/clock-guard.ts'
+import { IDEMPOTENCY_LIFETIME_MS, forgetAnswers } from '../../../src/cloud/service-api/idempotency-key.ts'
 import type { Store } from '../../../src/cloud/storage/store.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { TestDevice } from '../sync/test-device.ts'
@@ -243,6 +244,23 @@ describe('the clock of a twin', () => {
     expect(await state(guard)).toBe('CLOCK_AHEAD_OF_RECORD')
     await guard.confirm(ADMINISTRATOR)
     expect(await state(guard)).toBe('TRUSTED')
+  })
+
+  it('that is days ahead after a boot deletes no response of an idempotency key before its lifetime', async () => {
+    const forget = () => forgetAnswers(twin.store, START + machine.passed + machine.aheadMs)
+    const kept = () => twin.store.transaction(async (tx) => (await tx.idempotency.find(['scope'])).size)
+    await machine.start().look()
+    const answer = { scope: 'scope', requestHash: 'request', answer: '{}', created: START }
+    await twin.store.transaction((tx) => tx.idempotency.add(answer))
+    machine.passed += MINUTE
+    machine.boot('second')
+    machine.aheadMs = 2 * DAY
+    expect(await state(machine.start())).toBe('TRUSTED')
+    await forget()
+    expect(await kept()).toBe(1)
+    machine.passed += IDEMPOTENCY_LIFETIME_MS
+    await forget()
+    expect(await kept()).toBe(0)
   })
 
   it('is in doubt while it differs from the clock of the database', async () => {

@@ -950,14 +950,14 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         const read = () =>
           store.read(async ({ sweeps }) => [
             await sweeps.clockRecord(),
-            await sweeps.clockConfirmed(),
+            await sweeps.answersKeptFrom(),
             await sweeps.settlementConfirmed(),
           ])
         expect(await read()).toEqual([undefined, null, null])
         for (const at of [9, 5]) {
           await store.transaction(async ({ sweeps }) => {
             await sweeps.noteClock(record(at))
-            await sweeps.confirmClock(at)
+            await sweeps.keepAnswersFrom(at)
             await sweeps.confirmSettlement(at)
           })
         }

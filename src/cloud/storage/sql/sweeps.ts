@@ -10,7 +10,8 @@ export function sweepReader({ db }: Sql) {
         ? undefined
         : { at: Number(row.at), sinceBoot: Number(row.since_boot), bootId: row.boot_id }
     },
-    async clockConfirmed(): Promise<number | null> {
+    /** Null: they are kept from their creation on. */
+    async answersKeptFrom(): Promise<number | null> {
       const row = await db.selectFrom('clock_confirmed').select('at').executeTakeFirst()
       return row === undefined ? null : Number(row.at)
     },
@@ -43,8 +44,8 @@ export function sweepTransaction(sql: Sql) {
         .where('dated', '=', 0n)
         .execute()
     },
-    /** By an administrator, at this instant. */
-    async confirmClock(instant: number): Promise<void> {
+    /** Responses of idempotency keys are kept for their whole lifetime from this instant on. */
+    async keepAnswersFrom(instant: number): Promise<void> {
       await upsert(db, 'clock_confirmed', { slot: 1n }, { at: BigInt(instant) })
     },
     /** Permits settling any number of epochs inactive since before the instant. */
