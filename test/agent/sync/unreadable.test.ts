@@ -35,7 +35,7 @@ test('a segment that the cloud cannot read is given up after an hour; nothing of
   expect(cloud.refused).toBeGreaterThanOrEqual(REFUSALS_MAX)
   expect(device.link.status()).toMatchObject({ epoch: 2, fenced: false })
   const condition = device.link.status().conditions.find(({ subject }) => subject === 'device')
-  expect(condition).toMatchObject({ code: 'SEGMENT_REJECTED', details: { epoch: 1, seq: 2 } })
+  expect(condition).toMatchObject({ code: 'SEGMENT_REJECTED' })
   expect(condition?.message).toContain('it is not understood')
   await calmDown(device)
   expect(device.cloud.billedOn(ACCOUNT)).toBe(device.durable.charged)
