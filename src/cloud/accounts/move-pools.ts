@@ -35,9 +35,15 @@ export function movePools(before: ReadonlyMap<AccountId, Pool>, moves: readonly 
   return { moves, before, after: moved }
 }
 
+/** Use without a limit. The writer of a branch may not have received the limit that ended the metering of the chain. */
+export function isMetered({ before, after }: AccountMove): boolean {
+  return before.metered || (before.wasMetered && after.branchUsed > before.branchUsed)
+}
+
 /** Tokens that the move reserves and that no grant on record explains. Metered use and released tokens are explained. */
-export function claimOf({ before, after, isProven }: AccountMove): Micro {
-  if (before.metered || isProven === true) return 0n
+export function claimOf(move: AccountMove): Micro {
+  const { before, after, isProven } = move
+  if (isMetered(move) || isProven === true) return 0n
   const claimed = reservedOn(after) - reservedOn(before) + after.released - before.released
   return claimed > 0n ? claimed : 0n
 }

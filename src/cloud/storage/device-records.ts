@@ -260,6 +260,8 @@ export interface DeviceAccountRecord extends DeviceAccount {
   readonly deviceId: string
   readonly epoch: number
   readonly account: AccountId
+  /** Metered at any time: another writer may still meter it. */
+  readonly wasMetered: boolean
   readonly branchUsed: Micro
   /** The part of it above the grants by the offline policy; per epoch at most the policy's cap. */
   readonly branchOverspend: Micro
@@ -275,6 +277,7 @@ export function newDeviceAccount(deviceId: string, epoch: number, account: Accou
     deviceId,
     epoch,
     account,
+    wasMetered: false,
     branchUsed: 0n,
     branchOverspend: 0n,
     presumed: 0n,

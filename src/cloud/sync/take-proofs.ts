@@ -49,7 +49,10 @@ export async function takeProofs(
     const metered = before.metered || proven.metered
     if (proven.granted <= before.granted && unlimited === before.unlimited && metered === before.metered) return []
     const more = proven.granted > before.granted ? proven.granted : before.granted
-    const after = settled({ ...before, granted: more, unlimited, metered }, epoch.settlement)
+    const after = settled(
+      { ...before, granted: more, unlimited, metered, wasMetered: before.wasMetered || metered },
+      epoch.settlement,
+    )
     return [{ before, after, isProven: true }]
   })
   const rules = await deps.policies.lockSomeShared(tx, device.instanceIds, now)

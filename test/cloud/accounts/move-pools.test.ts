@@ -58,6 +58,8 @@ describe('a change of a counter of a device', () => {
     expect(claimed(granted, { used: 60n, granted: 60n })).toBe(20n)
     expect(claimed(granted, { returned: 10n })).toBe(0n)
     expect(claimed({ ...granted, metered: true }, { used: 60n, granted: 60n })).toBe(0n)
+    expect(claimed({ ...granted, wasMetered: true }, { used: 60n, granted: 60n })).toBe(20n)
+    expect(claimed({ ...granted, wasMetered: true }, { branchUsed: 15n })).toBe(0n)
   })
 
   it('does not claim released tokens that turn out to be spent', () => {

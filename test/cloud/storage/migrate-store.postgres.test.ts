@@ -36,7 +36,7 @@ async function soldTwin(): Promise<{ twin: Twin; instance: string; file: string 
     INSERT INTO devices (id, name, public_key, thumbprint, key_since, enrolled_at, epoch, backlog, applied_policies, release_requested, instance_ids)
       VALUES ('${DEVICE}', 'über', '{}', 't', 1, 1, 1, 0, '[]', 0, '[]');
     INSERT INTO epochs VALUES ('${DEVICE}', 1, 'ACTIVE', 1, NULL, NULL, 1, NULL, NULL, 0, 0, 0, 0, 9, 'h', 9, 'e', 1, 0, NULL, NULL);
-    INSERT INTO device_accounts SELECT '${DEVICE}', 1, id, 30000000, 10, 4, 5, 0, 0, 0, 0, 0, 0, 0 FROM accounts LIMIT 1;
+    INSERT INTO device_accounts SELECT '${DEVICE}', 1, id, 30000000, 10, 4, 5, 0, 0, 0, 0, 0, 0, 0, 0 FROM accounts LIMIT 1;
     UPDATE accounts SET granted_out = 29999995, sold = sold + 30000000;
     INSERT INTO last_segments VALUES ('${DEVICE}', 1, 9, zeroblob(3), 'a');
     INSERT INTO usage VALUES (1000, NULL, 9, 0, 1, 2, 2, '${DEVICE}', 1, 1, 0, 1, 9, x'00ff0a5c');
@@ -98,7 +98,7 @@ describe('tallygate cloud migrate', () => {
       database.exec(`
         INSERT INTO epochs SELECT device_id, ${epoch}, 'FENCED', created_at, 1, 'SILENT', quiet_since, 'RELEASED', 1, forked, rejected,
           grants_forgotten, carried_on, last_seq, last_hash, last_entry, entry_head, term, recovery, NULL, NULL FROM epochs WHERE number = 1;
-        INSERT INTO device_accounts SELECT device_id, ${epoch}, account, ${most}, 0, 0, 0, 0, 0, 0, 0, ${most}, 0, 0
+        INSERT INTO device_accounts SELECT device_id, ${epoch}, account, ${most}, 0, 0, 0, 0, 0, 0, 0, ${most}, 0, 0, 0
           FROM device_accounts WHERE epoch = 1;`)
     }
     database.close()

@@ -40,8 +40,8 @@ const FLEET = `
   INSERT INTO accounts (id, instance_id, line_item_id, charged, granted_out, claimed, billed_by_devices, sold, withheld,
     cap_target, cap_in_force, cap_highest) SELECT id, 'few', 'l', 0, 50, 0, 0, 50, 0, 50, 50, 50 FROM (VALUES ('${SCARCE}'), ('${OTHER}')) AS its (id);
   INSERT INTO device_accounts (device_id, epoch, account, granted, used, refunded, returned, branch_used, overspend,
-    branch_overspend, presumed, released, unlimited, metered)
-    SELECT 'd1', 1, id, 50, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 FROM accounts;
+    branch_overspend, presumed, released, unlimited, metered, was_metered)
+    SELECT 'd1', 1, id, 50, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 FROM accounts;
   INSERT INTO shortages (account, who, lacking, enough, keep, since, at, recalled_at)
     SELECT '${SCARCE}', id, 5, 5, 7, 0, ${BEFORE}, 0 FROM devices;
   ANALYZE devices, device_instances, accounts, device_accounts, shortages;

@@ -29,7 +29,11 @@ export function syncReadsSuite(name: string, open: () => Promise<Store>): void {
 
     const add = (records: readonly Partial<DeviceAccountRecord>[], cap: bigint | null = 100n): Promise<void> =>
       store.transaction(async (tx) => {
-        const all = records.map((record, n) => ({ ...newDeviceAccount(DEVICE, 1, accountOf(n)), ...record }))
+        const all = records.map((record, n) => ({
+          ...newDeviceAccount(DEVICE, 1, accountOf(n)),
+          wasMetered: record.metered === true,
+          ...record,
+        }))
         await tx.accounts.open(all.map(({ account }) => ({ account, cap })))
         await tx.edge.deviceAccounts.save(all)
       })

@@ -354,7 +354,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         await twin.store.transaction(async (tx) => {
           await tx.edge.devices.lock(device.id)
           await tx.accounts.open(accounts.map((account) => ({ account, cap: 1_000n })))
-          const without = { unlimited: true, metered: true }
+          const without = { unlimited: true, metered: true, wasMetered: true }
           await tx.edge.deviceAccounts.save(
             accounts.map((account) => ({ ...newDeviceAccount(device.id, 1, account), ...without })),
           )

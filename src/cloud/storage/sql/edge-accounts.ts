@@ -340,6 +340,7 @@ const saving = prepared((db, count) =>
         released: excluded.ref('excluded.released'),
         unlimited: excluded.ref('excluded.unlimited'),
         metered: excluded.ref('excluded.metered'),
+        was_metered: excluded.ref('excluded.was_metered'),
       })),
     ),
 )
@@ -365,6 +366,7 @@ function rowOf(record: DeviceAccountRecord): Row<'device_accounts'> {
     released: record.released,
     unlimited: toFlag(record.unlimited),
     metered: toFlag(record.metered),
+    was_metered: toFlag(record.wasMetered),
   }
 }
 
@@ -384,5 +386,6 @@ function recordOf(row: Row<'device_accounts'>): DeviceAccountRecord {
     released: row.released,
     unlimited: row.unlimited === 1n,
     metered: row.metered === 1n,
+    wasMetered: row.was_metered === 1n,
   }
 }

@@ -153,6 +153,7 @@ export interface EdgeTables {
     released: bigint
     unlimited: bigint
     metered: bigint
+    was_metered: bigint
   }
   shortages: {
     account: string

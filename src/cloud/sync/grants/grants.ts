@@ -112,7 +112,7 @@ export function grantRequested(
   const wire: Grant['accounts'] = []
   for (const { account, pool, record, reserved, mustReturn, isUnproven } of requested.values()) {
     if (pool.capTarget === null) {
-      if (!record.unlimited) accounts.push({ ...record, unlimited: true, metered: true })
+      if (!record.unlimited) accounts.push({ ...record, unlimited: true, metered: true, wasMetered: true })
       wire.push({ account, granted: record.granted, exhausted: false, available: MICRO_MAX, unlimited: true })
       continue
     }

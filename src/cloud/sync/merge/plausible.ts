@@ -2,7 +2,7 @@ import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import { METERED_MAX } from '../../../core/accounts/grant.ts'
 import type { Pool } from '../../storage/records.ts'
 import type { Reader } from '../../storage/store.ts'
-import { type AccountMove, claimOf } from '../../accounts/move-pools.ts'
+import { type AccountMove, claimOf, isMetered } from '../../accounts/move-pools.ts'
 import { type Epoch, overspendOn, reservedOn } from '../../storage/device-records.ts'
 
 /**
@@ -24,7 +24,7 @@ export async function plausibleBy(
   return (move, { account, capTarget, capHighest, sold, withheld, charged, grantedOut, claimed }) => {
     const { before, after } = move
     if (parseAccount(account)?.kind !== 'line') return true
-    if (before.metered || capTarget === null) return reservedOn(after) <= METERED_MAX
+    if (isMetered(move) || capTarget === null) return reservedOn(after) <= METERED_MAX
     const overspent = overspendOn(after) - overspendOn(before)
     if (claimOf(move) <= overspent) return true
     const aboveAnyCap = (overspend.get(account) ?? 0n) + overspent

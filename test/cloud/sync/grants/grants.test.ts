@@ -176,7 +176,7 @@ describe('a grant', () => {
     const unlimited = { pool: { ...pool, capTarget: null } }
     const { pools, accounts, wire } = grant(unlimited, 5n)
     expect(pools.size).toBe(0)
-    expect(accounts).toMatchObject([{ unlimited: true, metered: true }])
+    expect(accounts).toMatchObject([{ unlimited: true, metered: true, wasMetered: true }])
     expect(wire).toEqual([{ account: LINE, granted: 30n, exhausted: false, available: MICRO_MAX, unlimited: true }])
     expect(grant({ ...unlimited, record: { ...record, unlimited: true } }, 5n).accounts).toEqual([])
   })

@@ -70,6 +70,21 @@ async function importUse(tokens: number): Promise<void> {
   expect(result).toMatchObject({ applied: true, conflicts: [] })
 }
 
+/** A device that has taken a limit since it was copied, and the copy, which has used more than the limit. */
+async function limitedAndCopied(): Promise<{ readonly device: TestDevice; readonly copy: TestDevice }> {
+  await twin.setLineItem('ACT-1', { quantity: 100n, overdraft: 'UNLIMITED' })
+  const device = await withTokens(1n)
+  const copy = device.copy()
+  await twin.setLineItem('ACT-1', { quantity: 100n })
+  for (let taken = 0; taken < 2; taken += 1) await device.sync()
+  const records = await twin.store.read((reader) => reader.edge.deviceAccounts.get(device.id, 1, [LINE]))
+  expect(records.get(LINE)).toMatchObject({ unlimited: false, metered: false })
+  copy.state.counters.set(LINE, { granted: 2n * METERED_MAX, used: 0n, refunded: 0n, returned: 0n })
+  copy.state.unlimited.delete(LINE)
+  for (const amount of [1_000n, METERED_MAX, 30n]) spend(copy, amount)
+  return { device, copy }
+}
+
 const REASONS: readonly (readonly [string, () => Promise<void>])[] = [
   ['nothing', async () => undefined],
   ['metered use of another device', () => useWithoutLimit(() => meter(1_000n))],
@@ -146,6 +161,33 @@ it('metered use of a copy is billed, up to what an epoch can count', async () =>
   for (const amount of [70n, METERED_MAX, 30n]) spend(copy, amount)
   expect(await copy.sync()).toMatchObject({ forked: true, unbilled: 1 })
   expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 105n })
+})
+
+describe('metered use of a copy is billed after the device has taken a limit, up to what an epoch can count', () => {
+  it('in its segments', async () => {
+    const { copy } = await limitedAndCopied()
+    expect(await copy.sync()).toMatchObject({ forked: true, unbilled: 1 })
+    expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 1_030n, claimed: 0n })
+  })
+
+  it('as undelivered entries', async () => {
+    const { copy } = await limitedAndCopied()
+    const { deliver } = await successorOf(copy)
+    expect(await deliver(copy.undeliveredRange(1, 3))).toMatchObject({ unbilled: 1 })
+    expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 1_030n, claimed: 0n })
+  })
+
+  it('and leaves the bound of the use of other copies', async () => {
+    const { copy } = await limitedAndCopied()
+    const other = await withTokens(40n)
+    const copyOfOther = other.copy()
+    await copy.sync()
+    for (const each of [other, copyOfOther]) {
+      spend(each, 40n)
+      expect(await each.sync()).not.toHaveProperty('unbilled')
+    }
+    expect((await twin.pool(LINE)).billedByDevices).toBe(1_110n)
+  })
 })
 
 it('use of a copy is billed, up to what an epoch can count, once the line item has no limit', async () => {

@@ -141,7 +141,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
           records: await edge.deviceAccounts.ofDevice(device.id),
         }))
         expect(epoch).toMatchObject({ term: device.state.term, grantsForgotten: true })
-        expect(records).toMatchObject([{ granted: 180n, unlimited: false, metered: true }])
+        expect(records).toMatchObject([{ granted: 180n, unlimited: false, metered: true, wasMetered: true }])
       }
       expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 6n * 180n })
     })

@@ -187,6 +187,8 @@ CREATE TABLE device_accounts (
   unlimited BIGINT NOT NULL CHECK (unlimited IN (0, 1)),
   -- Unlimited, or unlimited at an earlier time: the device may report usage from before it received the limit.
   metered BIGINT NOT NULL CHECK (metered = unlimited OR metered = 1),
+  -- Metered at any time: a copy of the device, or the restored device, may still meter it.
+  was_metered BIGINT NOT NULL CHECK (was_metered = metered OR was_metered = 1),
   PRIMARY KEY (device_id, epoch, account),
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number),
   -- More is never spent and returned than was granted.
