@@ -211,6 +211,8 @@ function merged(backup: Salvage, before: Salvage | null): Salvage {
 
 /** @throws CodedError BACKUP_FOREIGN */
 function requirePrefix(backup: Undelivered, before: Undelivered): void {
+  // Its head is not proven either.
+  if (before.bodies.length === 0) return
   const n = Math.min(lastOf(backup), lastOf(before))
   // What the other one has delivered long ago cannot be compared.
   if (n < backup.ackedEntry || n < before.ackedEntry || headAt(backup, n) === headAt(before, n)) return

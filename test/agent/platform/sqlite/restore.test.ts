@@ -1,6 +1,7 @@
 // A backup that takes the place of a ledger: what either of them owes the cloud is kept.
 import { copyFileSync, existsSync, readdirSync, renameSync, statSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
+import Database from 'better-sqlite3'
 import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { backUpLedger } from '../../../../src/agent/platform/sqlite/backup.ts'
 import { restoreLedger } from '../../../../src/agent/platform/sqlite/restore-ledger.ts'
@@ -170,6 +171,15 @@ describe('a backup that takes the place of a ledger', () => {
     damage(path)
     expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 100, lost: 0 })
     expect(await undeliveredRangesIn(directory)).toBe(100)
+  })
+
+  it('takes the place of a ledger with a damaged head, which proves none of its entries', async () => {
+    const { directory, file, path } = await backedUp()
+    const database = new Database(path)
+    database.exec("UPDATE state SET acked_head = 'damaged'")
+    database.close()
+    expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 40, lost: 60 })
+    expect(await undeliveredRangesIn(directory)).toBe(40)
   })
 
   it('says what neither a damaged ledger nor the backup gives', async () => {
