@@ -5,7 +5,7 @@
 import { CodedError } from '../../protocol/errors.ts'
 import { recordChange } from '../storage/audit.ts'
 import type { Actor } from '../storage/audit-records.ts'
-import type { ClockRecord } from '../storage/records.ts'
+import type { ClockGap, ClockRecord } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
 import type { Log } from '../../protocol/log.ts'
 
@@ -104,11 +104,10 @@ export class ClockGuard {
     this.#doubt = doubt
     this.#before = lastBefore(record, after)
     if (doubt !== null) return
-    // The machine was off, or its clock is ahead by less than would be in doubt.
-    const isGap = this.#trusted === null && record?.bootId !== after.bootId && isBefore(record, after)
+    const gap = this.#trusted === null ? gapBetween(record, after) : null
     await store.transaction(async ({ sweeps }) => {
       await sweeps.noteClock(after)
-      if (isGap) await sweeps.keepAnswersFrom(after.at)
+      if (gap !== null) await sweeps.noteClockGap(gap)
     })
     this.#unrecorded = null
     this.#trusted = after
@@ -124,8 +123,8 @@ export class ClockGuard {
   }
 
   /**
-   * The start of each inactivity moves with the clock, and by the time that the cloud was off. Responses of idempotency keys
-   * are kept for their whole lifetime from now on.
+   * The start of each inactivity moves with the clock, and by the time that the cloud was off. No response of an idempotency
+   * key gets older by that.
    */
   async confirm(by: Actor): Promise<void> {
     const reading = this.#read()
@@ -135,7 +134,7 @@ export class ClockGuard {
     await this.#options.store.transaction(async (tx) => {
       await tx.sweeps.noteClock(reading)
       await tx.edge.epochs.moveInactivity(Math.round(jumpedMs), reading.at)
-      await tx.sweeps.keepAnswersFrom(reading.at)
+      await tx.sweeps.noteClockGap({ since: Math.floor(reading.at - jumpedMs), until: reading.at })
       await recordChange(tx, reading.at, { action: 'CONFIRM_CLOCK', by })
     })
     this.#tell(null)
@@ -184,8 +183,10 @@ function lastBefore(record: ClockRecord | undefined, reading: ClockRecord): Cloc
   return reading.at < record.at ? { ...record, bootId: reading.bootId, sinceBoot: 0 } : null
 }
 
-function isBefore(record: ClockRecord | undefined, reading: ClockRecord): boolean {
-  return record !== undefined && reading.at - record.at > CLOCK_STEP_MAX_MS
+/** The machine was off, or its clock is ahead by less than would be in doubt. */
+function gapBetween(record: ClockRecord | undefined, { at, bootId }: ClockRecord): ClockGap | null {
+  if (record === undefined || record.bootId === bootId || at - record.at <= CLOCK_STEP_MAX_MS) return null
+  return { since: record.at, until: at }
 }
 
 function jump(before: ClockRecord, reading: ClockRecord): ClockDoubt | null {

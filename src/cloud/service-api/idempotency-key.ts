@@ -7,7 +7,7 @@ import { sha256 } from '../../protocol/signing.ts'
 import type { Store } from '../storage/store.ts'
 import type { Principal } from './principal.ts'
 
-/** How long an answer is stored, ms. None is deleted while a clock is in doubt, and so long after it was confirmed, or first read after a time off. */
+/** How long an answer is stored at least, ms. None is deleted while a clock is in doubt. */
 export const IDEMPOTENCY_LIFETIME_MS = 24 * 60 * 60 * 1000
 
 const FORGOTTEN_AT_A_TIME = 500
@@ -62,10 +62,10 @@ export function requireSame(stored: { readonly requestHash: string }, claim: Ide
 
 /** Deletes answers whose lifetime is over. True: there may be more. */
 export async function forgetAnswers(store: Pick<Store, 'transaction'>, now: number): Promise<boolean> {
-  const until = now - IDEMPOTENCY_LIFETIME_MS
   const forgotten = await store.transaction(async (tx) => {
-    // Answers of a wrong clock may look older than they are.
-    if (((await tx.sweeps.answersKeptFrom()) ?? until) > until) return 0
+    let until = now - IDEMPOTENCY_LIFETIME_MS
+    for (const gap of await tx.sweeps.clockGaps()) if (gap.until > until) until -= gap.until - gap.since
+    await tx.sweeps.forgetClockGaps(until)
     return tx.idempotency.forget(until, FORGOTTEN_AT_A_TIME)
   })
   return forgotten === FORGOTTEN_AT_A_TIME

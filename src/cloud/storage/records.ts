@@ -233,6 +233,12 @@ export interface ClockRecord {
   readonly bootId: string
 }
 
+/** Time by the clock that may not have passed: the cloud was off, or the clock jumped. No response gets older by it. */
+export interface ClockGap {
+  readonly since: number
+  readonly until: number
+}
+
 /**
  * Positions of one row of the store, which has the records of a transaction, or of a device's segment: more than a segment can
  * hold, where each needs at least 68 bytes.

@@ -246,15 +246,51 @@ describe('the clock of a twin', () => {
     expect(await state(guard)).toBe('TRUSTED')
   })
 
-  it('that is days ahead after a boot deletes no response of an idempotency key before its lifetime', async () => {
+  it('of a machine that is off every night deletes responses that were kept for their lifetime while it was on', async () => {
+    const scopes = Array.from({ length: 9 }, (_, day) => `day ${day}`)
+    for (const scope of scopes) {
+      machine.boot(scope)
+      const guard = machine.start()
+      await guard.look()
+      const answer = { scope, requestHash: 'request', answer: '{}', created: START + machine.passed }
+      await twin.store.transaction((tx) => tx.idempotency.add(answer))
+      machine.passed += IDEMPOTENCY_LIFETIME_MS / 2 - 1
+      await guard.look()
+      await forgetAnswers(twin.store, START + machine.passed)
+      machine.passed += IDEMPOTENCY_LIFETIME_MS / 2
+    }
+    const kept = await twin.store.transaction((tx) => tx.idempotency.find(scopes))
+    // Both for less than their lifetime.
+    expect([...kept.keys()].toSorted()).toEqual(['day 7', 'day 8'])
+    expect(await twin.store.read((reader) => reader.sweeps.clockGaps())).toHaveLength(2)
+  })
+
+  it.each([
+    [
+      'is days ahead after a boot',
+      async () => {
+        machine.boot('second')
+        machine.aheadMs = 2 * DAY
+        await machine.start().look()
+      },
+    ],
+    [
+      'is confirmed after a jump',
+      async () => {
+        machine.aheadMs = 31 * DAY
+        const guard = machine.start()
+        await guard.look()
+        await guard.confirm(ADMINISTRATOR)
+      },
+    ],
+  ])('that %s deletes no response of an idempotency key before its lifetime', async (_name, change) => {
     const forget = () => forgetAnswers(twin.store, START + machine.passed + machine.aheadMs)
     const kept = () => twin.store.transaction(async (tx) => (await tx.idempotency.find(['scope'])).size)
     await machine.start().look()
     const answer = { scope: 'scope', requestHash: 'request', answer: '{}', created: START }
     await twin.store.transaction((tx) => tx.idempotency.add(answer))
     machine.passed += MINUTE
-    machine.boot('second')
-    machine.aheadMs = 2 * DAY
+    await change()
     expect(await state(machine.start())).toBe('TRUSTED')
     await forget()
     expect(await kept()).toBe(1)

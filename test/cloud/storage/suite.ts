@@ -948,20 +948,29 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
       it('is one record of the clock and one confirmation of each kind, the last of each', async () => {
         const record = (at: number) => ({ at, sinceBoot: at - 3, bootId: `boot ${at}` })
         const read = () =>
-          store.read(async ({ sweeps }) => [
-            await sweeps.clockRecord(),
-            await sweeps.answersKeptFrom(),
-            await sweeps.settlementConfirmed(),
-          ])
-        expect(await read()).toEqual([undefined, null, null])
+          store.read(async ({ sweeps }) => [await sweeps.clockRecord(), await sweeps.settlementConfirmed()])
+        expect(await read()).toEqual([undefined, null])
         for (const at of [9, 5]) {
           await store.transaction(async ({ sweeps }) => {
             await sweeps.noteClock(record(at))
-            await sweeps.keepAnswersFrom(at)
             await sweeps.confirmSettlement(at)
           })
         }
-        expect(await read()).toEqual([record(5), 5, 5])
+        expect(await read()).toEqual([record(5), 5])
+      })
+
+      it('are gaps of the clock, newest first', async () => {
+        const gaps = () => store.read(({ sweeps }) => sweeps.clockGaps())
+        const [older, newer] = [
+          { since: 1, until: 5 },
+          { since: 6, until: 9 },
+        ] as const
+        await store.transaction(async ({ sweeps }) => {
+          for (const gap of [older, newer, newer]) await sweeps.noteClockGap(gap)
+        })
+        expect(await gaps()).toEqual([newer, older])
+        await store.transaction(({ sweeps }) => sweeps.forgetClockGaps(5))
+        expect(await gaps()).toEqual([newer])
       })
     })
 

@@ -208,9 +208,9 @@ export interface EdgeTables {
     since_boot: bigint
     boot_id: string
   }
-  clock_confirmed: {
-    slot: bigint
-    at: bigint
+  clock_gaps: {
+    until: bigint
+    since: bigint
   }
   settlement_confirmed: {
     slot: bigint

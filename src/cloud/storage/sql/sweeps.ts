@@ -1,4 +1,4 @@
-import type { ClockRecord } from '../records.ts'
+import type { ClockGap, ClockRecord } from '../records.ts'
 import { sql as expression } from 'kysely'
 import { type Sql, upsert } from './sql.ts'
 
@@ -10,10 +10,10 @@ export function sweepReader({ db }: Sql) {
         ? undefined
         : { at: Number(row.at), sinceBoot: Number(row.since_boot), bootId: row.boot_id }
     },
-    /** Null: they are kept from their creation on. */
-    async answersKeptFrom(): Promise<number | null> {
-      const row = await db.selectFrom('clock_confirmed').select('at').executeTakeFirst()
-      return row === undefined ? null : Number(row.at)
+    /** Newest first. */
+    async clockGaps(): Promise<readonly ClockGap[]> {
+      const rows = await db.selectFrom('clock_gaps').selectAll().orderBy('until', 'desc').execute()
+      return rows.map(({ since, until }) => ({ since: Number(since), until: Number(until) }))
     },
     async settlementConfirmed(): Promise<number | null> {
       const row = await db.selectFrom('settlement_confirmed').select('quiet_before').executeTakeFirst()
@@ -44,9 +44,12 @@ export function sweepTransaction(sql: Sql) {
         .where('dated', '=', 0n)
         .execute()
     },
-    /** Responses of idempotency keys are kept for their whole lifetime from this instant on. */
-    async keepAnswersFrom(instant: number): Promise<void> {
-      await upsert(db, 'clock_confirmed', { slot: 1n }, { at: BigInt(instant) })
+    async noteClockGap({ since, until }: ClockGap): Promise<void> {
+      await upsert(db, 'clock_gaps', { until: BigInt(until) }, { since: BigInt(since) })
+    },
+    /** Those that ended at or before the instant. */
+    async forgetClockGaps(until: number): Promise<void> {
+      await db.deleteFrom('clock_gaps').where('until', '<=', BigInt(until)).execute()
     },
     /** Permits settling any number of epochs inactive since before the instant. */
     async confirmSettlement(quietBefore: number): Promise<void> {

@@ -359,10 +359,10 @@ CREATE TABLE clock_record (
   boot_id TEXT COLLATE "C" NOT NULL
 );
 
--- When an administrator last confirmed that the clock is right; one row at most.
-CREATE TABLE clock_confirmed (
-  slot BIGINT NOT NULL PRIMARY KEY CHECK (slot = 1),
-  at BIGINT NOT NULL
+-- Times, by the clock, that may not have passed: the cloud was off, or the clock jumped.
+CREATE TABLE clock_gaps (
+  until BIGINT NOT NULL PRIMARY KEY,
+  since BIGINT NOT NULL
 );
 
 -- An administrator has confirmed the settlement of every epoch that was inactive since before this instant; one row at most.

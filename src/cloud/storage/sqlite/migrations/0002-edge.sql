@@ -351,10 +351,10 @@ CREATE TABLE clock_record (
   boot_id TEXT NOT NULL
 ) STRICT;
 
--- When an administrator last confirmed that the clock is right; one row at most.
-CREATE TABLE clock_confirmed (
-  slot INTEGER PRIMARY KEY CHECK (slot = 1),
-  at INTEGER NOT NULL
+-- Times, by the clock, that may not have passed: the cloud was off, or the clock jumped.
+CREATE TABLE clock_gaps (
+  until INTEGER PRIMARY KEY,
+  since INTEGER NOT NULL
 ) STRICT;
 
 -- An administrator has confirmed the settlement of every epoch that was inactive since before this instant; one row at most.
