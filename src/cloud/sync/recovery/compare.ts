@@ -23,6 +23,9 @@ export async function compare(
   mark: SalesMark,
   shared: boolean,
 ): Promise<Comparison> {
+  // What a node at work counts meanwhile may be missing in what is read.
+  const { turn, position } = mark
+  const counted = new Map([...mark.counts()].map(({ name, sold }) => [name, sold]))
   const records = await store.read((reader) => reader.edge.salesMarks.list())
   const own = records.find(({ id }) => id === mark.id)
   const settled = await store.transaction((tx) => tx.usage.settled())
@@ -31,12 +34,12 @@ export async function compare(
   const sold = new Map<AccountId, Micro>()
   // A mark unknown to the backup began after it. Only another mark can show earlier sales.
   let unknown = !mark.isComplete || (own === undefined && (!shared || records.length === 0))
-  let older = own === undefined || own.turn < mark.turn || settled < mark.position
+  let older = own === undefined || own.turn < turn || settled < position
   let newer = own !== undefined && own.turn > mark.turn + TURNS_BEHIND_MAX
   for (const count of mark.counts()) {
     const pool = pools.get(count.name)
     const known = pool?.sold ?? 0n
-    older ||= known < count.sold
+    older ||= known < (counted.get(count.name) ?? 0n)
     newer ||= !shared && known > count.reserved
     if (pool !== undefined || !isHashed(count.name)) sold.set(pool?.account ?? count.name, count.atMost)
     else unknown ||= !isLimitAccount(count.name)

@@ -24,16 +24,18 @@ interface Case {
   readonly settled?: bigint
   readonly sold?: readonly (readonly [AccountId, bigint])[]
   readonly shared?: boolean
+  /** What the mark has once all is read. */
+  readonly later?: Pick<Case, 'turn' | 'position' | 'counts'>
 }
 
 const compared = async ({ shared = false, ...given }: Case) => {
-  const counts = (given.counts ?? []).map(([account, sold, reserved, atMost]): Count => {
-    return { name: markName(account), sold, reserved, atMost }
-  })
-  const mark = {
-    ...{ id: 'own', turn: given.turn ?? 5, position: given.position ?? 100n, isComplete: given.isComplete ?? true },
-    counts: () => counts.values(),
-  } as unknown as SalesMark
+  const partsOf = ({ turn = 5, position = 100n, counts = [] }: Case) => {
+    const list = counts.map(([account, sold, reserved, atMost]): Count => {
+      return { name: markName(account), sold, reserved, atMost }
+    })
+    return { turn, position, counts: () => list.values() }
+  }
+  const mark = { id: 'own', isComplete: given.isComplete ?? true, ...partsOf(given) }
   const pools = new Map(
     (given.sold ?? []).map(([account, sold]): [AccountId, Pool] => [account, { ...newPool(account, 1_000n), sold }]),
   )
@@ -43,7 +45,10 @@ const compared = async ({ shared = false, ...given }: Case) => {
     },
     accounts: {
       ofInstance: async (instanceId: string) => (instanceId === INSTANCE ? [...pools.values()] : []),
-      get: async (names: readonly AccountId[]) => new Map([...pools].filter(([name]) => names.includes(name))),
+      get: async (names: readonly AccountId[]) => {
+        if (given.later !== undefined) Object.assign(mark, partsOf(given.later))
+        return new Map([...pools].filter(([name]) => names.includes(name)))
+      },
     },
     usage: { settled: async () => given.settled ?? 100n },
   }
@@ -51,7 +56,7 @@ const compared = async ({ shared = false, ...given }: Case) => {
     read: (work) => work(reader as unknown as Reader),
     transaction: (work) => work(reader as unknown as Transaction),
   }
-  return compare(store, mark, shared)
+  return compare(store, mark as unknown as SalesMark, shared)
 }
 
 const AGREES = { result: 'AGREES', reason: null, unknown: false }
@@ -60,6 +65,15 @@ const COPY = { result: 'MARK_OLDER', unknown: true }
 
 it.each<[string, Case, object]>([
   ['both have the same turn', {}, AGREES],
+  [
+    'the node goes on meanwhile',
+    {
+      counts: [[A, 10n, 20n, 10n]],
+      sold: [[A, 10n]],
+      later: { turn: 6, position: 200n, counts: [[A, 20n, 30n, 20n]] },
+    },
+    AGREES,
+  ],
   ['the file lacks two turns', { marks: { own: 7 } }, AGREES],
   ['the file lacks three turns', { marks: { own: 8 } }, COPY],
   ['the database lacks a turn', { marks: { own: 4 } }, OLDER],
