@@ -36,11 +36,11 @@ async function enrolled() {
 async function check(
   flags: readonly string[],
   env: Readonly<Record<string, string>>,
-  now = Date.now(),
+  time: number | (() => number) = Date.now(),
 ): Promise<(name: string) => Omit<Examined, 'name'>> {
   const { out, err } = await tallygate(['doctor', '--json', ...flags], {
     env,
-    now: () => now,
+    now: typeof time === 'number' ? () => time : time,
     readText: (path) => readFileSync(path, 'utf8'),
   })
   if (out === '') throw new Error(err)
@@ -105,6 +105,20 @@ test(
     expect(of('clock')).toMatchObject({ level: 'warn' })
   },
 )
+
+test('a check that takes long refuses no device, and doubts no clock', { timeout: 60_000 }, async () => {
+  const { twin, start, env } = await enrolled()
+  await new Application(await start()).until(({ clock }) => clock.latest !== null)
+  let passed = 0
+  const of = await check([], env, () => {
+    const now = Date.now() + passed
+    passed = 600_000
+    twin.now = Date.now() + passed
+    return now
+  })
+  expect(of('sign-in')).toMatchObject({ level: 'ok' })
+  expect(of('clock')).toMatchObject({ level: 'ok' })
+})
 
 test('a twin that is away is a warning, and broken nothing', { timeout: 60_000 }, async () => {
   const { twin, signIn, env } = await enrolled()

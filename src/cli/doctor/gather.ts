@@ -15,6 +15,7 @@ import { sizeIn } from '../../agent/platform/system/machine.ts'
 import type { DeviceKeys } from '../../agent/keys/device-key.ts'
 import { DeviceTokens } from '../../agent/keys/device-token.ts'
 import { Clock } from '../../agent/runtime/clock.ts'
+import type { ClockReading } from '../../core/rules/decision.ts'
 import { verifyLedger } from '../../agent/ledger/verify-ledger.ts'
 import { agentOptions, type AgentSettings } from '../../agent/settings.ts'
 import { ENGINE } from '../../core/engine.ts'
@@ -59,15 +60,16 @@ export async function gather(
   const { directory } = settings.state
   const databasePath = join(directory, 'journal.db')
   const socketPath = named ?? settings.socket.path
-  const agent = await askAgent(socketPath, io)
+  const found = await askAgent(socketPath, io)
+  const answeredAt = io.now()
   const [inspected, isListened, fileSystem, reserveFileSystem] = await Promise.all([
-    inspectUnlessStarting(databasePath, agent),
-    isStarting(agent) || listens(socketPath),
+    inspectUnlessStarting(databasePath, found),
+    isStarting(found) || listens(socketPath),
     fileSystemOf(directory),
     settings.durability === 'write-behind' ? fileSystemOf(settings.writeBehind.directory) : null,
   ])
   // This user may lack access to the directory; the agent has it.
-  const backup = isProblem(agent) ? readLastBackup(directory) : agent.backup
+  const backup = isProblem(found) ? readLastBackup(directory) : found.backup
   // A check must not create a missing key.
   const keys = await openKeyFiles({ ...keyFilesOf(settings), create: false }).catch(problemOf)
   const key = keyOf(keyFilesOf(settings).path, keys)
@@ -86,8 +88,10 @@ export async function gather(
   ])
   const pid = configuration.choice.process?.pid ?? agents[0]?.pid ?? null
   const isReached = cloud !== null && typeof cloud.connected === 'number'
+  const now = io.now()
+  const agent = isProblem(found) ? found : { ...found, clock: later(found.clock, now - answeredAt) }
   return {
-    now: io.now(),
+    now,
     version: softwareVersion(),
     node: { version: process.versions.node, oldestMajor: OLDEST_NODE_MAJOR },
     sqlite: sqliteVersion(),
@@ -114,8 +118,13 @@ export async function gather(
     openFilesMax: openFilesMaxOf(pid),
     cloud,
     broker,
-    signIn: isReached ? await signIn(isProblem(agent) ? io.now() : agent.clock.now, inspected, keys, outgoing) : null,
+    signIn: isReached ? await signIn(isProblem(agent) ? now : agent.clock.now, inspected, keys, outgoing) : null,
   }
+}
+
+/** The check of a large ledger takes minutes. */
+function later({ now, earliest, latest }: ClockReading, ms: number): ClockReading {
+  return { now: now + ms, earliest: earliest + ms, latest: latest === null ? null : latest + ms }
 }
 
 /** Where a device that is not enrolled will enroll. Null: there is no usable token. */
