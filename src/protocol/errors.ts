@@ -699,8 +699,9 @@ export const ERRORS = catalogue({
     retry: 'later',
   },
   SESSIONS_LIMITED: {
-    meaning: 'The calling user has as many open sessions as its limit allows.',
-    remedy: 'End a session that is no longer needed, or raise the limit of this user (setting callers.limits).',
+    meaning: 'The caller has as many open sessions as its limit allows.',
+    remedy:
+      'End a session that is no longer needed. On a device, an administrator can raise the limit of the user (setting callers.limits).',
     http: 429,
   },
   REQUEST_TOO_LARGE: {

@@ -6,6 +6,9 @@ import { SEGMENT_SESSIONS_MAX } from '../../protocol/edge/sessions.ts'
 import type { Transaction } from '../storage/store.ts'
 import type { Device } from '../storage/device-records.ts'
 
+/** Open sessions that one device may keep: as many as an agent can be set to have. */
+export const SESSIONS_KEPT_MAX = 100_000
+
 /** Before rules and accounts: see the lock sequence in store.ts. One opened meanwhile waits for the next segment. */
 export async function lockSessions(
   tx: Transaction,
@@ -18,7 +21,10 @@ export async function lockSessions(
   return locked
 }
 
-/** Ignores ids of other owners and instances. @param forgetBefore deletes commands older than this; null: none */
+/**
+ * Ignores ids of other owners and instances, and further sessions of a device that keeps too many.
+ * @param forgetBefore deletes commands older than this; null: none
+ */
 export async function takeSessions(
   tx: Transaction,
   device: Device,
@@ -26,26 +32,35 @@ export async function takeSessions(
   forgetBefore: number | null,
 ): Promise<void> {
   let untilForgotten = forgetBefore
+  let kept: number | undefined
   for (const snapshot of snapshots) {
     const instanceId = snapshot.instanceId.toLowerCase()
     if (!device.instanceIds.includes(instanceId)) continue
     const session = sessionOf({ ...snapshot, id: snapshot.id.toLowerCase(), instanceId }, device.id)
     const known = await tx.sessions.lock(session.id)
-    if (known === undefined) {
-      await tx.sessions.insert(session)
-      if (untilForgotten !== null) await tx.edge.sessionCommands.forget(device.id, untilForgotten)
-      untilForgotten = null
-      const wanted = await tx.edge.sessionCommands.take(device.id, session.id)
-      if (wanted !== undefined && !hasEnded(session)) await tx.sessions.setWanted(session.id, wanted)
-    } else if (known.keptBy === device.id && known.instanceId === instanceId) await tx.sessions.save(session)
+    if (known !== undefined && (known.keptBy !== device.id || known.instanceId !== instanceId)) continue
+    if (!hasEnded(session) && (known === undefined || hasEnded(known))) {
+      kept ??= await tx.sessions.countKeptBy(device.id)
+      if (kept >= SESSIONS_KEPT_MAX) continue
+      kept += 1
+    }
+    if (known !== undefined) {
+      await tx.sessions.save(session)
+      continue
+    }
+    await tx.sessions.insert(session)
+    if (untilForgotten !== null) await tx.edge.sessionCommands.forget(device.id, untilForgotten)
+    untilForgotten = null
+    const wanted = await tx.edge.sessionCommands.take(device.id, session.id)
+    if (wanted !== undefined && !hasEnded(session)) await tx.sessions.setWanted(session.id, wanted)
   }
 }
 
 export async function commandsFor(tx: Transaction, deviceId: string): Promise<SessionCommand[]> {
   const commands: SessionCommand[] = []
-  for (const { session, wanted } of await tx.sessions.keptBy(deviceId)) {
-    if (wanted === null || isInEffect(session, wanted)) continue
-    commands.push({ id: session.id, command: wanted })
+  for (const { id, state, wanted } of await tx.sessions.commanded(deviceId)) {
+    if (isInEffect(state, wanted)) continue
+    commands.push({ id, command: wanted })
     if (commands.length >= SEGMENT_SESSIONS_MAX) break
   }
   return commands
@@ -72,12 +87,15 @@ export async function disconnectSessions(tx: Transaction, deviceId: string, now:
 }
 
 async function disconnect(tx: Transaction, deviceId: string, but: ReadonlySet<string>, now: number): Promise<void> {
-  for (const { session } of await tx.sessions.keptBy(deviceId)) {
-    if (!but.has(session.id)) await tx.sessions.save({ ...session, state: 'DISCONNECTED', charge: null, since: now })
+  // One after another: a device may keep many.
+  for (const id of await tx.sessions.notEnded(deviceId)) {
+    const session = but.has(id) ? undefined : await tx.sessions.lock(id)
+    if (session?.keptBy !== deviceId || hasEnded(session)) continue
+    await tx.sessions.save({ ...session, state: 'DISCONNECTED', charge: null, since: now })
   }
 }
 
-function isInEffect({ state }: Session, wanted: SessionCommand['command']): boolean {
+function isInEffect(state: Session['state'], wanted: SessionCommand['command']): boolean {
   if (wanted === 'LOCK') return state === 'LOCKED'
   return wanted === 'UNLOCK' ? state !== 'LOCKED' : hasEnded({ state })
 }

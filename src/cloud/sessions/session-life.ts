@@ -29,6 +29,9 @@ import { lockSession, requireInstance } from '../storage/require-record.ts'
 import type { Store, Transaction } from '../storage/store.ts'
 import { type ChargeHeader, usageOfDecision, usageOfRefund, withMetaData } from '../usage/usage-of-request.ts'
 
+/** Open sessions in the cloud that one device may have: its sync is a heartbeat of all of them. An agent has one per instance. */
+export const SESSIONS_OPENED_MAX = 1_000
+
 export interface SessionDeps {
   readonly store: Store
   readonly policies: Policies
@@ -51,7 +54,10 @@ export interface OpenSession extends Pick<Session, 'instanceId' | 'deviceId'> {
   readonly opening: string | null
 }
 
-/** The same opening returns the same session. @throws CodedError NOT_FOUND, DEVICE_LOCKED, DEVICE_TERMINATED */
+/**
+ * The same opening returns the same session.
+ * @throws CodedError NOT_FOUND, DEVICE_LOCKED, DEVICE_TERMINATED, SESSIONS_LIMITED
+ */
 export async function openSession(deps: SessionDeps, command: OpenSession, now: number): Promise<Session> {
   const { instanceId, deviceId, opening } = command
   const fresh = newSession({ id: deps.newId(), instanceId, deviceId }, now)
@@ -75,10 +81,18 @@ export async function openSession(deps: SessionDeps, command: OpenSession, now: 
         await changes.apply(settled, { kind: 'CLOSED' })
       }
     }
+    if (deviceId !== null) await requireFewOpened(tx, deviceId)
     await tx.sessions.insert(fresh, deviceId === null ? null : opening)
     await recordChange(tx, now, { action: 'OPEN_SESSION', instanceId, deviceId, sessionId: fresh.id })
     return fresh
   })
+}
+
+/** The device is locked. @throws CodedError SESSIONS_LIMITED */
+async function requireFewOpened(tx: Transaction, deviceId: string): Promise<void> {
+  const { length } = await tx.sessions.opened(deviceId)
+  if (length < SESSIONS_OPENED_MAX) return
+  throw new CodedError('SESSIONS_LIMITED', `The device ${deviceId} has ${length} open sessions, which is the maximum.`)
 }
 
 /** @throws CodedError NOT_FOUND */

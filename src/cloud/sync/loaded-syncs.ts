@@ -224,10 +224,11 @@ export class LoadedSyncs {
     return {
       ...sessions,
       notEnded: async (deviceId) => sessionsOf(deviceId).map(({ id }) => id),
+      opened: async (deviceId) => sessionsOf(deviceId).map(({ id }) => id),
       lock: async (id) => requireLoaded(id),
       ofDevice: async (deviceId) => sessionsOf(deviceId).filter(isLive),
       // A device that keeps sessions is unusual.
-      keptBy: async () => [],
+      commanded: async () => [],
       save: async (session) => {
         const stored = requireLoaded(session.id)
         if (session.charge !== stored.charge || hasEnded(session)) throw new Unusual()

@@ -36,6 +36,8 @@ export interface MergeContext extends Moment {
   readonly fit: ChainFit
   /** Ids of the sessions locked by this transaction: it touches no others. */
   readonly sessions: ReadonlySet<string>
+  /** Whether the device may have sessions that have not ended, also others than these. */
+  readonly hasSessions: boolean
   /** The cloud's response to this segment before it was restored; null: none. */
   readonly proof: Proof | null
 }

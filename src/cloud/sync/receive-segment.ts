@@ -43,13 +43,19 @@ export async function receiveSegment(deps: SyncDeps, tx: Transaction, opened: Op
   if (device === undefined) throw new Error('invariant: devices are never deleted')
   requireTrusted(device)
   // Handling proofs may lock rules and accounts, and sessions come first in the lock sequence.
-  const notEnded = hasSessions ? await tx.sessions.notEnded(deviceId) : []
-  const sessions = await lockSessions(tx, notEnded, segment)
-  const result = await receiveUnderLocks({ deps, tx, device, segment, now, present }, known, sessions, shown)
+  const touched = hasSessions ? await sessionsTouched(tx, deviceId, segment) : []
+  const sessions = await lockSessions(tx, touched, segment)
+  const context = { deps, tx, device, segment, hasSessions, now, present }
+  const result = await receiveUnderLocks(context, known, sessions, shown)
   return { ...result, suspension: device.suspension }
 }
 
-type ReceiveContext = Pick<MergeContext, 'deps' | 'tx' | 'device' | 'segment' | keyof Moment>
+/** Only the first segment of an epoch changes sessions that the device keeps and does not report: a device may keep many. */
+function sessionsTouched(tx: Transaction, deviceId: string, { header }: OpenedSegment): Promise<readonly string[]> {
+  return header.seq === 1 ? tx.sessions.notEnded(deviceId) : tx.sessions.opened(deviceId)
+}
+
+type ReceiveContext = Pick<MergeContext, 'deps' | 'tx' | 'device' | 'segment' | 'hasSessions' | keyof Moment>
 
 async function receiveUnderLocks(
   context: ReceiveContext,

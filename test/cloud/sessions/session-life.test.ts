@@ -1,11 +1,12 @@
 // The sweep of overdue sessions, and commands: what an error leaves behind, and what the device hears.
 import { randomUUID } from 'node:crypto'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { type SuspensionCommand, suspendDevice } from '../../../src/cloud/devices/suspend-device.ts'
 import { Policies } from '../../../src/cloud/policy/load-policy.ts'
 import { commandSession } from '../../../src/cloud/sessions/command-session.ts'
-import { takeSessions } from '../../../src/cloud/sessions/device-sessions.ts'
+import { SESSIONS_KEPT_MAX, takeSessions } from '../../../src/cloud/sessions/device-sessions.ts'
 import {
+  SESSIONS_OPENED_MAX,
   type SessionDeps,
   closeSession,
   heartbeat,
@@ -14,10 +15,10 @@ import {
   requestInSession,
   sweepNextSession,
 } from '../../../src/cloud/sessions/session-life.ts'
-import type { Store } from '../../../src/cloud/storage/store.ts'
+import type { Store, Transaction } from '../../../src/cloud/storage/store.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { decimal, wholeTokens } from '../../../src/core/pricing/amount.ts'
-import type { Session } from '../../../src/core/sessions/session.ts'
+import { type Session, newSession } from '../../../src/core/sessions/session.ts'
 import type { SessionCommand, SessionSnapshot } from '../../../src/protocol/edge/sessions.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { cloudShortages } from '../sync/grants/shortages.ts'
@@ -296,9 +297,24 @@ describe.each<[SuspensionCommand, SuspensionCommand]>([
       return sessions
     })
     expect([await stateOf(own), await stateOf(other)]).toEqual([later === 'LOCK' ? 'LOCKED' : 'IDLE', 'IDLE'])
-    const [wanted] = await read((reader) => reader.sessions.keptBy(deviceId))
-    expect(wanted?.wanted).toBe(later)
+    expect(await read((reader) => reader.sessions.commanded(deviceId))).toMatchObject([{ wanted: later }])
     expect((await twin.device(deviceId)).suspension?.state).toBe(later === 'LOCK' ? 'LOCKED' : undefined)
+  })
+})
+
+describe('a session that a device opens in the cloud', () => {
+  it('is refused while the device has too many others that have not ended', async () => {
+    const { id: deviceId } = await TestDevice.join(twin)
+    const [first] = [await open(deviceId), await open()]
+    await twin.store.transaction(async (tx) => {
+      for (let n = 1; n < SESSIONS_OPENED_MAX; n += 1)
+        await tx.sessions.insert(newSession({ id: randomUUID(), instanceId: INSTANCE, deviceId }, START))
+    })
+    await expect(open(deviceId)).rejects.toMatchObject({ code: 'SESSIONS_LIMITED' })
+    const { id: other } = await TestDevice.join(twin)
+    expect([await stateOf(await open(other)), await stateOf(await open())]).toEqual(['IDLE', 'IDLE'])
+    await closeSession(deps, first, anybody, START)
+    expect(await stateOf(await open(deviceId))).toBe('IDLE')
   })
 })
 
@@ -356,6 +372,56 @@ describe('a session that a device keeps', () => {
     )
     const left = ids.filter((id) => !first.some((each) => each.id === id))
     expect(rest).toEqual(left.map((id) => ({ id, command: 'TERMINATE' })))
+  })
+
+  /** From now on, transactions of the twin have these functions for sessions. */
+  function withSessions(change: (sessions: Transaction['sessions']) => Partial<Transaction['sessions']>): void {
+    const transaction = twin.store.transaction.bind(twin.store)
+    vi.spyOn(twin.store, 'transaction').mockImplementation((work) =>
+      transaction((tx) => work({ ...tx, sessions: { ...tx.sessions, ...change(tx.sessions) } })),
+    )
+  }
+
+  it('is locked only by a sync that reports it or begins an epoch: others take no longer for many sessions', async () => {
+    const { device, id } = await keeping()
+    await commandSession(deps, { id, command: 'LOCK' }, START)
+    const locked: string[] = []
+    withSessions((sessions) => ({
+      lock: (each) => {
+        locked.push(each)
+        return sessions.lock(each)
+      },
+    }))
+    expect(await report(device)).toEqual([{ id, command: 'LOCK' }])
+    expect(locked).toEqual([])
+    await report(device, reported(id))
+    expect(new Set(locked.splice(0))).toEqual(new Set([id]))
+    await device.attach()
+    await report(device)
+    expect([new Set(locked), await stateOf(id)]).toEqual([new Set([id]), 'DISCONNECTED'])
+  })
+
+  it('is not taken if the device has too many that have not ended; the others are kept up to date', async () => {
+    const { device, id } = await keeping()
+    const [last, beyond, ended] = [randomUUID(), randomUUID(), randomUUID()]
+    withSessions((sessions) => ({
+      countKeptBy: async (deviceId) => SESSIONS_KEPT_MAX - 2 + (await sessions.countKeptBy(deviceId)),
+    }))
+    const end = (each: string): SessionSnapshot => ({ ...reported(each), state: 'TERMINATED' })
+    const later = { ...reported(id), lastAccessRequest: START + 1 }
+    await report(device, reported(last), reported(beyond), end(ended), later)
+    expect([await stateOf(last), await stateOf(beyond), await stateOf(ended)]).toEqual([
+      'IDLE',
+      undefined,
+      'TERMINATED',
+    ])
+    const session = await twin.store.read((reader) => reader.sessions.get(id))
+    expect(session?.lastAccessRequest).toBe(START + 1)
+    await report(device, reported(ended))
+    expect(await stateOf(ended)).toBe('TERMINATED')
+    await report(device, end(last))
+    await report(device, reported(beyond))
+    expect(await stateOf(beyond)).toBe('IDLE')
   })
 
   it('stays with its instance, though its device serves the other too', async () => {

@@ -41,9 +41,14 @@ test('the sessions that agents have opened as their own are found by their openi
   expect(plan()).toContain('SEARCH sessions USING INDEX sessions_by_opening (device_id=? AND instance_id=?')
 })
 
-test('the sessions that a device keeps are found by the device', async () => {
-  await sessions.keptBy('d-1')
+test('the sessions that a device keeps are counted by the device', async () => {
+  await sessions.countKeptBy('d-1')
   expect(plan()).toContain('SEARCH sessions USING INDEX sessions_kept_by (kept_by=?)')
+})
+
+test('the commands for sessions that a device keeps are found without its other sessions', async () => {
+  await sessions.commanded('d-1')
+  expect(plan()).toContain('SEARCH sessions USING INDEX sessions_commanded (kept_by=?)')
 })
 
 test('the sessions that are held with their device are found by the device, whether it opened or keeps them', async () => {

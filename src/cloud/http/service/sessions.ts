@@ -54,7 +54,7 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       role: 'operator',
       summary: 'Create a session',
       answers: { 200: { description: 'The session is IDLE and free of charge.', body: sessionCreated } },
-      errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'DEVICE_LOCKED', 'DEVICE_TERMINATED'],
+      errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'DEVICE_LOCKED', 'DEVICE_TERMINATED', 'SESSIONS_LIMITED'],
       method: 'POST',
       path: '/sessions',
       body: sessionBody,

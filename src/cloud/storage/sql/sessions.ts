@@ -15,6 +15,10 @@ import type { Row } from './tables.ts'
 const IS_LIVE = expression<boolean>`state IN ('IDLE', 'ACTIVE')`
 export const HAS_NOT_ENDED = expression<boolean>`state IN ('IDLE', 'ACTIVE', 'LOCKED')`
 
+export interface CommandedSession extends Pick<Session, 'id' | 'state'> {
+  readonly wanted: SessionCommand['command']
+}
+
 /** Each half uses its column's index; OR would not. */
 const idsOf = (db: Sql['db'], deviceId: string) => {
   const of = (column: 'device_id' | 'kept_by') =>
@@ -23,6 +27,20 @@ const idsOf = (db: Sql['db'], deviceId: string) => {
 }
 
 const notEnded = prepared((db) => idsOf(db, '').orderBy('id'))
+
+const opened = prepared((db) =>
+  db.selectFrom('sessions').select('id').where('device_id', '=', '').where(HAS_NOT_ENDED).orderBy('id'),
+)
+
+const commanded = prepared((db) =>
+  db
+    .selectFrom('sessions')
+    .select(['id', 'state', 'wanted'])
+    .where('kept_by', '=', '')
+    .where(HAS_NOT_ENDED)
+    .where('wanted', 'is not', null)
+    .orderBy('id'),
+)
 
 const someOfDevices = (db: Sql['db'], count: number) =>
   db.selectFrom('sessions').selectAll().where('device_id', 'in', repeated(count, '')).where(HAS_NOT_ENDED)
@@ -76,6 +94,10 @@ export function sessionReader({ db }: Sql) {
     async notEnded(deviceId: string): Promise<readonly string[]> {
       return (await db.executeQuery(notEnded(db, [deviceId, deviceId]))).rows.map(({ id }) => id)
     },
+    /** Those of `notEnded` that the device does not keep. */
+    async opened(deviceId: string): Promise<readonly string[]> {
+      return (await db.executeQuery(opened(db, [deviceId]))).rows.map(({ id }) => id)
+    },
     async ofDevice(deviceId: string): Promise<readonly Session[]> {
       const rows = await db
         .selectFrom('sessions')
@@ -104,17 +126,17 @@ export function sessionReader({ db }: Sql) {
         .execute()
       return rows.map((row) => ({ session: sessionOf(row), isThis: row.opening === opening }))
     },
-    async keptBy(
-      deviceId: string,
-    ): Promise<readonly { readonly session: Session; readonly wanted: SessionCommand['command'] | null }[]> {
-      const rows = await db
-        .selectFrom('sessions')
-        .selectAll()
-        .where('kept_by', '=', deviceId)
-        .where(HAS_NOT_ENDED)
-        .orderBy('id')
-        .execute()
-      return rows.map((row) => ({ session: sessionOf(row), wanted: row.wanted as SessionCommand['command'] | null }))
+    async countKeptBy(deviceId: string): Promise<number> {
+      return countOf(db.selectFrom('sessions').where('kept_by', '=', deviceId).where(HAS_NOT_ENDED))
+    },
+    /** Those that the device keeps and for which there is a command, by id. */
+    async commanded(deviceId: string): Promise<readonly CommandedSession[]> {
+      const { rows } = await db.executeQuery(commanded(db, [deviceId]))
+      return rows.map(({ id, state, wanted }) => ({
+        id,
+        state: state as SessionState,
+        wanted: wanted as SessionCommand['command'],
+      }))
     },
     /** Cloud sessions automatically charged up to the instant, earliest first. */
     async renewedBy(until: number, limit: number): Promise<readonly Session[]> {

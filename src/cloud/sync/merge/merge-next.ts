@@ -231,7 +231,7 @@ async function renew(
 ): Promise<Renewal> {
   const { tx, device, epoch, segment, rules } = context
   const { moves } = moved
-  const hasSessions = context.sessions.size + segment.sessions.length > 0
+  const hasSessions = context.hasSessions || segment.sessions.length > 0
   const commands = hasSessions ? await commandsFor(tx, device.id) : []
   const releasing = await mustRelease(context)
   const changed = new Map(moves.map(({ after }) => [after.account, after]))
