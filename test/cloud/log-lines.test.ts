@@ -2,6 +2,7 @@
 import { Writable } from 'node:stream'
 import { type Logger, pino } from 'pino'
 import { describe, expect, it } from 'vitest'
+import { CHAIN_START, entryHash } from '../../src/protocol/signing.ts'
 import { EDGE, EdgeClient } from './devices/edge-client.ts'
 import { openTwin, pick, text } from './harness.ts'
 import { Listener } from './platform/mqtt/listener.ts'
@@ -43,6 +44,27 @@ describe('the log', () => {
     expect(about('request failed')).toEqual([
       expect.objectContaining({ requests: 1, err: expect.objectContaining({ code: 'OVERLOADED' }) as unknown }),
     ])
+  })
+
+  it('gets one line a minute for entries of a device that are not billed', async () => {
+    const { log, about } = logger()
+    await using twin = await openTwin(undefined, log)
+    const instance = await twin.instance()
+    const devices = [await EdgeClient.join(twin, instance), await EdgeClient.join(twin, instance)]
+    for (const { device } of [...devices, ...devices]) {
+      const payload = device.payload()
+      // No epoch before the current one.
+      const entries = { first: 1, previousHash: CHAIN_START, head: entryHash(CHAIN_START, '{}'), bodies: ['{}'] }
+      const undeliveredRange = { epoch: payload.epoch, entries, final: false }
+      const sealed = await device.sealAs({ ...payload, undeliveredRange })
+      Object.assign(device.state, { unacknowledged: sealed, seq: sealed.seq, hash: sealed.hash })
+      const taken = await device.twin.sync(device.id, sealed.document)
+      if (!taken.accepted) throw new Error(taken.problem)
+      expect(await device.accept(taken.answer)).toMatchObject({ outcome: 'MERGED', unbilled: 1 })
+    }
+    expect(about('entries are not billed')).toEqual(
+      devices.map(({ id }) => expect.objectContaining({ deviceId: id, entries: 1, segments: 1 }) as unknown),
+    )
   })
 
   it('gets one short line a minute for connections that the broker refuses', async () => {

@@ -12,7 +12,7 @@ export class Rarely {
   }
 
   /**
-   * @param kind one of few
+   * @param kind one of few, or an id that callers cannot make up: each is kept
    * @param log called at most once a minute, with how often it happened since the last call
    */
   log(kind: string, log: (times: number) => void): void {

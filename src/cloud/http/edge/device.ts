@@ -12,6 +12,7 @@ import { type ChangeDeviceKey, announceKey, showLinks } from '../../devices/chan
 import type { IssueEnrollmentToken } from '../../devices/issue-enrollment-token.ts'
 import type { Keyring } from '../../devices/keyring.ts'
 import { type PolicyDocuments, signedPolicy } from '../../devices/policy-document.ts'
+import { Rarely } from '../../runtime/rarely.ts'
 import { Turns } from '../../runtime/turns.ts'
 import type { Device } from '../../storage/device-records.ts'
 import { noInstance } from '../../storage/require-record.ts'
@@ -105,6 +106,7 @@ function documentOperations(deps: OwnDevice): readonly Operation[] {
 
 function syncOperations(deps: OwnDevice): readonly Operation[] {
   const gate = new SyncGate(deps.present)
+  const rarely = new Rarely(() => performance.now())
   const [turns, longTurns] = [new Turns(SEGMENTS_AT_ONCE), new Turns(LONG_SEGMENTS_AT_ONCE)]
   return [
     edgeOperation({
@@ -143,7 +145,12 @@ function syncOperations(deps: OwnDevice): readonly Operation[] {
           if (merged.answer !== undefined) return withTime(deps, merged, nonce, merged.answer)
           throw new CodedError('SEGMENT_REJECTED', merged.problem, { details })
         }
-        if (merged.unbilled !== null) log.warn({ deviceId: device.id, ...merged.unbilled }, 'entries are not billed')
+        const { unbilled } = merged
+        if (unbilled !== null) {
+          rarely.log(device.id, (segments) =>
+            log.warn({ deviceId: device.id, ...unbilled, segments }, 'entries are not billed'),
+          )
+        }
         return withTime(deps, merged, nonce, merged.answer)
       },
     }),
