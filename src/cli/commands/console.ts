@@ -41,8 +41,9 @@ export function command(io: Io): Command {
       const url = `${target.url.replace(/\/+$/, '')}/console/sign-in#${code}`
       writeLines(io.stdout, [flags.json === true ? jsonLine({ url, expiresAt }) : url])
     })
+  // Not `xdg-open "$(tallygate console)"`: other users of the machine can read the arguments of a program.
   return examples(console, [
     'tallygate console --url http://127.0.0.1:7080/dynamicmonetization --admin-key administration-key.pem',
-    'xdg-open "$(tallygate console)"',
+    'tallygate console --for 8h',
   ])
 }
