@@ -1,12 +1,27 @@
 // Administrators sign in with a real OpenID Connect provider. The test plays the browser.
-import { chmodSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { execFile } from 'node:child_process'
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  readdirSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { promisify } from 'node:util'
 import { afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { HOUR, type Twin, openTwin, pick } from '../cloud/harness.ts'
 import { CLIENT_ID, RealProvider, type RealProviderOptions, browse } from '../support/real-provider.ts'
 import { withSignInLock } from '../../src/cli/sign-in/kept-sign-in.ts'
 import { type Ran, tallygate } from './outside.ts'
+
+/** A user who is not the one of the test. */
+const OTHER = 65_534
 
 const ACCESS = [
   { value: 'operators', roles: ['operator' as const] },
@@ -177,16 +192,40 @@ describe('a sign-in', () => {
     expect((await whoami()).out).toContain('Grace Hopper')
   })
 
-  it('opens the browser with the address as one argument', async () => {
-    await open()
-    const seen = join(directory, 'seen')
-    writeFileSync(
-      join(directory, 'xdg-open'),
-      `#!/bin/sh\nprintf '%s\\n' "$#" "$@" >${seen}.part && /bin/mv ${seen}.part ${seen}\n`,
-    )
-    chmodSync(join(directory, 'xdg-open'), 0o755)
-    const signedIn = await login('ada')
-    await expect.poll(() => readFileSync(seen, 'utf8')).toBe(`1\n${addressIn(signedIn.err)}\n`)
+  describe('opens the browser', () => {
+    /** With the link that the browser gets. */
+    async function beginWithBrowser(): Promise<ReturnType<typeof begin> & { readonly link: string }> {
+      await open()
+      const seen = join(directory, 'seen')
+      writeFileSync(
+        join(directory, 'xdg-open'),
+        `#!/bin/sh\nprintf '%s\\n' "$#" "$@" >${seen}.part && /bin/mv ${seen}.part ${seen}\n`,
+      )
+      chmodSync(join(directory, 'xdg-open'), 0o755)
+      const begun = begin()
+      await expect.poll(() => existsSync(seen)).toBe(true)
+      const [count, link = '', ...rest] = readFileSync(seen, 'utf8').split('\n')
+      expect([count, rest]).toEqual(['1', ['']])
+      return { ...begun, link }
+    }
+
+    it('with one argument, which leads it to the provider and has no secret of the sign-in', async () => {
+      const { ran, address, link } = await beginWithBrowser()
+      expect(link).toMatch(/^http:\/\/127\.0\.0\.1:\d+\/sign-in$/)
+      const { status, headers } = await fetch(link, { redirect: 'manual' })
+      expect([status, headers.get('location')]).toEqual([302, (await address).href])
+      await browse(link, 'ada')
+      expect((await ran).code).toBe(0)
+    })
+
+    it.runIf(process.getuid?.() === 0)('and does not lead another user to the provider', async () => {
+      const { ran, link } = await beginWithBrowser()
+      const ask = `fetch(process.argv[1], { redirect: 'manual' }).then(({ status, headers }) => console.log(status, headers.get('location')))`
+      const { stdout } = await promisify(execFile)(process.execPath, ['-e', ask, link], { uid: OTHER, cwd: '/' })
+      expect(stdout).toBe('403 null\n')
+      await browse(link, 'ada')
+      expect((await ran).code).toBe(0)
+    })
   })
 })
 

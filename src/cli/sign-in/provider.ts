@@ -78,7 +78,7 @@ export class Provider {
     io.stderr.write(
       `Sign in with the browser. If it does not open, open this address on this machine:\n${address.href}\n`,
     )
-    openBrowser(address.href, io)
+    openBrowser(server.linkTo(address.href), io)
     return await guarded(async () => {
       const returned = await server.received(deadline(io))
       const checks = { pkceCodeVerifier: verifier, expectedState: state, expectedNonce: nonce, idTokenExpected: true }

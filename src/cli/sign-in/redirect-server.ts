@@ -2,8 +2,12 @@
 import { type IncomingMessage, type Server, type ServerResponse, createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { once } from 'node:events'
+import { readFileSync } from 'node:fs'
+import type { Socket } from 'node:net'
+import { orNull } from '../../platform/or-null.ts'
 
 const PATH = '/callback'
+const START_PATH = '/sign-in'
 
 const HEADERS = {
   'content-type': 'text/plain; charset=utf-8',
@@ -17,6 +21,7 @@ const HEADERS = {
 export class RedirectServer implements AsyncDisposable {
   readonly #server: Server
   readonly #received = Promise.withResolvers<URL>()
+  #start: string | null = null
 
   private constructor(state: string) {
     this.#server = createServer((request, response) => this.#receive(state, request, response))
@@ -31,7 +36,17 @@ export class RedirectServer implements AsyncDisposable {
   }
 
   get redirectUri(): string {
-    return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}${PATH}`
+    return this.#addressOf(PATH)
+  }
+
+  /** Leads programs of this user to the address. Other users can read the arguments of a browser, and so this link only. */
+  linkTo(address: string): string {
+    this.#start = address
+    return this.#addressOf(START_PATH)
+  }
+
+  #addressOf(path: string): string {
+    return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}${path}`
   }
 
   /** @throws the reason of the signal */
@@ -54,8 +69,13 @@ export class RedirectServer implements AsyncDisposable {
     await closed
   }
 
-  #receive(state: string, { method, url = '' }: IncomingMessage, response: ServerResponse): void {
+  #receive(state: string, { method, url = '', socket }: IncomingMessage, response: ServerResponse): void {
     const target = URL.canParse(url, this.redirectUri) ? new URL(url, this.redirectUri) : null
+    if (method === 'GET' && target?.pathname === START_PATH && this.#start !== null) {
+      if (isOfAnotherUser(socket)) response.writeHead(403, HEADERS).end('This sign-in belongs to another user.\n')
+      else response.writeHead(302, { ...HEADERS, location: this.#start }).end()
+      return
+    }
     if (method !== 'GET' || target?.pathname !== PATH) {
       response.writeHead(404, HEADERS).end('There is nothing here.\n')
       return
@@ -68,4 +88,21 @@ export class RedirectServer implements AsyncDisposable {
     response.writeHead(200, HEADERS).end('Return to the terminal to see the result. You can close this page.\n')
     this.#received.resolve(target)
   }
+}
+
+/** Whether another user, but root, has the other end of a connection within this machine. False where the system does not tell. */
+function isOfAnotherUser({ localPort = 0, remotePort = 0 }: Socket): boolean {
+  const table = orNull(() => readFileSync('/proc/net/tcp', 'utf8'))
+  if (table === null) return false
+  const [here, there] = [localPort, remotePort].map((port) => `0100007F:${hexOf(port)}`)
+  const line = table.split('\n').find((each) => each.includes(` ${there} ${here} `))
+  const user = line?.trim().split(/\s+/)[USER_COLUMN]
+  return user !== '0' && user !== String(process.getuid?.())
+}
+
+/** Of proc_net_tcp(5). */
+const USER_COLUMN = 7
+
+function hexOf(port: number): string {
+  return port.toString(16).toUpperCase().padStart(4, '0')
 }
