@@ -1,8 +1,12 @@
-/** Names come from requesters: characters that control a terminal or change the text direction become escapes. */
+/**
+ * Names come from requesters: characters that control a terminal, change the text direction or are invisible become escapes.
+ * Joiners stay, because emoji and some scripts need them.
+ */
 import type { Output } from './io.ts'
 
-// oxlint-disable-next-line no-control-regex -- control characters are intended here
-const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g
+const UNSEEN =
+  // oxlint-disable-next-line no-control-regex -- control characters are intended here
+  /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g
 
 export function harmless(text: string): string {
   return text.replace(UNSEEN, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`)

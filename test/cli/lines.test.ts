@@ -16,6 +16,11 @@ describe('a name with characters that a terminal obeys', () => {
     expect(harmless('Käse 🧀 "x" \\ שלום')).toBe('Käse 🧀 "x" \\ שלום')
   })
 
+  it('does not look like another name because of invisible characters', () => {
+    expect(harmless('an\u200bna\u00ad \u2060b\ufeff')).toBe('an\\u200bna\\u00ad \\u2060b\\ufeff')
+    expect(harmless('👨‍👩‍👧')).toBe('👨‍👩‍👧')
+  })
+
   it('takes the place in a table that it is shown with', () => {
     const [first = '', second = ''] = columns([
       ['\u001b', 'x'],
