@@ -125,10 +125,10 @@ export function sumUsage(entries: readonly BilledEntry[]): DeliverySums {
   }
 }
 
-/** Absent for text that is not a decimal: a device wrote it. */
+/** Absent for text that is not a rate: a device wrote it. */
 function rateOf(text: string): Pick<UsageRecord, 'rate'> {
   const rate = parseDecimal(text)
-  return rate === undefined ? {} : { rate }
+  return rate === undefined || rate.digits < 0n ? {} : { rate }
 }
 
 function sourceOf(entry: number, { session }: EntryBody, { deviceId, epoch }: UsageInputs): UsageSource {

@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest'
 import { sumUsage, usageOfEntries } from '../../../src/cloud/usage/usage-of-entries.ts'
+import { archiveLine, readArchiveLine } from '../../../src/cloud/usage/usage-text.ts'
 import { limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
 import { type EntryBodyWire, entryBody } from '../../../src/protocol/edge/sync.ts'
 import type { SESSION_EVENTS } from '../../../src/protocol/edge/sessions.ts'
@@ -121,4 +122,21 @@ test('says no total of a line item that paid nothing, because the entry does not
   expect(usageOfEntries([{ n, body: free }], inputs)).toMatchObject([
     { activationId: 'ACT-1', status: 'GRANTED', tokens: 0n, used: null },
   ])
+})
+
+test.each(['', 'x', '-1', '-0.5'])('has no rate if the device wrote %j, and can be archived', (rate) => {
+  const { n, body } = entry(1, 'access', null, 'GRANTED', 1n)
+  const items = body.items.map((item) => ({ ...item, parts: item.parts.map((part) => ({ ...part, rate })) }))
+  const [record] = usageOfEntries([{ n, body: { ...body, items } }], {
+    deviceId: 'device',
+    epoch: 1,
+    writeTime: 1,
+    accountIds: new Map(),
+    quantities: new Map(),
+    used: new Map(),
+  })
+  if (record === undefined) throw new Error('the entry has one record')
+  expect(record.rate).toBeUndefined()
+  const line = archiveLine('producer', { position: 1n, record })
+  expect(readArchiveLine(line.slice(0, -1))).toMatchObject({ position: 1n, tokens: 1n })
 })
