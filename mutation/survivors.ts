@@ -899,7 +899,7 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
       untested('which sessions are locked while a segment is merged'),
     ],
     [
-      /^\(\{ id \}\) => id|^id\.toLowerCase|^!but\.has/,
+      /^id\.toLowerCase|^but\.has/,
       untested('sessions that the first segment of an epoch reports stay connected'),
     ],
     ['session?.state', untested('a session that is forgotten while its device is revoked')],
