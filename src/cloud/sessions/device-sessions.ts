@@ -15,10 +15,7 @@ export async function lockSessions(
   notEnded: readonly string[],
   { sessions }: { readonly sessions: readonly SessionSnapshot[] },
 ): Promise<ReadonlySet<string>> {
-  const touched = new Set([...notEnded, ...sessions.map((session) => session.id.toLowerCase())])
-  const locked = new Set<string>()
-  for (const each of [...touched].sort()) if ((await tx.sessions.lock(each)) !== undefined) locked.add(each)
-  return locked
+  return new Set(await tx.sessions.lockSome([...notEnded, ...sessions.map(({ id }) => id.toLowerCase())]))
 }
 
 /**

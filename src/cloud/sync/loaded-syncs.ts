@@ -226,6 +226,7 @@ export class LoadedSyncs {
       notEnded: async (deviceId) => sessionsOf(deviceId).map(({ id }) => id),
       opened: async (deviceId) => sessionsOf(deviceId).map(({ id }) => id),
       lock: async (id) => requireLoaded(id),
+      lockSome: async (ids) => ids.map((id) => requireLoaded(id).id),
       ofDevice: async (deviceId) => sessionsOf(deviceId).filter(isLive),
       // A device that keeps sessions is unusual.
       commanded: async () => [],

@@ -43,16 +43,25 @@ export async function receiveSegment(deps: SyncDeps, tx: Transaction, opened: Op
   if (device === undefined) throw new Error('invariant: devices are never deleted')
   requireTrusted(device)
   // Handling proofs may lock rules and accounts, and sessions come first in the lock sequence.
-  const touched = hasSessions ? await sessionsTouched(tx, deviceId, segment) : []
+  const touched = hasSessions ? await sessionsTouched(tx, device, known, segment) : []
   const sessions = await lockSessions(tx, touched, segment)
   const context = { deps, tx, device, segment, hasSessions, now, present }
   const result = await receiveUnderLocks(context, known, sessions, shown)
   return { ...result, suspension: device.suspension }
 }
 
-/** Only the first segment of an epoch changes sessions that the device keeps and does not report: a device may keep many. */
-function sessionsTouched(tx: Transaction, deviceId: string, { header }: OpenedSegment): Promise<readonly string[]> {
-  return header.seq === 1 ? tx.sessions.notEnded(deviceId) : tx.sessions.opened(deviceId)
+/**
+ * Only the first segment of the current epoch, until it is merged, changes sessions that the device keeps and does not report: a
+ * device may keep many, and send an earlier segment again at any time.
+ */
+function sessionsTouched(
+  tx: Transaction,
+  device: Device,
+  known: Epoch | undefined,
+  { epoch, header }: OpenedSegment,
+): Promise<readonly string[]> {
+  const isFirst = epoch >= device.epoch && header.seq === 1 && (known === undefined || known.lastSeq === 0)
+  return isFirst ? tx.sessions.notEnded(device.id) : tx.sessions.opened(device.id)
 }
 
 type ReceiveContext = Pick<MergeContext, 'deps' | 'tx' | 'device' | 'segment' | 'hasSessions' | keyof Moment>

@@ -22,7 +22,7 @@ import { type Session, newSession } from '../../../src/core/sessions/session.ts'
 import type { SessionCommand, SessionSnapshot } from '../../../src/protocol/edge/sessions.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { cloudShortages } from '../sync/grants/shortages.ts'
-import { TestDevice } from '../sync/test-device.ts'
+import { type Sealed, TestDevice } from '../sync/test-device.ts'
 import { INSTANCE, START, Twin } from '../sync/twin.ts'
 
 const HOUR = 3_600_000
@@ -330,7 +330,10 @@ describe('a session that a device keeps', () => {
   }
 
   async function report(device: TestDevice, ...sessions: SessionSnapshot[]): Promise<readonly SessionCommand[]> {
-    const sealed = await device.sealAs({ ...device.payload(), sessions })
+    return deliver(device, await device.sealAs({ ...device.payload(), sessions }))
+  }
+
+  async function deliver(device: TestDevice, sealed: Sealed): Promise<readonly SessionCommand[]> {
     Object.assign(device.state, { unacknowledged: sealed, seq: sealed.seq, hash: sealed.hash })
     const taken = await twin.sync(device.id, sealed.document)
     if (!taken.accepted) throw new Error(taken.problem)
@@ -387,18 +390,23 @@ describe('a session that a device keeps', () => {
     await commandSession(deps, { id, command: 'LOCK' }, START)
     const locked: string[] = []
     withSessions((sessions) => ({
-      lock: (each) => {
-        locked.push(each)
-        return sessions.lock(each)
+      lockSome: (ids) => {
+        locked.push(...ids)
+        return sessions.lockSome(ids)
       },
     }))
     expect(await report(device)).toEqual([{ id, command: 'LOCK' }])
     expect(locked).toEqual([])
     await report(device, reported(id))
-    expect(new Set(locked.splice(0))).toEqual(new Set([id]))
+    expect(locked.splice(0)).toEqual([id])
     await device.attach()
-    await report(device)
-    expect([new Set(locked), await stateOf(id)]).toEqual([new Set([id]), 'DISCONNECTED'])
+    const first = await device.sealAs({ ...device.payload(), sessions: [] })
+    await deliver(device, first)
+    expect([locked.splice(0), await stateOf(id)]).toEqual([[id], 'DISCONNECTED'])
+    await report(device, reported(id))
+    locked.length = 0
+    await deliver(device, first)
+    expect([locked, await stateOf(id)]).toEqual([[], 'IDLE'])
   })
 
   it('is not taken if the device has too many that have not ended; the others are kept up to date', async () => {

@@ -60,6 +60,11 @@ function watched(tx: Transaction): Transaction {
         if (session !== undefined) locks.take('sessions', id)
         return session
       },
+      async lockSome(ids) {
+        const found = await tx.sessions.lockSome(ids)
+        for (const id of found) locks.take('sessions', id)
+        return found
+      },
       async lockOfDevices(deviceIds) {
         const found = await tx.sessions.lockOfDevices(deviceIds)
         const ids = [...found.values()].flat().map(({ id }) => id)

@@ -178,6 +178,15 @@ export function sessionTransaction(sql: Sql) {
       const row = await (lockRows ? query.forNoKeyUpdate() : query).executeTakeFirst()
       return row === undefined ? undefined : sessionOf(row)
     },
+    /** Locks those that are stored, by id. */
+    async lockSome(ids: readonly string[]): Promise<readonly string[]> {
+      const locked: string[] = []
+      for (const some of chunks([...new Set(ids)].sort())) {
+        const query = db.selectFrom('sessions').select('id').where('id', 'in', some).orderBy('id')
+        for (const { id } of await (lockRows ? query.forNoKeyUpdate() : query).execute()) locked.push(id)
+      }
+      return locked
+    },
     /** Locks those of the devices that have not ended and that no other transaction has locked, by device. */
     async lockOfDevices(deviceIds: readonly string[]): Promise<ReadonlyMap<string, readonly Session[]>> {
       const rows = await rowsOf(db, lockRows ? lockedOfDevices : sessionsOfDevices, deviceIds)
