@@ -203,8 +203,7 @@ const STATEMENTS = {
   confirmPolicy: `UPDATE policy SET confirmed_at = :time, confirmed_by = :segment
        WHERE instance_id = :instanceId AND revision = :revision`,
   sessions: 'SELECT id, ended, since, document, snapshot FROM session ORDER BY since, id',
-  // Live ones first: the cloud counts those that the first segment of an epoch does not report as lost.
-  unsealedSessions: 'SELECT id, snapshot FROM session WHERE unsealed = 1 ORDER BY ended, id LIMIT +?',
+  unsealedSessions: 'SELECT id, snapshot FROM session WHERE unsealed = 1 ORDER BY ended = +:last, id LIMIT +:most',
   sealSession: 'UPDATE session SET unsealed = 0 WHERE id = ?',
   unsealSessions: 'UPDATE session SET unsealed = 1',
   deleteSessions: `DELETE FROM session WHERE id IN (

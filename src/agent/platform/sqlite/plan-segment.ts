@@ -73,11 +73,11 @@ export function planSegment(
   const lastEntry = Number(state.sealed_entry) + entries.bodies.length
   const isComplete = lastEntry === Number(state.last_entry)
   if (isComplete && head !== state.entry_head) throw new Error('invariant: the entries on disk fit their chain')
-  const { sessions, isMoreToFollow } = unsealedSessions(statements)
+  const seq = Number(state.last_seq) + 1
+  const { sessions, isMoreToFollow } = unsealedSessions(statements, seq)
   const isAll = isComplete && entries.isFullyReported && undeliveredRange?.isMoreToFollow !== true && !isMoreToFollow
   const final = request.final && isAll
 
-  const seq = Number(state.last_seq) + 1
   const epoch = Number(state.epoch)
   const withoutTopUps: SegmentWire = {
     deviceId: identity.deviceId,
@@ -130,11 +130,19 @@ export function planSegment(
   return { text, plan }
 }
 
-function unsealedSessions(statements: JournalStatements): {
+/**
+ * In the first segment of an epoch, live ones first: the cloud counts those that it does not report as lost. Later ones last: the
+ * cloud takes no more than the device may have, and must know first which of them have ended.
+ */
+function unsealedSessions(
+  statements: JournalStatements,
+  seq: number,
+): {
   readonly sessions: readonly { readonly id: string; readonly snapshot: string }[]
   readonly isMoreToFollow: boolean
 } {
-  const unsealed = statements.unsealedSessions.all(SEGMENT_SESSIONS_MAX + 1) as { id: string; snapshot: string }[]
+  const inOrder = { last: seq === 1 ? 1 : 0, most: SEGMENT_SESSIONS_MAX + 1 }
+  const unsealed = statements.unsealedSessions.all(inOrder) as { id: string; snapshot: string }[]
   let length = 0
   const sessions = unsealed.slice(0, SEGMENT_SESSIONS_MAX).filter(({ snapshot }, index) => {
     length += Buffer.byteLength(snapshot)

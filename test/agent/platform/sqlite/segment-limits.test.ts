@@ -175,16 +175,20 @@ it('sessions that are longer than a segment takes go up with the next one, but o
   expect(parts).toEqual([['s0'], ['s1', 's2'], []])
 })
 
-it('reports live sessions before ended ones, and says that more follow', async () => {
+it('reports live sessions before ended ones in the first segment of an epoch only, and says that more follow', async () => {
   const journal = await journalIn(temporaryDirectory())
   await attach(journal, {})
-  const entries = Array.from({ length: SEGMENT_SESSIONS_MAX + 2 }, (_, index) => {
+  await journal.attach(2)
+  const sessions = Array.from({ length: SEGMENT_SESSIONS_MAX + 2 }, (_, index) => {
     const id = `s${String(index).padStart(4, '0')}`
-    const ended = index < SEGMENT_SESSIONS_MAX
-    const session = { id, ended, since: 1, document: '{}', snapshot: JSON.stringify({ id }) }
-    return entry(index + 1, [], { session })
+    return { id, ended: index < SEGMENT_SESSIONS_MAX, since: 1, document: '{}', snapshot: JSON.stringify({ id }) }
   })
-  await journal.append(entries, STAMP)
+  const change = (first: number, changed: typeof sessions) =>
+    journal.append(
+      changed.map((session, index) => entry(first + index, [], { session })),
+      STAMP,
+    )
+  await change(1, sessions)
   const first = await journal.seal(SEAL)
   const reported = ((payloadOf(first.document) as SegmentWire).sessions ?? []).map(({ id }) => id)
   expect(reported).toHaveLength(SEGMENT_SESSIONS_MAX)
@@ -194,6 +198,10 @@ it('reports live sessions before ended ones, and says that more follow', async (
   const second = await journal.seal(SEAL)
   expect((payloadOf(second.document) as SegmentWire).sessions).toEqual([{ id: 's0998' }, { id: 's0999' }])
   expect(second.isMoreToFollow).toBe(false)
+  await journal.acknowledge(second.seq, null, null)
+  await change(sessions.length + 1, sessions.slice(-3))
+  const { document } = await journal.seal(SEAL)
+  expect((payloadOf(document) as SegmentWire).sessions).toEqual([{ id: 's0999' }, { id: 's1000' }, { id: 's1001' }])
 })
 
 it('seals no final segment before every session is reported', async () => {
