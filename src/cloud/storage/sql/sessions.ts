@@ -8,7 +8,19 @@ import {
 } from '../../../core/sessions/session.ts'
 import { type StoredCharge, chargeOf, storedCharge } from '../../../core/sessions/stored-charge.ts'
 import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
-import { type Sql, chunks, countOf, prepared, rowsOf, repeated, toBigint, toNumber, updates, upsert } from './sql.ts'
+import {
+  type Sql,
+  chunks,
+  countOf,
+  filledUp,
+  prepared,
+  rowsOf,
+  repeated,
+  toBigint,
+  toNumber,
+  updates,
+  upsert,
+} from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** As literals, like in the partial indexes: SQLite uses such an index only if it can prove that it applies. */
@@ -182,7 +194,7 @@ export function sessionTransaction(sql: Sql) {
     async lockSome(ids: readonly string[]): Promise<readonly string[]> {
       const locked: string[] = []
       for (const some of chunks([...new Set(ids)].sort())) {
-        const query = db.selectFrom('sessions').select('id').where('id', 'in', some).orderBy('id')
+        const query = db.selectFrom('sessions').select('id').where('id', 'in', filledUp(some)).orderBy('id')
         for (const { id } of await (lockRows ? query.forNoKeyUpdate() : query).execute()) locked.push(id)
       }
       return locked
