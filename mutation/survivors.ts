@@ -893,15 +893,8 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     ['state === null', untested('a resumed device has no suspension')],
   ],
   'src/cloud/sessions/device-sessions.ts': [
-    ['[...touched].sort()', 'Only concurrent transactions show in which sequence sessions are locked.'],
-    [
-      /^\(session\) => session\.id|^\[\.\.\.touched|^session\.id\.toLowerCase|^\(await tx\.sessions\.lock/,
-      untested('which sessions are locked while a segment is merged'),
-    ],
-    [
-      /^id\.toLowerCase|^but\.has/,
-      untested('sessions that the first segment of an epoch reports stay connected'),
-    ],
+    ['[...notEnded', untested('which sessions are locked while a segment is merged')],
+    [/^id\.toLowerCase|^but\.has/, untested('sessions that the first segment of an epoch reports stay connected')],
     ['session?.state', untested('a session that is forgotten while its device is revoked')],
     ["'0'", untested('a count that is not a decimal, which is refused before')],
     ['[]', untested('the accounts of a session that a device keeps')],
