@@ -1,12 +1,13 @@
 // `tallygate doctor` at a device whose cloud is a real twin, and at agents that run as processes of their own.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { readFileSync, renameSync, writeFileSync } from 'node:fs'
+import { renameSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { expect, onTestFinished, test } from 'vitest'
 import { openKeyFile } from '../../src/agent/platform/key-file/key-file.ts'
 import type { Examined } from '../../src/cli/doctor/checks.ts'
+import { readSmallText } from '../../src/platform/read-file.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 import { Application } from '../scenarios/agent/site.ts'
 import { startAgent } from '../scenarios/agent/start-agent.ts'
@@ -41,7 +42,8 @@ async function check(
   const { out, err } = await tallygate(['doctor', '--json', ...flags], {
     env,
     now: typeof time === 'number' ? () => time : time,
-    readText: (path) => readFileSync(path, 'utf8'),
+    // Bounded, as in the command: doctor also reads the files of agents of other tests.
+    readText: readSmallText,
   })
   if (out === '') throw new Error(err)
   const { checks } = JSON.parse(out) as { readonly checks: readonly Examined[] }

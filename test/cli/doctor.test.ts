@@ -15,6 +15,7 @@ import type { Io } from '../../src/cli/io.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 import { Application, Site } from '../scenarios/agent/site.ts'
 import { AGENT_STATUS_PATH } from '../../src/protocol/local/status.ts'
+import { readSmallText } from '../../src/platform/read-file.ts'
 import { agentStatus } from './agent-status.ts'
 import { NOW, STATE, endpoint, file, healthy, settings } from './doctor-observations.ts'
 import { fakeService } from './fake-service.ts'
@@ -746,7 +747,8 @@ test.each([
   const io = {
     env: { TALLYGATE_AGENT_CONFIG: config! },
     now: Date.now,
-    readText: (path: string) => readFileSync(path, 'utf8'),
+    // Bounded, as in the command: doctor also reads the files of agents of other tests.
+    readText: readSmallText,
   }
   const { configuration } = await gather(io as Partial<Io> as Io, { network: false })
   expect(configuration.filesOfMachine).toEqual(expect.arrayContaining([config, token, key]))
