@@ -10,6 +10,7 @@ import { isPartial } from '../../src/cli/support/contents.ts'
 import { redactor } from '../../src/cli/support/redact.ts'
 import { AGENT_LOG_PATH } from '../../src/protocol/local/log.ts'
 import { AGENT_STATUS_PATH } from '../../src/protocol/local/status.ts'
+import { readSmallText } from '../../src/platform/read-file.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 import { Application, Site } from '../scenarios/agent/site.ts'
 import { agentStatus } from './agent-status.ts'
@@ -39,7 +40,7 @@ async function bundle(env: Readonly<Record<string, string>>, more: readonly stri
   const args = ['support-bundle', '--no-network', '--output', file, ...more]
   const ran = await tallygate(args, {
     env: { PATH: '/nowhere', ...env },
-    readText: (path) => readFileSync(path, 'utf8'),
+    readText: readSmallText,
     now: Date.now,
   })
   if (ran.code !== 0) throw new Error(ran.err)
