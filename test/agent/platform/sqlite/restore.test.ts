@@ -173,7 +173,7 @@ describe('a backup that takes the place of a ledger', () => {
     expect(await undeliveredRangesIn(directory)).toBe(100)
   })
 
-  it('takes the place of a ledger with a damaged head, which proves none of its entries', async () => {
+  it('replaces a ledger with a damaged head, which proves none of its entries', async () => {
     const { directory, file, path } = await backedUp()
     const database = new Database(path)
     database.exec("UPDATE state SET acked_head = 'damaged'")

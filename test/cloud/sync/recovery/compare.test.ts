@@ -24,7 +24,7 @@ interface Case {
   readonly settled?: bigint
   readonly sold?: readonly (readonly [AccountId, bigint])[]
   readonly shared?: boolean
-  /** What the mark has once all is read. */
+  /** What the mark contains after all is read. */
   readonly later?: Pick<Case, 'turn' | 'position' | 'counts'>
 }
 
@@ -66,7 +66,7 @@ const COPY = { result: 'MARK_OLDER', unknown: true }
 it.each<[string, Case, object]>([
   ['both have the same turn', {}, AGREES],
   [
-    'the node goes on meanwhile',
+    'the node continues meanwhile',
     {
       counts: [[A, 10n, 20n, 10n]],
       sold: [[A, 10n]],

@@ -673,7 +673,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       })
 
       it('passes positions by the time, not further with each node or start, so that the next restore passes them too', async () => {
-        // PostgreSQL has a clock of its own.
+        // PostgreSQL uses its own clock.
         const time = async () => (await twin.store.transaction(({ sweeps }) => sweeps.databaseTime())) ?? twin.time
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
