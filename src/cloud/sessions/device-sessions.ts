@@ -9,15 +9,6 @@ import type { Device } from '../storage/device-records.ts'
 /** Open sessions that one device may keep: as many as an agent can be set to have. */
 export const SESSIONS_KEPT_MAX = 100_000
 
-/** Before rules and accounts: see the lock sequence in store.ts. One opened meanwhile waits for the next segment. */
-export async function lockSessions(
-  tx: Transaction,
-  notEnded: readonly string[],
-  { sessions }: { readonly sessions: readonly SessionSnapshot[] },
-): Promise<ReadonlySet<string>> {
-  return new Set(await tx.sessions.lockSome([...notEnded, ...sessions.map(({ id }) => id.toLowerCase())]))
-}
-
 /**
  * Ignores ids of other owners and instances, and further sessions of a device that keeps too many.
  * @param forgetBefore deletes commands older than this; null: none

@@ -221,10 +221,11 @@ export class LoadedSyncs {
       if (session === undefined) throw new Unusual()
       return session
     }
+    const idsOf = async (deviceId: string) => sessionsOf(deviceId).map(({ id }) => id)
     return {
       ...sessions,
-      notEnded: async (deviceId) => sessionsOf(deviceId).map(({ id }) => id),
-      opened: async (deviceId) => sessionsOf(deviceId).map(({ id }) => id),
+      notEnded: idsOf,
+      opened: idsOf,
       lock: async (id) => requireLoaded(id),
       lockSome: async (ids) => ids.map((id) => requireLoaded(id).id),
       ofDevice: async (deviceId) => sessionsOf(deviceId).filter(isLive),

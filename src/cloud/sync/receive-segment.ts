@@ -1,7 +1,6 @@
 /** Judges an opened segment in a transaction: merges it, or keeps it as evidence. A resent one gets its first response. */
 import { type MergeOutcome, classifySegment } from '../../core/sync/receive.ts'
 import { fenceCurrent, fenced, noteContact, newEpoch } from '../devices/epochs.ts'
-import { lockSessions } from '../sessions/device-sessions.ts'
 import { fitOf } from './merge/fit-of.ts'
 import { keepFork } from './merge/keep-fork.ts'
 import { EPOCHS_FORGOTTEN_MAX } from '../devices/limits.ts'
@@ -44,7 +43,9 @@ export async function receiveSegment(deps: SyncDeps, tx: Transaction, opened: Op
   requireTrusted(device)
   // Handling proofs may lock rules and accounts, and sessions come first in the lock sequence.
   const touched = hasSessions ? await sessionsTouched(tx, device, known, segment) : []
-  const sessions = await lockSessions(tx, touched, segment)
+  const reported = segment.sessions.map(({ id }) => id.toLowerCase())
+  // One opened meanwhile waits for the next segment.
+  const sessions = new Set(await tx.sessions.lockSome([...touched, ...reported]))
   const context = { deps, tx, device, segment, hasSessions, now, present }
   const result = await receiveUnderLocks(context, known, sessions, shown)
   return { ...result, suspension: device.suspension }

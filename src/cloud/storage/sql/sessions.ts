@@ -31,18 +31,16 @@ export interface CommandedSession extends Pick<Session, 'id' | 'state'> {
   readonly wanted: SessionCommand['command']
 }
 
+const idsBy = (db: Sql['db'], column: 'device_id' | 'kept_by', deviceId: string) =>
+  db.selectFrom('sessions').select('id').where(column, '=', deviceId).where(HAS_NOT_ENDED)
+
 /** Each half uses its column's index; OR would not. */
-const idsOf = (db: Sql['db'], deviceId: string) => {
-  const of = (column: 'device_id' | 'kept_by') =>
-    db.selectFrom('sessions').select('id').where(column, '=', deviceId).where(HAS_NOT_ENDED)
-  return of('device_id').union(of('kept_by'))
-}
+const idsOf = (db: Sql['db'], deviceId: string) =>
+  idsBy(db, 'device_id', deviceId).union(idsBy(db, 'kept_by', deviceId))
 
 const notEnded = prepared((db) => idsOf(db, '').orderBy('id'))
 
-const opened = prepared((db) =>
-  db.selectFrom('sessions').select('id').where('device_id', '=', '').where(HAS_NOT_ENDED).orderBy('id'),
-)
+const opened = prepared((db) => idsBy(db, 'device_id', '').orderBy('id'))
 
 const commanded = prepared((db) =>
   db
