@@ -189,7 +189,7 @@ function heartbeatOf(answer: HttpAnswer): Heartbeat {
     accepted(answer)
     return { kind: 'ALIVE' }
   }
-  const state = /\b(LOCKED|TERMINATED|FAILED|DISCONNECTED)\b/.exec(messageOf(answer))?.[1]
+  const state = stateNamedIn(answer)
   if (state === 'LOCKED') return { kind: 'LOCKED' }
   return { kind: 'ENDED', state: state === 'FAILED' || state === 'DISCONNECTED' ? state : 'TERMINATED' }
 }
@@ -200,9 +200,15 @@ function isUnknown(answer: HttpAnswer): boolean {
   return code === 'NOT_FOUND' || code === 'INSTANCE_NOT_IN_TOKEN'
 }
 
-/** Only the cloud has this code: the 409 of a proxy says nothing about the session. */
+/** By code, or as the interface says: a message names the state. Any other 409, as of a proxy, says nothing about the session. */
 function isNotOperable(answer: HttpAnswer): boolean {
-  return codeOf(answer) === 'SESSION_NOT_OPERABLE'
+  const code = codeOf(answer)
+  if (code !== undefined) return code === 'SESSION_NOT_OPERABLE'
+  return answer.status === 409 && stateNamedIn(answer) !== undefined
+}
+
+function stateNamedIn(answer: HttpAnswer): string | undefined {
+  return /\b(LOCKED|TERMINATED|FAILED|DISCONNECTED)\b/i.exec(messageIn(answer) ?? '')?.[1]?.toUpperCase()
 }
 
 function parse<S extends z.ZodType>(answer: HttpAnswer, schema: S): z.output<S> {

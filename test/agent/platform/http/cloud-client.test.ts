@@ -112,6 +112,15 @@ test.each([
   expect(await cloud.heartbeat(device, INSTANCE, 's', signal)).toEqual(state)
 })
 
+test.each([
+  ['Session is LOCKED', { kind: 'LOCKED' }],
+  ['session was terminated', { kind: 'ENDED', state: 'TERMINATED' }],
+  ['current state: disconnected', { kind: 'ENDED', state: 'DISCONNECTED' }],
+])('a heartbeat that is refused without a code, with "%s", means %o', async (message, state) => {
+  const { cloud } = answering(json(409, { message }))
+  expect(await cloud.heartbeat(device, INSTANCE, 's', signal)).toEqual(state)
+})
+
 test('a heartbeat of a session that the cloud does not know ends it', async () => {
   const { cloud } = answering(json(404, { message: 'There is no such session.' }))
   expect(await cloud.heartbeat(device, INSTANCE, 's', signal)).toEqual({ kind: 'ENDED', state: 'UNKNOWN' })
@@ -124,7 +133,13 @@ test('a heartbeat of a session that the cloud has for another instance ends it',
 
 test('closing a session that is gone already, or is of another instance, is no failure', async () => {
   const isOther = refusal(403, 'INSTANCE_NOT_IN_TOKEN', 'of another instance')
-  for (const answer of [json(404, { message: 'gone' }), isOther, refusal(409, 'SESSION_NOT_OPERABLE', 'gone')]) {
+  const hasEnded = json(409, { message: 'Session is TERMINATED' })
+  for (const answer of [
+    json(404, { message: 'gone' }),
+    isOther,
+    refusal(409, 'SESSION_NOT_OPERABLE', 'gone'),
+    hasEnded,
+  ]) {
     const { cloud, requests } = answering(answer)
     await cloud.closeSession(device, INSTANCE, 's', signal)
     expect(requests.map(({ method }) => method)).toEqual(['DELETE'])
@@ -135,8 +150,9 @@ test.each([
   ['OPERATION_UNKNOWN', json(404, { code: 'OPERATION_UNKNOWN', message: 'No operation GET at this path.' })],
   ['ANSWER_UNEXPECTED', { status: 404, headers: {}, body: '<html>Not found</html>' }],
   ['ANSWER_UNEXPECTED', { status: 409, headers: {}, body: '<html>Session is TERMINATED</html>' }],
-  ['CONFLICT', json(409, { message: 'Session is TERMINATED' })],
-])('a response without the code of the cloud for it (%s) does not end or close a session', async (code, answer) => {
+  ['CONFLICT', json(409, { message: 'The backend is updating' })],
+  ['DEVICE_LOCKED', refusal(409, 'DEVICE_LOCKED', 'The device is locked')],
+])('a response that does not say that it has ended (%s) does not end or close a session', async (code, answer) => {
   const { cloud } = answering(answer)
   expect((await failed(cloud.heartbeat(device, INSTANCE, 's', signal))).code).toBe(code)
   expect((await failed(cloud.closeSession(device, INSTANCE, 's', signal))).code).toBe(code)
