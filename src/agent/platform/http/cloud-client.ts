@@ -186,7 +186,8 @@ function refusalOf(answer: HttpAnswer): ErrorCode | undefined {
 function heartbeatOf(answer: HttpAnswer): Heartbeat {
   if (isUnknown(answer)) return { kind: 'ENDED', state: 'UNKNOWN' }
   if (!isNotOperable(answer)) {
-    accepted(answer)
+    const { status } = accepted(answer)
+    if (status !== 204) throw unexpected(answer, `HTTP status ${status}`)
     return { kind: 'ALIVE' }
   }
   const state = stateNamedIn(answer)

@@ -121,6 +121,11 @@ test.each([
   expect(await cloud.heartbeat(device, INSTANCE, 's', signal)).toEqual(state)
 })
 
+test('a heartbeat is accepted only by 204', async () => {
+  const { cloud } = answering({ status: 200, headers: {}, body: '<html>Sign in to this network</html>' })
+  expect((await failed(cloud.heartbeat(device, INSTANCE, 's', signal))).code).toBe('ANSWER_UNEXPECTED')
+})
+
 test('a heartbeat of a session that the cloud does not know ends it', async () => {
   const { cloud } = answering(json(404, { message: 'There is no such session.' }))
   expect(await cloud.heartbeat(device, INSTANCE, 's', signal)).toEqual({ kind: 'ENDED', state: 'UNKNOWN' })
