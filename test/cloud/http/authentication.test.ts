@@ -291,6 +291,19 @@ describe('a client token', () => {
     expect((await ask('POST', '/api/v1.1/sessions', token, { 'x-instance-id': mine }, body)).status).toBe(200)
   })
 
+  it('lists sessions by the instance in the query or in the header', async () => {
+    const token = await twin.clientToken(mine)
+    const list = (query: string, headers = {}) => ask('GET', `/api/v1.1/sessions${query}`, token, headers)
+    expect((await list(`?instanceId=${mine}`)).status).toBe(200)
+    expect((await list('', { 'x-instance-id': mine })).status).toBe(200)
+    expect((await list(`?instanceId=${mine}`, { 'x-instance-id': mine })).status).toBe(200)
+    expect(await list('')).toEqual({ status: 400, code: 'INSTANCE_HEADER_MISSING' })
+    const refused = { status: 403, code: 'INSTANCE_NOT_IN_TOKEN' }
+    expect(await list(`?instanceId=${other}`)).toEqual(refused)
+    expect(await list(`?instanceId=${other}`, { 'x-instance-id': mine })).toEqual(refused)
+    expect(await list(`?instanceId=${mine}`, { 'x-instance-id': other })).toEqual(refused)
+  })
+
   it('does not open a session of another instance', async () => {
     const { body } = await twin.call('POST', '/api/v1.1/sessions', { body: { instanceId: other } })
     const path = `/api/v1.1/sessions/${text(body, 'sessionId')}`

@@ -77,6 +77,7 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       ...place,
       id: 'getallsessionsforinstance',
       summary: 'List up to 100 live sessions, newest first',
+      description: 'A client names its instance in the query or in x-instance-id.',
       answers: { 200: { description: 'IDLE and ACTIVE sessions.', body: liveSessions } },
       errors: ['INSTANCE_HEADER_MISSING'],
       method: 'GET',
@@ -84,11 +85,11 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       query: sessionsQuery,
       limitedByHeader: true,
       cells: inTurns(SESSIONS_SHOWN_MAX),
-      handle: async (call) => {
-        const { query, instanceHeader } = call
-        if (query.instanceId !== undefined) belongsTo(call)({ instanceId: query.instanceId, deviceId: null })
-        else requireHeader(call)
+      handle: async ({ query, principal, instanceHeader }) => {
         const instanceId = query.instanceId ?? instanceHeader
+        // A client can name the instance in the query instead of the header.
+        const belongs = belongsTo({ principal, instanceHeader: instanceHeader ?? instanceId })
+        if (instanceId !== null) belongs({ instanceId, deviceId: null })
         const sessions = await deps.store.read((reader) => reader.sessions.live(instanceId, SESSIONS_SHOWN_MAX))
         return { status: 200, body: sessions.map(listedToWire) }
       },
