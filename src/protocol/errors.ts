@@ -1066,5 +1066,6 @@ function innermost(issue: z.core.$ZodIssue): Pick<z.core.$ZodIssue, 'path' | 'me
     .flatMap(([first]) => (first === undefined ? [] : [innermost(first)]))
     .toSorted((a, b) => b.path.length - a.path.length)
   if (closest !== undefined) return { ...closest, path: [...issue.path, ...closest.path] }
-  return { path: issue.path, message: 'is not a known value' }
+  const { options = [] } = 'options' in issue ? issue : {}
+  return { path: issue.path, message: `must be one of ${options.map(String).join(', ')}` }
 }

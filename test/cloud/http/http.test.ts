@@ -209,7 +209,8 @@ describe('the server', () => {
     for (const [raw, wanted] of [
       ['[{"operator":"IN","property":"a","values":[1]}]', /^body\[0\]\.values\[0\]: /],
       ['[{"operator":"NOT","condition":{"operator":"IN","values":["a"]}}]', /^body\[0\]\.condition\.property: /],
-      ['[{"operator":"XOR"}]', /^body\[0\]\.operator: is not a known value$/],
+      ['[{"operator":"XOR"}]', /^body\[0\]\.operator: must be one of AND, OR, NOT, IN$/],
+      ['[{"property":"a","values":["b"]}]', /^body\[0\]\.operator: must be one of AND, OR, NOT, IN$/],
       ['{}', /^body\.conditions: /],
     ] as const) {
       expect(await said('POST', conditions, raw)).toMatch(wanted)
