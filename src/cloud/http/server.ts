@@ -187,7 +187,7 @@ function answerUnrouted(
   return reply
 }
 
-/** Methods by path, to distinguish a wrong method from a wrong path. Ignores a trailing slash. */
+/** Methods by path, to distinguish a wrong method from a wrong path. Reads paths as the router does. */
 class PathMethods {
   readonly #routes: { readonly pattern: RegExp; readonly methods: readonly string[] }[] = []
 
@@ -195,9 +195,9 @@ class PathMethods {
     this.#routes.push({ pattern: pathPattern(withoutSlash(route), '[^/]+'), methods })
   }
 
-  /** @param target of a request, including the query */
+  /** @param target of a request, including the query; the router has refused malformed ones */
   at(target: string): readonly string[] {
-    const path = withoutSlash(target.replace(/[?#].*$/s, ''))
+    const path = withoutSlash(decodeURI(target.replace(/[?#].*$/s, '')))
     const fitting = this.#routes.filter(({ pattern }) => pattern.test(path))
     return [...new Set(fitting.flatMap(({ methods }) => methods))]
   }

@@ -93,6 +93,7 @@ describe('the server', () => {
       ['DELETE', INSTANCES, 'GET, POST, OPTIONS'],
       ['HEAD', `${INSTANCES}/?size=1`, 'GET, POST, OPTIONS'],
       ['PATCH', `${instance}/line-items`, 'GET, PUT, OPTIONS'],
+      ['PATCH', `${instance}/line%2ditems/a%2Fb`, 'DELETE, GET, OPTIONS'],
       ['POST', session, 'DELETE, GET, PUT, OPTIONS'],
       // A heartbeat has an effect, and HEAD must not have one.
       ['HEAD', `${session}/heartbeat`, 'GET, OPTIONS'],
