@@ -305,6 +305,21 @@ describe('a source that fails', () => {
     for (const id of ids) expect(await shown(target, id)).toEqual(await shown(source, id))
   })
 
+  it('can write null for the fields that a condition does not have', async () => {
+    const id = await shop(source)
+    const { text: listed } = await source.call('GET', `${rulesPath(id)}/conditions`)
+    const sent = listed
+      .replace('"operator":"AND"', '"operator":"AND","property":null,"values":null,"condition":null')
+      .replace('"operator":"IN"', '"operator":"IN","name":null,"condition":null,"conditions":null')
+    const { code, out } = await against(['--apply'], (path, response) => {
+      if (!path.endsWith('/conditions')) return false
+      response.end(sent)
+      return true
+    })
+    expect([code, out]).toEqual([0, expect.not.stringContaining('conflict')])
+    expect(await shown(target, id)).toEqual(await shown(source, id))
+  })
+
   it('loses no digit of a use, and no more than it can count', async () => {
     const id = await shop(source)
     const lineItem = (used: string) => (path: string, response: ServerResponse) => {

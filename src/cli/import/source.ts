@@ -78,9 +78,9 @@ const conditionForm = z.object({
   name: optionalText,
   operator: text,
   property: optionalText,
-  values: z.array(text).optional(),
-  condition: z.unknown().optional(),
-  conditions: z.array(z.unknown()).optional(),
+  values: optional(z.array(text)),
+  condition: optional(z.unknown()),
+  conditions: optional(z.array(z.unknown())),
 })
 const rateTableForm = z.object({
   created: z.unknown().optional(),
