@@ -771,6 +771,36 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await evidence(clone)).toHaveLength(1)
       })
 
+      it('count as contact each time, also when the epoch was fenced before', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(LINE, 100n)])
+        const clone = device.copy()
+        await device.sync()
+        for (const amount of [10n, 20n]) {
+          twin.time += DAY
+          const other = clone.copy()
+          other.charge(charge(amount))
+          expect(await other.sync()).toMatchObject({ outcome: 'FENCED', forked: true })
+          expect(await epoch(device)).toMatchObject({ fenceReason: 'FORKED', quietSince: twin.time })
+          expect(await twin.device(device.id)).toMatchObject({ lastSyncAt: twin.time })
+        }
+      })
+
+      it('show which grants the cloud has forgotten: not with the first segment, but with one behind another that it lacks', async () => {
+        const device = await TestDevice.join(twin)
+        const clone = device.copy()
+        await device.sync([topUpRequest(LINE, 100n)])
+        clone.charge(charge(0n))
+        expect(await clone.sync()).toMatchObject({ outcome: 'FENCED', forked: true })
+        expect(await epoch(device)).toMatchObject({ grantsForgotten: false })
+        const { hash } = device.state
+        device.state.hash = entryHash(hash, 'a segment that the cloud lacks')
+        await device.sync()
+        expect(await epoch(device)).toMatchObject({ grantsForgotten: true })
+        const [newest] = (await evidence(device)).toSorted((a, b) => b.seq - a.seq)
+        expect(newest).toMatchObject({ seq: 2, recordedHash: hash, recordedDocument: expect.any(String) as string })
+      })
+
       it('are seen when a restored device sends another segment with a number from long ago', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
