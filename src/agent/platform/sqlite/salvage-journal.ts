@@ -245,7 +245,9 @@ function insertUndelivered(
   )
   let id = 0
   const ranges = new Map<number, { readonly base: number; readonly acked: number; readonly last: number }>()
-  for (const { epoch, ackedEntry: acked, ackedHead: head, bodies, isWhole } of undelivered) {
+  // In the order of delivery: what comes after the first undelivered entry is kept.
+  const inOrder = undelivered.toSorted((a, b) => a.epoch - b.epoch)
+  for (const { epoch, ackedEntry: acked, ackedHead: head, bodies, isWhole } of inOrder) {
     if (bodies.length === 0 && !isWhole) continue
     const base = id - acked
     const lastHead = insertBodies(database, bodies, { base, acked, head })

@@ -5,7 +5,8 @@ import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import type { Journal, PendingEntry } from '../../../../src/agent/ledger/journal.ts'
 import { PAGE_BYTES } from '../../../../src/agent/platform/sqlite/open-database.ts'
-import { SEAL, STAMP, attach, entry, journalIn, temporaryDirectory } from '../../harness.ts'
+import type { SegmentWire } from '../../../../src/protocol/edge/sync.ts'
+import { IDENTITY, SEAL, STAMP, attach, entry, journalIn, payloadOf, temporaryDirectory } from '../../harness.ts'
 
 export const A = 'line/i/a/0'
 
@@ -22,6 +23,20 @@ export async function deviceWithBacklog(): Promise<{ directory: string; journal:
   await journal.acknowledge(seq, null, null)
   await journal.append(entries(21, 40), STAMP)
   return { directory, journal, path: join(directory, 'journal.db') }
+}
+
+/** The bodies of the undelivered ranges, by a device that attaches again. */
+export async function deliveredBy(journal: Journal): Promise<readonly string[]> {
+  if ((await journal.read()).identity === null) await journal.saveIdentity(IDENTITY)
+  await journal.attach(10)
+  const bodies: string[] = []
+  for (;;) {
+    const { document, seq } = await journal.seal(SEAL)
+    const { undeliveredRange } = payloadOf(document) as SegmentWire
+    await journal.acknowledge(seq, null, null)
+    if (undeliveredRange === null) return bodies
+    bodies.push(...undeliveredRange.entries.bodies)
+  }
 }
 
 /** With undelivered entries 21 up to this one, each with a body of that many bytes. The journal is closed. */

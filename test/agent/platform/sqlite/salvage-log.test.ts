@@ -6,10 +6,9 @@ import { restoreLedger } from '../../../../src/agent/platform/sqlite/restore-led
 import { TmpfsLog } from '../../../../src/agent/platform/tmpfs/volatile-log.ts'
 import type { Journal, IdempotencyRecord, PendingEntry } from '../../../../src/agent/ledger/journal.ts'
 import type { BootLog } from '../../../../src/agent/ledger/volatile-log.ts'
-import type { SegmentWire } from '../../../../src/protocol/edge/sync.ts'
 import { CHAIN_START, entryHash } from '../../../../src/protocol/signing.ts'
-import { IDENTITY, SEAL, STAMP, attach, entry, journalIn, payloadOf, temporaryDirectory } from '../../harness.ts'
-import { A, damage } from './damaged.ts'
+import { SEAL, STAMP, attach, entry, journalIn, temporaryDirectory } from '../../harness.ts'
+import { A, damage, deliveredBy } from './damaged.ts'
 
 const BOOT = 'this boot'
 const DELIVERED = 20
@@ -56,19 +55,6 @@ async function reopened({ directory, log }: Written, bootId = BOOT): Promise<Jou
   const left = log.left()
   const boot: BootLog | null = left === undefined ? null : { log: left, bootId }
   return journalIn(directory, { left: boot })
-}
-
-async function deliveredBy(journal: Journal): Promise<readonly string[]> {
-  if ((await journal.read()).identity === null) await journal.saveIdentity(IDENTITY)
-  await journal.attach(9)
-  const bodies: string[] = []
-  for (;;) {
-    const { document, seq } = await journal.seal(SEAL)
-    const { undeliveredRange } = payloadOf(document) as SegmentWire
-    await journal.acknowledge(seq, null, null)
-    if (undeliveredRange === null) return bodies
-    bodies.push(...undeliveredRange.entries.bodies)
-  }
 }
 
 const bodiesOf = (entries: readonly PendingEntry[]) => entries.map(({ body }) => body)

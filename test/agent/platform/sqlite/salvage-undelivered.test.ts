@@ -15,7 +15,7 @@ import { describe, expect, it } from 'vitest'
 import { PAGE_BYTES } from '../../../../src/agent/platform/sqlite/open-database.ts'
 import { fillDisk, smallDisk } from '../../../support/mounts.ts'
 import { STAMP, entry, journalIn, temporaryDirectory } from '../../harness.ts'
-import { A, damage, deviceWithBacklog, largeBacklog } from './damaged.ts'
+import { A, damage, deliveredBy, deviceWithBacklog, entries, largeBacklog } from './damaged.ts'
 
 async function salvagedFrom(directory: string) {
   const journal = await journalIn(directory)
@@ -47,6 +47,18 @@ describe('undelivered ranges of a damaged journal', () => {
       undeliveredRanges: 45,
       counts: [{ salvagedEntries: 45, lostEntries: 0 }],
     })
+  })
+
+  it('are kept until they are delivered, also those of the last epoch', async () => {
+    const { directory, journal, path } = await deviceWithBacklog()
+    await journal.fence()
+    await journal.attach(9)
+    const later = [1, 2, 3, 4, 5].map((n) => entry(n, []))
+    await journal.append(later, STAMP)
+    await journal.close()
+    damage(path)
+    const salvaged = await journalIn(directory, { limits: { recentEntries: 0, segmentEntriesMax: 10 } })
+    expect(await deliveredBy(salvaged)).toEqual([...entries(21, 40), ...later].map(({ body }) => body))
   })
 
   it('are salvaged again when the journal that a salvage made is damaged too', async () => {
