@@ -45,6 +45,7 @@ export interface AccountRow {
 }
 
 export interface UndeliveredRangeRow {
+  id: bigint
   epoch: bigint
   entry_base: bigint
   acked_entry: bigint
@@ -125,8 +126,8 @@ const STATEMENTS = {
   returnedAccounts: `SELECT * FROM account
        WHERE used = sealed_used AND refunded = sealed_refunded AND returned <> sealed_returned`,
   answers: 'SELECT session, n, request_hash, body, status, policy_revision FROM answer ORDER BY entry_id, slot',
-  nextUndeliveredRange: 'SELECT * FROM undelivered_ranges WHERE end_sealed = 0 ORDER BY epoch LIMIT 1',
-  firstUndeliveredRange: 'SELECT * FROM undelivered_ranges ORDER BY epoch LIMIT 1',
+  nextUndeliveredRange: 'SELECT * FROM undelivered_ranges WHERE end_sealed = 0 ORDER BY id LIMIT 1',
+  firstUndeliveredRange: 'SELECT * FROM undelivered_ranges ORDER BY id LIMIT 1',
   allUndeliveredRanges: 'SELECT * FROM undelivered_ranges',
   countUndeliveredRange: `INSERT INTO undelivered_range_account (epoch, id, used, refunded)
        SELECT (SELECT epoch FROM state), id, used, refunded FROM account WHERE used > 0`,
@@ -137,7 +138,7 @@ const STATEMENTS = {
   unsealCounts: 'UPDATE undelivered_range_account SET sealed = 0',
   deleteCounts: 'DELETE FROM undelivered_range_account WHERE sealed = 1',
   sealUndeliveredRange: `UPDATE undelivered_ranges SET sealed_entry = :entry, sealed_head = :head, end_sealed = :entry = last_entry
-       WHERE epoch = :epoch`,
+       WHERE id = :id`,
   ackUndeliveredRanges: 'UPDATE undelivered_ranges SET acked_entry = sealed_entry, acked_head = sealed_head',
   unsealUndeliveredRanges:
     'UPDATE undelivered_ranges SET sealed_entry = acked_entry, sealed_head = acked_head, end_sealed = 0',

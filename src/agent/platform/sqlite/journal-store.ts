@@ -240,12 +240,10 @@ export class JournalStore implements JournalOperations {
       for (const id of plan.sessionIds) changedOne(this.#statements.sealSession.run(id))
       this.#statements.sealed.run(lastEntry, head, seq, hash)
       if (plan.undeliveredRange !== null) {
-        const { epoch: earlier, sealedEntry, head: sealedHead, counted } = plan.undeliveredRange
+        const { id, epoch: earlier, sealedEntry, head: sealedHead, counted } = plan.undeliveredRange
         for (const account of counted) changedOne(this.#statements.sealCount.run(earlier, account))
         if (counted.length === 0) {
-          changedOne(
-            this.#statements.sealUndeliveredRange.run({ entry: sealedEntry, head: sealedHead, epoch: earlier }),
-          )
+          changedOne(this.#statements.sealUndeliveredRange.run({ entry: sealedEntry, head: sealedHead, id }))
         }
       }
     })

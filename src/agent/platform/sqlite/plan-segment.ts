@@ -39,6 +39,7 @@ export interface SealPlan {
   readonly returns: SealRequest['returns']
   readonly sessionIds: readonly string[]
   readonly undeliveredRange: {
+    readonly id: bigint
     readonly epoch: bigint
     readonly sealedEntry: bigint
     readonly head: string
@@ -195,7 +196,7 @@ function sealable(
   }
 }
 
-/** The next undelivered entries of the oldest epoch; a segment contains no others. */
+/** The next entries of the first undelivered range; a segment contains no others. */
 function undeliveredRangeIn(
   database: Database.Database,
   entriesMax: number,
@@ -208,7 +209,7 @@ function undeliveredRangeIn(
   const statements = statementsOf(database)
   const row = statements.nextUndeliveredRange.get() as UndeliveredRangeRow | undefined
   if (row === undefined) return null
-  const { epoch, sealed_entry, sealed_head, last_entry, whole } = row
+  const { id, epoch, sealed_entry, sealed_head, last_entry, whole } = row
   const endsUnsealed = Number(statements.undeliveredRangeEndsUnsealed.get())
   const entriesUnsealed = Number(statements.undeliveredRangesUnsealed.get())
   const before = { first: Number(sealed_entry) + 1, previousHash: sealed_head }
@@ -224,7 +225,7 @@ function undeliveredRangeIn(
         counted: { counters, isLast: counted.isLast },
         final: false,
       },
-      plan: { epoch, sealedEntry: sealed_entry, head: sealed_head, counted: counted.rows.map(({ id }) => id) },
+      plan: { id, epoch, sealedEntry: sealed_entry, head: sealed_head, counted: counted.rows.map((each) => each.id) },
       left: entriesUnsealed,
       isMoreToFollow: true,
     }
@@ -242,7 +243,7 @@ function undeliveredRangeIn(
       entries: { ...before, head, bodies },
       final: isEnd && whole === 1n,
     },
-    plan: { epoch, sealedEntry, head, counted: [] },
+    plan: { id, epoch, sealedEntry, head, counted: [] },
     left: entriesUnsealed - bodies.length,
     isMoreToFollow: endsUnsealed > (isEnd ? 1 : 0),
   }

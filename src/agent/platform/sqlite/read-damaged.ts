@@ -8,7 +8,7 @@ import { CodedError } from '../../../protocol/errors.ts'
 import { entryHash } from '../../../protocol/signing.ts'
 import type { Identity, IdempotencyRecord, StoredSession } from '../../ledger/journal.ts'
 import { keptSession } from '../../sessions/kept-session.ts'
-import type { BootLog } from '../../ledger/volatile-log.ts'
+import type { Anchor, BootLog } from '../../ledger/volatile-log.ts'
 import { type LoggedChain, loggedChain } from './logged-chain.ts'
 import { ENTRY_ID_MAX, entriesBetween } from './entry-blocks.ts'
 import { type AnswerRow, type PolicyRow, type SessionRow, type StateRow, answerOf } from './journal-statements.ts'
@@ -40,6 +40,7 @@ export interface Salvage {
   readonly identity: Identity | null
   readonly policies: readonly PolicyRow[]
   readonly sessions: readonly SessionRow[]
+  /** Several lists of an epoch have gaps between them, or are of different chains. */
   readonly undelivered: readonly Undelivered[]
   /** Number of undelivered, unreadable entries; null if unknown. */
   readonly lost: number | null
@@ -170,7 +171,8 @@ export function salvageOf(database: Database.Database, logged: LoggedChain | nul
       [Number(row.last_entry), row.last_head],
       [Number(row.sealed_entry), row.sealed_head],
     ] as const
-    return { row, undelivered: undeliveredOf(row, chained(database, row, heads, logged), row.whole === 1n) }
+    const undelivered = undeliveredOf(row, chained(database, row, heads, logged), row.whole === 1n)
+    return { row, undelivered, end: { n: Number(row.last_entry), head: row.last_head } }
   })
   const state = unlessDamaged(
     null,
@@ -183,13 +185,15 @@ export function salvageOf(database: Database.Database, logged: LoggedChain | nul
     ] as const
     // A damaged ledger or a backup may lack the latest entries.
     const undelivered = undeliveredOf(state, chained(database, state, heads, logged), false)
-    if (undelivered.lastEntry > undelivered.ackedEntry) chains.unshift({ row: state, undelivered })
+    chains.unshift({ row: state, undelivered, end: { n: Number(state.last_entry), head: state.entry_head } })
   }
   const openReservations = unlessDamaged(
     0,
     () => database.prepare('SELECT count(*) FROM account WHERE reserved > used').pluck().get() as number | bigint,
   )
-  const undelivered = chains.map((chain) => chain.undelivered)
+  const undelivered = chains
+    .map((chain) => chain.undelivered)
+    .filter(({ ackedEntry, lastEntry, isWhole }) => lastEntry > ackedEntry || isWhole)
   const salvage = {
     identity,
     policies,
@@ -199,7 +203,7 @@ export function salvageOf(database: Database.Database, logged: LoggedChain | nul
     hasOpenReservations: Number(openReservations) > 0,
     answers: storedAnswers(database, chains),
   }
-  return logged === null ? salvage : fromLog(salvage, logged, state === null ? [] : [state, ...rows])
+  return logged === null ? salvage : fromLog(salvage, logged, chains)
 }
 
 /** None if the table is damaged. */
@@ -210,52 +214,85 @@ function rowsOf(database: Database.Database, sql: string): readonly unknown[] {
 interface Chain {
   readonly row: ChainRow
   readonly undelivered: Undelivered
+  /** As recorded, readable or not. */
+  readonly end: Anchor
 }
 
-/** A log that does not join the ledger's chain replaces the shorter list of its epoch: no list may have a gap. */
-function fromLog(salvage: Salvage, logged: LoggedChain, rows: readonly ChainRow[]): Salvage {
-  const { epoch, anchor, entries, heads, lastEntry } = logged
-  const row = rows.find((each) => Number(each.epoch) === epoch)
-  if (row === undefined && rows.length > 0) return salvage
-  const found = salvage.undelivered.find((each) => each.epoch === epoch)
-  const reached = found === undefined ? Number(row?.acked_entry ?? -1n) : found.ackedEntry + found.bodies.length
-  const headThere = found === undefined ? row?.acked_head : headOf(found)
-  const isJoined = headThere !== undefined && heads.get(reached) === headThere
-  if (entries.size === 0 || (!isJoined && entries.size <= (found?.bodies.length ?? 0))) {
-    return { ...salvage, hasOpenReservations: salvage.hasOpenReservations && !isJoined }
-  }
-  const alone: Undelivered = {
-    epoch,
-    ackedEntry: anchor.n,
-    ackedHead: anchor.head,
-    bodies: [...entries.values()].map(({ body }) => body),
-    lastEntry,
-    isWhole: false,
-  }
-  const others = salvage.undelivered.filter((each) => each !== found)
-  const lostBefore = found === undefined ? null : anchor.n - found.ackedEntry
-  const lost = salvage.lost === null || lostBefore === null ? null : lostOf(others) + lostBefore
-  const kept = isJoined ? salvage : { ...salvage, undelivered: [alone, ...others], lost }
+/** A log that does not join the readable entries is another list, after a gap or of another chain. */
+function fromLog(salvage: Salvage, logged: LoggedChain, chains: readonly Chain[]): Salvage {
+  const { epoch, entries, heads, lastEntry } = logged
+  const ofEpoch = chains.filter(({ row }) => Number(row.epoch) === epoch)
+  const isKnown = salvage.lost !== null
+  if (ofEpoch.length === 0 && isKnown) return salvage
+  // It has every answered entry after those that the ledger recorded.
+  const isNext = ofEpoch.some(
+    ({ undelivered, end }) =>
+      heads.get(end.n) === end.head || heads.get(lastOf(undelivered)) === headAt(undelivered, lastOf(undelivered)),
+  )
+  const hasOpenReservations = salvage.hasOpenReservations && !isNext
+  const isDelivered = isKnown && ofEpoch.every(({ undelivered }) => lastEntry <= undelivered.ackedEntry)
+  const isOlder = ofEpoch.some(
+    ({ undelivered }) =>
+      lastEntry > undelivered.ackedEntry &&
+      lastEntry < lastOf(undelivered) &&
+      heads.get(lastEntry) === headAt(undelivered, lastEntry),
+  )
+  if (entries.size === 0 || isDelivered || isOlder) return { ...salvage, hasOpenReservations }
+  const isJoined = ofEpoch.some(
+    ({ undelivered }) => lastOf(undelivered) === lastEntry && headAt(undelivered, lastEntry) === heads.get(lastEntry),
+  )
   const pending = [...entries.values()]
   const answers = pending.flatMap(({ n, idempotencyRecord }) =>
     idempotencyRecord === null ? [] : [{ ...idempotencyRecord, entry: { epoch, n } }],
   )
   const sessions = pending.flatMap(({ session }) => (session === undefined ? [] : [rowOfSession(session)]))
   return {
-    ...kept,
-    hasOpenReservations: salvage.hasOpenReservations && !isJoined,
+    ...(isJoined ? salvage : withList(salvage, logged, ofEpoch)),
+    hasOpenReservations,
     answers: newest([...salvage.answers, ...answers], (answer) => answer.session),
     sessions: newest([...salvage.sessions, ...sessions], (session) => session.id),
   }
 }
 
-export function headOf({
-  ackedHead,
-  bodies,
-}: Pick<Undelivered, 'ackedHead'> & { readonly bodies: Iterable<string> }): string {
+/** What is unreadable between the log and the entries before it is lost. */
+function withList(salvage: Salvage, logged: LoggedChain, ofEpoch: readonly Chain[]): Salvage {
+  const { epoch, anchor, entries, lastEntry } = logged
+  const before = ofEpoch
+    .map(({ undelivered }) => undelivered)
+    .filter((each) => lastOf(each) <= anchor.n)
+    .toSorted((a, b) => lastOf(b) - lastOf(a))[0]
+  const alone: Undelivered = {
+    epoch,
+    ackedEntry: anchor.n,
+    ackedHead: anchor.head,
+    bodies: [...entries.values()].map(({ body }) => body),
+    lastEntry: Math.max(lastEntry, before?.lastEntry ?? 0),
+    isWhole: false,
+  }
+  const others = salvage.undelivered.filter((each) => each !== before)
+  const gap = before === undefined ? [] : [{ ...before, lastEntry: anchor.n, isWhole: false }]
+  const undelivered = [...others, ...gap, alone]
+  return { ...salvage, undelivered, lost: salvage.lost === null ? null : lostOf(undelivered) }
+}
+
+export function lastOf({ ackedEntry, bodies }: Undelivered): number {
+  return ackedEntry + bodies.length
+}
+
+/** Of the chain, after that entry. */
+export function headAt({ ackedEntry, ackedHead, bodies }: Undelivered, n: number): string {
   let head = ackedHead
-  for (const body of bodies) head = entryHash(head, body)
+  for (const body of firstOf(bodies, n - ackedEntry)) head = entryHash(head, body)
   return head
+}
+
+export function* firstOf(bodies: Iterable<string>, count: number): Generator<string, undefined> {
+  let n = 0
+  for (const body of bodies) {
+    if (n === count) return
+    n += 1
+    yield body
+  }
 }
 
 function rowOfSession({ id, ended, since, document, snapshot }: StoredSession): SessionRow {
@@ -324,7 +361,7 @@ function undeliveredOf(row: ChainRow, bodies: Bodies, wasWhole: boolean): Undeli
   }
 }
 
-export function lostOf(undelivered: readonly Undelivered[]): number {
+function lostOf(undelivered: readonly Undelivered[]): number {
   return undelivered.reduce((sum, { ackedEntry, bodies, lastEntry }) => sum + lastEntry - ackedEntry - bodies.length, 0)
 }
 

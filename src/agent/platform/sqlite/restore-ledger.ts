@@ -17,8 +17,9 @@ import {
   type Bodies,
   type Salvage,
   type Undelivered,
-  headOf,
-  lostOf,
+  firstOf,
+  headAt,
+  lastOf,
   remove,
   salvageOf,
   salvaged,
@@ -177,7 +178,7 @@ function replace(path: string, fresh: string, opened: OpenedLedger, wall: number
 }
 
 /**
- * Takes the longer list of each epoch and the rules of the current ledger, which are no older.
+ * Takes all undelivered entries, and the rules of the current ledger, which are no older.
  * @throws CodedError BACKUP_FOREIGN
  */
 function merged(backup: Salvage, before: Salvage | null): Salvage {
@@ -187,67 +188,69 @@ function merged(backup: Salvage, before: Salvage | null): Salvage {
   if (one !== undefined && other !== undefined && one !== other) {
     throw new CodedError('BACKUP_FOREIGN', `The backup belongs to device ${one}, but this ledger to device ${other}.`)
   }
-  const byEpoch = new Map(before.undelivered.map((each) => [each.epoch, each]))
-  for (const each of backup.undelivered) {
-    const known = byEpoch.get(each.epoch)
-    if (known !== undefined) requirePrefix(each, known)
-    if (known !== undefined && lastOf(each) <= lastOf(known)) {
-      if (before.lost !== 0) byEpoch.set(each.epoch, joined(each, known))
-      continue
-    }
-    byEpoch.set(each.epoch, { ...each, lastEntry: Math.max(each.lastEntry, known?.lastEntry ?? 0) })
-  }
-  const undelivered = [...byEpoch.values()].toSorted((a, b) => a.epoch - b.epoch)
+  const undelivered = backup.undelivered.reduce(withList, before.undelivered.filter(isProven))
+  const epochs = Map.groupBy(undelivered, ({ epoch }) => epoch)
   return {
     identity: before.identity ?? backup.identity,
     policies: before.policies.length > 0 ? before.policies : backup.policies,
     sessions: before.sessions,
-    undelivered,
-    lost: before.lost === null ? null : lostOf(undelivered),
+    // More than one list: there was a second writer, or entries are missing.
+    undelivered: [...epochs.values()].flatMap((lists) =>
+      lists.length === 1 ? lists : lists.map((each) => ({ ...each, isWhole: false })),
+    ),
+    lost: before.lost === null ? null : before.undelivered.reduce((sum, each) => sum + lostFrom(each, undelivered), 0),
     hasOpenReservations: before.hasOpenReservations,
     answers: before.answers,
   }
 }
 
-/** @throws CodedError BACKUP_FOREIGN */
-function requirePrefix(backup: Undelivered, before: Undelivered): void {
-  // Its head is not proven either.
-  if (before.bodies.length === 0) return
-  const n = Math.min(lastOf(backup), lastOf(before))
-  // What the other one has delivered long ago cannot be compared.
-  if (n < backup.ackedEntry || n < before.ackedEntry || headAt(backup, n) === headAt(before, n)) return
-  const message = `The backup and this ledger have different undelivered entries of epoch ${before.epoch}: they are of two copies of the device.`
-  throw new CodedError('BACKUP_FOREIGN', message, { details: { epoch: before.epoch } })
+/** Without entries, the head that they follow may be damaged. */
+function isProven({ bodies, isWhole }: Undelivered): boolean {
+  return bodies.length > 0 || isWhole
 }
 
-function headAt({ ackedEntry, ackedHead, bodies }: Undelivered, n: number): string {
-  return headOf({ ackedHead, bodies: firstOf(bodies, n - ackedEntry) })
+/** Joins it with those that it overlaps. @throws CodedError BACKUP_FOREIGN */
+function withList(lists: readonly Undelivered[], added: Undelivered): readonly Undelivered[] {
+  const [joining, others] = [true, false].map((is) => lists.filter((each) => doJoin(each, added) === is))
+  return [...(others ?? []), (joining ?? []).reduce(joined, added)]
 }
 
-/** A damaged ledger may begin with the volatile log: the backup may have the entries before it. */
-function joined(backup: Undelivered, later: Undelivered): Undelivered {
-  const between = later.ackedEntry - backup.ackedEntry
-  if (between <= 0 || between > backup.bodies.length) return later
-  if (headAt(backup, later.ackedEntry) !== later.ackedHead) return later
+function doJoin(one: Undelivered, other: Undelivered): boolean {
+  const [first, second] = inOrder(one, other)
+  if (first.epoch !== second.epoch || lastOf(first) < second.ackedEntry) return false
+  return lastOf(first) > second.ackedEntry || headAt(first, second.ackedEntry) === second.ackedHead
+}
+
+function inOrder(one: Undelivered, other: Undelivered): readonly [Undelivered, Undelivered] {
+  return one.ackedEntry <= other.ackedEntry ? [one, other] : [other, one]
+}
+
+/** Entries before those of the other list may be delivered: the cloud bills nothing twice. @throws CodedError BACKUP_FOREIGN */
+function joined(one: Undelivered, other: Undelivered): Undelivered {
+  const [first, second] = inOrder(one, other)
+  const n = Math.min(lastOf(first), lastOf(second))
+  if (headAt(first, n) !== headAt(second, n)) {
+    const message = `The backup and this ledger have different undelivered entries of epoch ${first.epoch}: they are of two copies of the device.`
+    throw new CodedError('BACKUP_FOREIGN', message, { details: { epoch: first.epoch } })
+  }
+  if (lastOf(second) < lastOf(first)) return first
+  const between = second.ackedEntry - first.ackedEntry
   const bodies: Bodies = {
-    length: between + later.bodies.length,
+    length: between + second.bodies.length,
     *[Symbol.iterator]() {
-      yield* firstOf(backup.bodies, between)
-      yield* later.bodies
+      yield* firstOf(first.bodies, between)
+      yield* second.bodies
     },
   }
-  return { ...later, ...backup, bodies, lastEntry: later.lastEntry, isWhole: false }
+  const isWhole = second.isWhole || (first.isWhole && lastOf(first) === lastOf(second))
+  return { ...second, ackedEntry: first.ackedEntry, ackedHead: first.ackedHead, bodies, isWhole }
 }
 
-function* firstOf(bodies: Bodies, count: number): Generator<string, undefined> {
-  let n = 0
-  for (const body of bodies) {
-    if (n === count) return
-    n += 1
-    yield body
-  }
-}
-
-function lastOf({ ackedEntry, bodies }: Undelivered): number {
-  return ackedEntry + bodies.length
+/** Its unreadable entries that no list has. */
+function lostFrom(before: Undelivered, lists: readonly Undelivered[]): number {
+  const from = lastOf(before)
+  const found = lists
+    .filter(({ epoch }) => epoch === before.epoch)
+    .map((each) => Math.min(lastOf(each), before.lastEntry) - Math.max(each.ackedEntry, from))
+  return found.reduce((lost, count) => lost - Math.max(count, 0), before.lastEntry - from)
 }

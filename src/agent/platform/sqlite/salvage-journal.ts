@@ -244,22 +244,22 @@ function insertUndelivered(
        VALUES (:epoch, :base, :acked, :head, :acked, :head, :last, :lastHead, :whole, 0)`,
   )
   let id = 0
-  const ranges = new Map<number, { readonly base: number; readonly acked: number; readonly last: number }>()
+  const ranges: { readonly epoch: number; readonly base: number; readonly acked: number; readonly last: number }[] = []
   // In the order of delivery: what comes after the first undelivered entry is kept.
-  const inOrder = undelivered.toSorted((a, b) => a.epoch - b.epoch)
+  const inOrder = undelivered.toSorted((a, b) => a.epoch - b.epoch || a.ackedEntry - b.ackedEntry)
   for (const { epoch, ackedEntry: acked, ackedHead: head, bodies, isWhole } of inOrder) {
     if (bodies.length === 0 && !isWhole) continue
     const base = id - acked
     const lastHead = insertBodies(database, bodies, { base, acked, head })
     id += bodies.length
-    const range = { base, acked, last: acked + bodies.length }
-    ranges.set(epoch, range)
-    insertRange.run({ ...range, epoch, head, lastHead, whole: isWhole ? 1 : 0 })
+    const range = { epoch, base, acked, last: acked + bodies.length }
+    ranges.push(range)
+    insertRange.run({ ...range, head, lastHead, whole: isWhole ? 1 : 0 })
   }
   database.prepare('UPDATE state SET entry_base = ?').run(id)
   return ({ epoch, n }) => {
-    const range = ranges.get(epoch)
-    return range !== undefined && n > range.acked && n <= range.last ? range.base + n : 0
+    const range = ranges.find((each) => each.epoch === epoch && n > each.acked && n <= each.last)
+    return range === undefined ? 0 : range.base + n
   }
 }
 

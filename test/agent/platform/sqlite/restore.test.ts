@@ -9,7 +9,7 @@ import { inspectDatabase } from '../../../../src/agent/platform/sqlite/inspect-d
 import { SEAL, STAMP, journalIn, temporaryDirectory } from '../../harness.ts'
 import { fillDisk, readOnlyView, smallDisk } from '../../../support/mounts.ts'
 import { BEGIN } from '../../sync/fake-time.ts'
-import { A, damage, deviceWithBacklog, entries, largeBacklog } from './damaged.ts'
+import { A, damage, deliveredBy, deviceWithBacklog, entries, largeBacklog } from './damaged.ts'
 
 /** A device with a backup that has 40 undelivered entries, and 60 more in its ledger. */
 async function backedUp() {
@@ -165,6 +165,37 @@ describe('a backup that takes the place of a ledger', () => {
       expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 40 + count, lost: 0 })
     },
   )
+
+  it('keeps the entries of a ledger that ends before what the backup has delivered', async () => {
+    const { journal, path } = await deviceWithBacklog()
+    await journal.close()
+    const other = temporaryDirectory()
+    copyFileSync(path, join(other, 'journal.db'))
+    const later = await continued(join(other, 'journal.db'), 40)
+    const whole = join(other, 'whole.db')
+    await backUpLedger(join(other, 'journal.db'), whole)
+    const delivering = await journalIn(later.directory)
+    const { seq } = await delivering.seal(SEAL)
+    await delivering.acknowledge(seq, null, null)
+    await delivering.append(entries(101, 10), STAMP)
+    const file = join(other, 'backup.db')
+    await backUpLedger(join(other, 'journal.db'), file)
+    // An older image of the disk, which has served since.
+    const { directory } = await continued(path, 5)
+    const image = join(directory, 'image.db')
+    await backUpLedger(path, image)
+    await delivering.close()
+    expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 45 + 10, lost: 0 })
+    const restored = await journalIn(directory)
+    const delivered = [...entries(21, 45), ...entries(101, 10)].map(({ body }) => body)
+    expect(await deliveredBy(restored)).toEqual(delivered)
+    await restored.close()
+    // A backup that ends before what the ledger has delivered.
+    expect(await restoreLedger(image, join(other, 'journal.db'), BEGIN)).toMatchObject({ undelivered: 55, lost: 0 })
+    // One that has the entries between them.
+    expect(await restoreLedger(whole, join(other, 'journal.db'), BEGIN)).toMatchObject({ undelivered: 90, lost: 0 })
+    expect(await undeliveredRangesIn(other)).toBe(90)
+  })
 
   it('keeps what a damaged ledger still gives, as a salvage would', async () => {
     const { directory, file, path } = await backedUp()

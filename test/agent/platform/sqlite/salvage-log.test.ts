@@ -1,5 +1,6 @@
 // A damaged journal beside the volatile log of a device that spends ahead of its disk.
 import { join } from 'node:path'
+import Database from 'better-sqlite3'
 import { describe, expect, it } from 'vitest'
 import { backUpLedger } from '../../../../src/agent/platform/sqlite/backup.ts'
 import { restoreLedger } from '../../../../src/agent/platform/sqlite/restore-ledger.ts'
@@ -91,11 +92,7 @@ describe('a damaged journal whose volatile log fits', () => {
   })
 
   it('is continued by the log when a backup replaces it', async () => {
-    for (const [table, lost] of [
-      ['policy', 0],
-      // The reservations were open, and the ledger cannot prove that the log continues it.
-      ['block', null],
-    ] as const) {
+    for (const table of ['policy', 'block']) {
       const { directory, log } = await device()
       const path = join(directory, 'journal.db')
       const file = join(directory, 'backup.db')
@@ -105,7 +102,7 @@ describe('a damaged journal whose volatile log fits', () => {
       if (left === undefined) throw new Error('the log can be read')
       expect(await restoreLedger(file, path, 0, { log: left, bootId: BOOT })).toMatchObject({
         undelivered: ANSWERED - DELIVERED,
-        lost,
+        lost: 0,
       })
       const journal = await journalIn(directory)
       expect(await deliveredBy(journal)).toEqual(bodiesOf(charges(DELIVERED + 1, ANSWERED)))
@@ -123,22 +120,49 @@ describe('a damaged journal whose volatile log fits', () => {
     foreign.log.begin(1, { n: RECORDED, head: headAt(RECORDED - 1) })
     foreign.log.write(charges(RECORDED + 1, RECORDED + 3))
     damage(join(foreign.directory, 'journal.db'), 'policy')
-    expect(await salvageOf(await reopened(foreign))).toMatchObject({
-      salvagedEntries: RECORDED - DELIVERED,
-      lostEntries: null,
-    })
+    const beside = await reopened(foreign)
+    expect(await salvageOf(beside)).toMatchObject({ salvagedEntries: RECORDED - DELIVERED + 3, lostEntries: null })
+    // They were answered: the cloud bills them as those of another writer.
+    expect(await deliveredBy(beside)).toEqual(bodiesOf(charges(DELIVERED + 1, RECORDED + 3)))
   })
 
   it('brings what the log holds although the entries before it cannot be read', async () => {
     const written = await device()
     damage(join(written.directory, 'journal.db'), 'block')
     const journal = await reopened(written)
-    const { salvagedEntries } = (await salvageOf(journal)) ?? {}
-    expect(salvagedEntries).toBeGreaterThanOrEqual(ANSWERED - RECORDED)
-    expect((await deliveredBy(journal)).slice(-(ANSWERED - RECORDED))).toEqual(
-      bodiesOf(charges(RECORDED + 1, ANSWERED)),
+    expect(await salvageOf(journal)).toEqual(
+      expect.objectContaining({ salvagedEntries: ANSWERED - RECORDED, lostEntries: RECORDED - DELIVERED }),
     )
+    expect(await deliveredBy(journal)).toEqual(bodiesOf(charges(RECORDED + 1, ANSWERED)))
     expect((await journal.read()).idempotencyCache).toEqual([57, 58, 59, 60].map(answerTo))
+  })
+
+  it.each([
+    ['longer', 40],
+    ['shorter', 57],
+  ])('brings a log that is %s than the entries before unreadable ones, and those', async (_, end) => {
+    const written = await device()
+    const { directory, log } = written
+    const journal = await journalIn(directory)
+    await journal.appendWriteBehind(charges(RECORDED + 1, end), [{ account: A, usedUpTo: 900n }], STAMP, false)
+    // Proves the entries before it. The later ones get a block of their own.
+    await journal.seal(SEAL)
+    await journal.appendWriteBehind(charges(end + 1, ANSWERED), [{ account: A, usedUpTo: 900n }], STAMP, false)
+    await journal.close()
+    log.begin(1, { n: ANSWERED, head: headAt(ANSWERED) })
+    log.write(charges(ANSWERED + 1, ANSWERED + 10))
+    const database = new Database(join(directory, 'journal.db'))
+    database.prepare('UPDATE block SET data = ? WHERE first_n = ?').run(Buffer.from('damaged'), end + 1)
+    database.close()
+    damage(join(directory, 'journal.db'), 'policy')
+    const salvaged = await reopened(written)
+    expect(await salvageOf(salvaged)).toMatchObject({
+      salvagedEntries: end - DELIVERED + 10,
+      lostEntries: ANSWERED - end,
+    })
+    expect(await deliveredBy(salvaged)).toEqual(
+      bodiesOf([...charges(DELIVERED + 1, end), ...charges(ANSWERED + 1, ANSWERED + 10)]),
+    )
   })
 
   it('loses nothing of a log whose entries the journal has already taken', async () => {

@@ -76,9 +76,12 @@ CREATE TABLE account (
 ) STRICT, WITHOUT ROWID;
 
 -- Entries of earlier epochs that the cloud does not have, because their chain was forked or refused: they go up with
--- the segments of the current one, and a row goes when a segment with its end has been acknowledged.
+-- the segments of the current one, and a row goes when a segment with its end has been acknowledged. Those of an epoch
+-- with a gap between them, or of two chains, have a row for each list.
 CREATE TABLE undelivered_ranges (
-  epoch INTEGER NOT NULL PRIMARY KEY,
+  -- In the order of delivery, which is that of their entries.
+  id INTEGER NOT NULL PRIMARY KEY,
+  epoch INTEGER NOT NULL,
   -- Id of the entry before the first one of that epoch.
   entry_base INTEGER NOT NULL,
   acked_entry INTEGER NOT NULL,
@@ -97,7 +100,7 @@ CREATE TABLE undelivered_ranges (
 -- Counters of an earlier epoch before the first entry of its undelivered range, where the cloud has lost those before it and they
 -- are no longer kept here: they go up before the entries, and a row goes when it has been acknowledged.
 CREATE TABLE undelivered_range_account (
-  epoch INTEGER NOT NULL REFERENCES undelivered_ranges (epoch) ON DELETE CASCADE,
+  epoch INTEGER NOT NULL,
   id TEXT NOT NULL,
   used INTEGER NOT NULL CHECK (used >= 0),
   refunded INTEGER NOT NULL CHECK (refunded BETWEEN 0 AND used),
