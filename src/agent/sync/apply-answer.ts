@@ -240,11 +240,20 @@ function raise(context: StepContext, error: CodedError, subject = SUBJECT): void
 }
 
 /** The cloud keeps them as evidence only, and sending again would not change that. Shown until the next start. */
-export function noteUnbilled(context: StepContext, answer: SyncAnswer, { seq }: SealedSegment): void {
+export function noteUnbilled(
+  { memory, health, log }: StepContext,
+  answer: SyncAnswer,
+  { epoch, seq }: SealedSegment,
+): void {
   const entries = answer.outcome === 'MERGED' || answer.outcome === 'FENCED' ? answer.unbilled : undefined
-  if (entries === undefined) return
-  const unbilled = counted(entries, 'entry', 'entries')
-  const message = `The cloud keeps ${unbilled} of an earlier epoch as evidence only, not for billing.`
-  const error = new CodedError('USAGE_UNBILLED', message, { details: { entries, seq } })
-  raiseAndLog(context, 'undelivered entries', error)
+  const segment = `${epoch}/${seq}`
+  // A repeated segment gets the same answer.
+  if (entries === undefined || memory.unbilled.get(segment) === entries) return
+  memory.unbilled.set(segment, entries)
+  const all = [...memory.unbilled.values()].reduce((sum, each) => sum + each, 0)
+  const unbilled = counted(all, 'entry', 'entries')
+  const message = `Since the start of the agent, the cloud has kept ${unbilled} of earlier epochs as evidence only, not for billing.`
+  const error = new CodedError('USAGE_UNBILLED', message, { details: { epoch, seq, entries } })
+  health.raise('undelivered entries', error)
+  log.warn({ code: error.code, ...error.details }, error.message)
 }

@@ -77,6 +77,8 @@ export interface LinkMemory {
   /** A segment that the cloud could not read: number of refusals, and the boot-time reading of the first, ms. */
   refused: { readonly hash: string; readonly times: number; readonly since: number } | null
   proofs: readonly string[]
+  /** Entries that the cloud does not bill, by the segment that brought them; since the start. */
+  readonly unbilled: Map<string, number>
 
   moreToSend: boolean
   returnsAll: boolean
@@ -154,6 +156,7 @@ export async function remember(snapshot: Snapshot, closed: boolean): Promise<Lin
     expectsNews: false,
     syncsAgain: false,
     topUpsCarried: false,
+    unbilled: new Map(),
     policies: new Map(),
     sessions: new Map(),
     contact: 'UNKNOWN',

@@ -295,8 +295,9 @@ test('entries of an earlier epoch that the cloud keeps and does not bill are tol
   }
   changeAnswers(device, (answer) => (answer['epoch'] === 1 ? { ...fork, receipt: null, unbilled: 2 } : answer))
   await calmDown(device)
+  // Two of each of its three segments.
   expect(device.link.status().conditions).toMatchObject([
-    { subject: 'undelivered entries', code: 'USAGE_UNBILLED', message: expect.stringContaining('2 entries') as string },
+    { subject: 'undelivered entries', code: 'USAGE_UNBILLED', message: expect.stringContaining('6 entries') as string },
   ])
 })
 

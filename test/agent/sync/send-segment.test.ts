@@ -1,4 +1,4 @@
-import { expect, test } from 'vitest'
+import { expect, test, vi } from 'vitest'
 import { audit, calmDown } from './audit.ts'
 import { changeAnswers } from './changed-answers.ts'
 import { payloadOf } from '../harness.ts'
@@ -65,6 +65,24 @@ test.each([false, true])('tells of entries that the cloud keeps and does not bil
   expect(found).toMatchObject([{ subject: 'undelivered entries', code: 'USAGE_UNBILLED' }])
   expect(found[0]?.message).toContain('3 entries')
   expect(device.logged.filter(({ fields }) => fields['code'] === 'USAGE_UNBILLED')).toHaveLength(1)
+})
+
+test('adds up the entries of all segments that the cloud keeps and does not bill, each segment once', async () => {
+  const device = await TestDevice.running()
+  const counts = new Map([
+    [2, 3],
+    [3, 4],
+  ])
+  changeAnswers(device, (answer) => ({ ...answer, unbilled: counts.get(Number(answer['seq'])) }))
+  vi.spyOn(device.journal, 'acknowledge').mockRejectedValueOnce(new Error('not recorded'))
+  await device.charge(1_000_000n)
+  await device.sync()
+  expect(device.link.status().unacknowledgedSeq).toBe(2)
+  await calmDown(device)
+  await device.charge(1_000_000n)
+  await calmDown(device)
+  const [found] = device.link.status().conditions
+  expect(found).toMatchObject({ code: 'USAGE_UNBILLED', message: expect.stringContaining('7 entries') as string })
 })
 
 test('a device with an enrollment token enrolls, attaches, gets its rules and a first grant in one round', async () => {
