@@ -200,8 +200,19 @@ function merged(backup: Salvage, before: Salvage | null): Salvage {
     ),
     lost: before.lost === null ? null : before.undelivered.reduce((sum, each) => sum + lostFrom(each, undelivered), 0),
     hasOpenReservations: before.hasOpenReservations,
-    answers: before.answers,
+    answers: newestAnswers([...backup.answers, ...before.answers]),
   }
+}
+
+/** The last request of each application session, least recent first. A damaged ledger may lack those that the backup has. */
+function newestAnswers(answers: Salvage['answers']): Salvage['answers'] {
+  const newest = new Map<string, Salvage['answers'][number]>()
+  for (const answer of answers) {
+    if ((newest.get(answer.session)?.n ?? 0) > answer.n) continue
+    newest.delete(answer.session)
+    newest.set(answer.session, answer)
+  }
+  return [...newest.values()]
 }
 
 /** Without entries, the head that they follow may be damaged. */

@@ -6,7 +6,7 @@ import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { backUpLedger } from '../../../../src/agent/platform/sqlite/backup.ts'
 import { restoreLedger } from '../../../../src/agent/platform/sqlite/restore-ledger.ts'
 import { inspectDatabase } from '../../../../src/agent/platform/sqlite/inspect-database.ts'
-import { SEAL, STAMP, journalIn, temporaryDirectory } from '../../harness.ts'
+import { SEAL, STAMP, entry, journalIn, temporaryDirectory } from '../../harness.ts'
 import { fillDisk, readOnlyView, smallDisk } from '../../../support/mounts.ts'
 import { BEGIN } from '../../sync/fake-time.ts'
 import { A, damage, deliveredBy, deviceWithBacklog, entries, largeBacklog } from './damaged.ts'
@@ -202,6 +202,30 @@ describe('a backup that takes the place of a ledger', () => {
     damage(path)
     expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 100, lost: 0 })
     expect(await undeliveredRangesIn(directory)).toBe(100)
+  })
+
+  it('gives the stored responses that a damaged ledger does not, so that a retry is not charged twice', async () => {
+    const { directory, journal, path } = await deviceWithBacklog()
+    const answered = (n: number, session: string, request: number) => ({
+      ...entry(n, [{ account: A, amount: 3n }]),
+      idempotencyRecord: { session, n: request, requestHash: 'hash', answer: `answer ${n}`, policyRevision: 1 },
+    })
+    await journal.append([answered(61, 'one', 1), answered(62, 'other', 1)], STAMP)
+    const file = join(directory, 'backup.db')
+    await backUpLedger(path, file)
+    await journal.append([answered(63, 'one', 2)], STAMP)
+    await journal.close()
+    const responses = async () => {
+      const restored = await journalIn(directory)
+      const { idempotencyCache } = await restored.read()
+      await restored.close()
+      return idempotencyCache.map(({ session, n }) => `${session} ${n}`)
+    }
+    await restoreLedger(file, path, BEGIN)
+    expect(await responses()).toEqual(['other 1', 'one 2'])
+    damage(path)
+    await restoreLedger(file, path, BEGIN)
+    expect(await responses()).toEqual(['one 1', 'other 1'])
   })
 
   it('replaces a ledger with a damaged head, which proves none of its entries', async () => {
