@@ -686,6 +686,16 @@ test('a response of a sign-in page of the network is not taken for one of the cl
   }
 })
 
+test('a clock behind the last signed time is found without the cloud, before the latest time is known', () => {
+  const agent = { ...status, clock: { now: NOW, earliest: NOW, latest: null } }
+  const { checks } = examine(healthy({ agent, now: NOW - 365 * DAY, signIn: null }))
+  expect(checks.find(({ name }) => name === 'clock')).toMatchObject({
+    level: 'warn',
+    evidence: expect.stringMatching(/ off the time signed by the cloud$/) as string,
+    remedy: expect.stringContaining('timedatectl set-ntp true') as string,
+  })
+})
+
 test('the age of the rules is judged as the agent judges it, not by a wrong clock', () => {
   const level = (changes: Partial<Observations>) =>
     examine(healthy({ now: NOW + 365 * DAY, ...changes })).checks.find(({ name }) => name === 'rules')?.level

@@ -670,10 +670,11 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     const { agent, now, signIn } = observations
     const unknown = unknownReason(observations)
     if (unknown !== null) return skip(unknown)
-    if (!isProblem(agent) && agent.clock.latest !== null) {
+    if (!isProblem(agent)) {
       const off = clockErrorMs(agent.clock, now)
       const evidence = `the wall clock is ${roughly(off)} off the time signed by the cloud`
-      return off > CLOCK_OFF_MS ? warn(evidence, ERRORS.CLOCK_WRONG.remedy) : ok(evidence)
+      if (off > CLOCK_OFF_MS) return warn(evidence, ERRORS.CLOCK_WRONG.remedy)
+      if (agent.clock.latest !== null) return ok(evidence)
     }
     if (deviceIdOf(observations) === null) return skip(NOT_ENROLLED)
     const date = signIn === null || isProblem(signIn) ? null : signIn.date
