@@ -178,6 +178,8 @@ function unreachable({ url, signal }: HttpRequest, { proxy }: Outgoing, cause: u
   })
 }
 
+const OUTSIDE_OF_ITS_TIME = ['CERT_NOT_YET_VALID', 'CERT_HAS_EXPIRED']
+
 /** @param way through a proxy; empty: direct */
 function problemOf(cause: unknown, way: string, network: string): string {
   const refusal = proxyRefusal(cause)
@@ -186,7 +188,11 @@ function problemOf(cause: unknown, way: string, network: string): string {
   }
   const tls = tlsReason(cause)
   if (tls !== null) {
-    return `cannot be reached${way}: ${tls}. Check the certificate of the cloud, tls.ca_file and the clock of this device.`
+    // A device that starts with a wrong clock, for example without a battery, has the same error.
+    const check = OUTSIDE_OF_ITS_TIME.includes(network)
+      ? `the clock of this device, which says ${new Date().toISOString().slice(0, 10)}, and the certificate of the cloud`
+      : 'the certificate of the cloud, tls.ca_file and the clock of this device'
+    return `cannot be reached${way}: ${tls}. Check ${check}.`
   }
   return `does not respond${way} (${network}).${way === '' ? '' : ' Check the proxy.'}`
 }

@@ -15,6 +15,9 @@ import {
   type HttpRequest,
 } from '../../../../src/agent/platform/http/exchange.ts'
 import type { CodedError } from '../../../../src/protocol/errors.ts'
+import { Authority } from '../../../support/certificates.ts'
+
+const DAY_MS = 24 * 60 * 60_000
 
 const open: (() => Promise<void> | void)[] = []
 afterEach(async () => {
@@ -266,4 +269,17 @@ test('a cloud without TLS on this port is named, and what to check', async () =>
     code: 'CLOUD_UNREACHABLE',
     message: `The cloud at ${new URL(address).host} cannot be reached: it does not use TLS on this port. Check the certificate of the cloud, tls.ca_file and the clock of this device.`,
   })
+})
+
+test.each([
+  ['has expired', -DAY_MS],
+  ['is not valid yet', 10 * DAY_MS],
+])('a certificate that %s names the date of the device, which may be wrong', async (reason, untilMs) => {
+  await using authority = await Authority.make()
+  const { certificate, key } = await authority.certify(Date.now() + untilMs)
+  const server = createTlsServer({ key, cert: certificate }, (_request, response) => response.end())
+  const url = `https://127.0.0.1:${await listen(server)}`
+  await expect(exchangeWith({ extraCa: authority.certificate })(get(url))).rejects.toThrow(
+    new RegExp(`its certificate ${reason}\\. Check the clock of this device, which says \\d{4}-\\d{2}-\\d{2}, and the`),
+  )
 })
