@@ -100,7 +100,7 @@ tbody th,td{border:0;padding:.15rem 0}tbody th{color:var(--ink)}
 td{display:grid;grid-template-columns:minmax(6.8rem,30%) minmax(0,1fr);gap:.6rem}td.n{text-align:left}td:has(>div:empty){display:none}
 .rows td{grid-template-columns:minmax(0,1fr);gap:0}
 td::before,.rows tbody th::before{content:attr(data-label);color:var(--soft);font-weight:400;white-space:normal}
-th,td{min-width:0}
+th,td{min-width:0}time{white-space:normal}
 }
 `
 

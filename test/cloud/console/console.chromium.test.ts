@@ -214,6 +214,9 @@ it('fits with names and numbers that are as long as the service takes', { timeou
   }
   await crowded.lineItem(large, lineItem)
   await crowded.lineItem(large, { ...lineItem, activationId: 'A', attributes: { resetFrequency: 'MONTHLY' } })
+  const items = [{ name: 'LaserCut', version: '1.0', rate: 1 }]
+  const rateTable = { version: '1', effectiveFrom: 1_700_000_000_000, items }
+  expect((await crowded.call('POST', '/provisioning/api/v1.1/rate-tables', { body: rateTable })).status).toBe(201)
   const context = await chromium.browser.newContext({ viewport: PHONE })
   onTestFinished(() => context.close())
   const page = await context.newPage()
@@ -224,7 +227,7 @@ it('fits with names and numbers that are as long as the service takes', { timeou
   await page.getByRole('button', { name: 'Show' }).click()
   await page.getByRole('heading', { level: 1, name: 'x'.repeat(100) }).waitFor()
   expect(await page.evaluate('document.documentElement.scrollWidth')).toBe(PHONE.width)
-  for (const path of ['', '/line-items', '/usage', '/audit']) {
+  for (const path of ['', '/line-items', '/rate-tables', '/usage', '/audit']) {
     await page.goto(`${crowded.cloud.address}/console${path}?instance=${large}`)
     for (const width of [320, 768, 1025, 1280]) {
       await page.setViewportSize({ width, height: 740 })
