@@ -893,8 +893,6 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     ['state === null', untested('a resumed device has no suspension')],
   ],
   'src/cloud/sessions/device-sessions.ts': [
-    [/^id\.toLowerCase|^but\.has/, untested('sessions that the first segment of an epoch reports stay connected')],
-    ['session?.state', untested('a session that is forgotten while its device is revoked')],
     ["'0'", untested('a count that is not a decimal, which is refused before')],
     ['[]', untested('the accounts of a session that a device keeps')],
   ],

@@ -54,33 +54,11 @@ export async function commandsFor(tx: Transaction, deviceId: string): Promise<Se
   return commands
 }
 
-/** A new epoch reports all sessions: those missing were lost, with unknown outcome. A later report restores them. */
-export async function disconnectUnreported(
-  tx: Transaction,
-  deviceId: string,
-  reported: readonly SessionSnapshot[],
-  now: number,
-): Promise<void> {
-  await disconnect(tx, deviceId, new Set(reported.map(({ id }) => id.toLowerCase())), now)
-}
-
 /** A revoked device no longer reports: the outcome of its sessions is unknown, and its agent keeps no session alive. */
 export async function disconnectSessions(tx: Transaction, deviceId: string, now: number): Promise<void> {
-  await disconnect(tx, deviceId, new Set(), now)
-  for (const { id } of await tx.sessions.ofDevice(deviceId)) {
-    const session = await tx.sessions.lock(id)
-    // A charged session closes by its missed heartbeat, with a refund.
-    if (session?.state === 'IDLE') await tx.sessions.save({ ...session, state: 'DISCONNECTED', since: now })
-  }
-}
-
-async function disconnect(tx: Transaction, deviceId: string, but: ReadonlySet<string>, now: number): Promise<void> {
-  // One after another: a device may keep many.
-  for (const id of await tx.sessions.notEnded(deviceId)) {
-    const session = but.has(id) ? undefined : await tx.sessions.lock(id)
-    if (session?.keptBy !== deviceId || hasEnded(session)) continue
-    await tx.sessions.save({ ...session, state: 'DISCONNECTED', charge: null, since: now })
-  }
+  await tx.sessions.disconnectKept(deviceId, now)
+  // A charged session closes by its missed heartbeat, with a refund.
+  await tx.sessions.disconnectIdle(deviceId, now)
 }
 
 function isInEffect(state: Session['state'], wanted: SessionCommand['command']): boolean {

@@ -231,6 +231,7 @@ export class LoadedSyncs {
       ofDevice: async (deviceId) => sessionsOf(deviceId).filter(isLive),
       // A device that keeps sessions is unusual.
       commanded: async () => [],
+      disconnectKept: async () => undefined,
       save: async (session) => {
         const stored = requireLoaded(session.id)
         if (session.charge !== stored.charge || hasEnded(session)) throw new Unusual()

@@ -409,6 +409,16 @@ describe('a session that a device keeps', () => {
     expect([locked, await stateOf(id)]).toEqual([[], 'IDLE'])
   })
 
+  it('is disconnected with all others of an epoch by one statement, as its device may keep many', async () => {
+    const { device, id } = await keeping()
+    const other = randomUUID()
+    await report(device, reported(other))
+    await device.attach()
+    withSessions(() => ({ lock: vi.fn().mockRejectedValue(new Error('one after another')) }))
+    await report(device)
+    expect([await stateOf(id), await stateOf(other)]).toEqual(['DISCONNECTED', 'DISCONNECTED'])
+  })
+
   it('is not taken if the device has too many that have not ended; the others are kept up to date', async () => {
     const { device, id } = await keeping()
     const [last, beyond, ended] = [randomUUID(), randomUUID(), randomUUID()]

@@ -78,6 +78,10 @@ function watched(tx: Transaction): Transaction {
         )
         await tx.sessions.saveSome(changes)
       },
+      async disconnectKept(deviceId, now) {
+        for (const id of await tx.sessions.notEnded(deviceId)) locks.take('sessions', id)
+        await tx.sessions.disconnectKept(deviceId, now)
+      },
       async lockDue(now) {
         const session = await tx.sessions.lockDue(now)
         if (session !== undefined) locks.take('sessions', session.id)

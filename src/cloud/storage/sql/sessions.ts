@@ -1,6 +1,7 @@
 import { sql as expression } from 'kysely'
 import {
   NODES_DIFFER_MAX_MS,
+  SESSION_REST_MS,
   type Session,
   type SessionState,
   nextDue,
@@ -228,12 +229,40 @@ export function sessionTransaction(sql: Sql) {
         })),
       )
     },
+    /** Those that the device keeps. */
+    async disconnectKept(deviceId: string, now: number): Promise<void> {
+      await db
+        .updateTable('sessions')
+        .set(disconnected(now))
+        .where('kept_by', '=', deviceId)
+        .where(HAS_NOT_ENDED)
+        .execute()
+    },
+    /** Those that the device has opened and in which nothing is charged. */
+    async disconnectIdle(deviceId: string, now: number): Promise<void> {
+      await db
+        .updateTable('sessions')
+        .set(disconnected(now))
+        .where('device_id', '=', deviceId)
+        .where(HAS_NOT_ENDED)
+        .where('state', '=', 'IDLE')
+        .execute()
+    },
     async setWanted(id: string, command: SessionCommand['command']): Promise<void> {
       await db.updateTable('sessions').set({ wanted: command }).where('id', '=', id).execute()
     },
     async remove(id: string): Promise<void> {
       await db.deleteFrom('sessions').where('id', '=', id).execute()
     },
+  }
+}
+
+function disconnected(now: number) {
+  return {
+    state: 'DISCONNECTED',
+    charge: null,
+    since: BigInt(now),
+    next_due: BigInt(now + SESSION_REST_MS),
   }
 }
 

@@ -12,7 +12,7 @@ import {
 } from '../../../core/sync/receive.ts'
 import type { Grant, SyncAnswerWire } from '../../../protocol/edge/sync.ts'
 import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
-import { disconnectUnreported, commandsFor, takeSessions } from '../../sessions/device-sessions.ts'
+import { commandsFor, takeSessions } from '../../sessions/device-sessions.ts'
 import { type GrantInputs, accountsIn, giveGrant, grantableIn, mustRelease } from '../grants/give-grant.ts'
 import { type Grantable, grantableAt } from '../grants/grants.ts'
 import { LIMITED_AGAIN_MAX } from '../../devices/limits.ts'
@@ -138,7 +138,8 @@ async function bill(
 /** Only the current epoch reports the state of sessions. */
 async function takeReportedSessions({ deps, tx, device, epoch, segment, now }: MergeContext): Promise<void> {
   if (epoch.number !== device.epoch) return
-  if (segment.header.seq === 1) await disconnectUnreported(tx, device.id, segment.sessions, now)
+  // A new epoch reports all sessions: the others were lost, with unknown outcome. A later report restores them.
+  if (segment.header.seq === 1) await tx.sessions.disconnectKept(device.id, now)
   await takeSessions(tx, device, segment.sessions, deps.trustsClock() ? now - SESSION_REST_MS : null)
 }
 
