@@ -1,8 +1,7 @@
 /** Sessions on devices, as reported. Charges arrive as ledger entries; commands are sent until reported as done. */
 import { decimal, parseDecimal } from '../../core/pricing/amount.ts'
 import { type ReservedItem, type Session, hasEnded, newSession } from '../../core/sessions/session.ts'
-import type { SessionCommand, SessionSnapshot } from '../../protocol/edge/sessions.ts'
-import { SEGMENT_SESSIONS_MAX } from '../../protocol/edge/sessions.ts'
+import type { SessionSnapshot } from '../../protocol/edge/sessions.ts'
 import type { Transaction } from '../storage/store.ts'
 import type { Device } from '../storage/device-records.ts'
 
@@ -44,26 +43,11 @@ export async function takeSessions(
   }
 }
 
-export async function commandsFor(tx: Transaction, deviceId: string): Promise<SessionCommand[]> {
-  const commands: SessionCommand[] = []
-  for (const { id, state, wanted } of await tx.sessions.commanded(deviceId)) {
-    if (isInEffect(state, wanted)) continue
-    commands.push({ id, command: wanted })
-    if (commands.length >= SEGMENT_SESSIONS_MAX) break
-  }
-  return commands
-}
-
 /** A revoked device no longer reports: the outcome of its sessions is unknown, and its agent keeps no session alive. */
 export async function disconnectSessions(tx: Transaction, deviceId: string, now: number): Promise<void> {
   await tx.sessions.disconnectKept(deviceId, now)
   // A charged session closes by its missed heartbeat, with a refund.
   await tx.sessions.disconnectIdle(deviceId, now)
-}
-
-function isInEffect(state: Session['state'], wanted: SessionCommand['command']): boolean {
-  if (wanted === 'LOCK') return state === 'LOCKED'
-  return wanted === 'UNLOCK' ? state !== 'LOCKED' : hasEnded({ state })
 }
 
 function sessionOf(snapshot: SessionSnapshot, keptBy: string): Session {

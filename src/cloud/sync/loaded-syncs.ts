@@ -230,7 +230,7 @@ export class LoadedSyncs {
       lockSome: async (ids) => ids.map((id) => requireLoaded(id).id),
       ofDevice: async (deviceId) => sessionsOf(deviceId).filter(isLive),
       // A device that keeps sessions is unusual.
-      commanded: async () => [],
+      commands: async () => [],
       disconnectKept: async () => undefined,
       save: async (session) => {
         const stored = requireLoaded(session.id)

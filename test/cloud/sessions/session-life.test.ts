@@ -283,7 +283,8 @@ describe.each<[SuspensionCommand, SuspensionCommand]>([
     const { id: deviceId } = await TestDevice.join(twin)
     const [own, other] = [await open(deviceId), await open()]
     const device = await twin.device(deviceId)
-    await twin.store.transaction((tx) => takeSessions(tx, device, [reported(randomUUID())], null))
+    const kept = { ...reported(randomUUID()), state: later === 'LOCK' ? ('IDLE' as const) : ('LOCKED' as const) }
+    await twin.store.transaction((tx) => takeSessions(tx, device, [kept], null))
     const command = (which: SuspensionCommand, read: Store['read']) => {
       const { transaction } = twin.store
       const store = { transaction: transaction.bind(twin.store), read }
@@ -297,7 +298,7 @@ describe.each<[SuspensionCommand, SuspensionCommand]>([
       return sessions
     })
     expect([await stateOf(own), await stateOf(other)]).toEqual([later === 'LOCK' ? 'LOCKED' : 'IDLE', 'IDLE'])
-    expect(await read((reader) => reader.sessions.commanded(deviceId))).toMatchObject([{ wanted: later }])
+    expect(await read((reader) => reader.sessions.commands(deviceId, 10))).toEqual([{ id: kept.id, command: later }])
     expect((await twin.device(deviceId)).suspension?.state).toBe(later === 'LOCK' ? 'LOCKED' : undefined)
   })
 })

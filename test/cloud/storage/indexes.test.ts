@@ -46,9 +46,9 @@ test('the sessions that a device keeps are counted by the device', async () => {
   expect(plan()).toContain('SEARCH sessions USING INDEX sessions_kept_by (kept_by=?)')
 })
 
-test('the commands for sessions that a device keeps are found without its other sessions', async () => {
-  await sessions.commanded('d-1')
-  expect(plan()).toContain('SEARCH sessions USING INDEX sessions_commanded (kept_by=?)')
+test('the commands for sessions that a device keeps are found without its other sessions, and those in effect', async () => {
+  await sessions.commands('d-1', 10)
+  expect(plan()).toBe('SEARCH sessions USING INDEX sessions_commanded (kept_by=?)')
 })
 
 test('the sessions that are held with their device are found by the device, whether it opened or keeps them', async () => {

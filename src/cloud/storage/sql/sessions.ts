@@ -27,10 +27,8 @@ import type { Row } from './tables.ts'
 /** As literals, like in the partial indexes: SQLite uses such an index only if it can prove that it applies. */
 const IS_LIVE = expression<boolean>`state IN ('IDLE', 'ACTIVE')`
 export const HAS_NOT_ENDED = expression<boolean>`state IN ('IDLE', 'ACTIVE', 'LOCKED')`
-
-export interface CommandedSession extends Pick<Session, 'id' | 'state'> {
-  readonly wanted: SessionCommand['command']
-}
+/** Of a session that has not ended, with a command. */
+const IS_NOT_AS_WANTED = expression<boolean>`(wanted = 'TERMINATE' OR (wanted = 'LOCK') = (state <> 'LOCKED'))`
 
 const idsBy = (db: Sql['db'], column: 'device_id' | 'kept_by', deviceId: string) =>
   db.selectFrom('sessions').select('id').where(column, '=', deviceId).where(HAS_NOT_ENDED)
@@ -46,11 +44,12 @@ const opened = prepared((db) => idsBy(db, 'device_id', '').orderBy('id'))
 const commanded = prepared((db) =>
   db
     .selectFrom('sessions')
-    .select(['id', 'state', 'wanted'])
+    .select(['id', 'wanted'])
     .where('kept_by', '=', '')
     .where(HAS_NOT_ENDED)
-    .where('wanted', 'is not', null)
-    .orderBy('id'),
+    .where(IS_NOT_AS_WANTED)
+    .orderBy('id')
+    .limit(1),
 )
 
 const someOfDevices = (db: Sql['db'], count: number) =>
@@ -140,14 +139,10 @@ export function sessionReader({ db }: Sql) {
     async countKeptBy(deviceId: string): Promise<number> {
       return countOf(db.selectFrom('sessions').where('kept_by', '=', deviceId).where(HAS_NOT_ENDED))
     },
-    /** Those that the device keeps and for which there is a command, by id. */
-    async commanded(deviceId: string): Promise<readonly CommandedSession[]> {
-      const { rows } = await db.executeQuery(commanded(db, [deviceId]))
-      return rows.map(({ id, state, wanted }) => ({
-        id,
-        state: state as SessionState,
-        wanted: wanted as SessionCommand['command'],
-      }))
+    /** For sessions that the device keeps, by id, without commands that are in effect. */
+    async commands(deviceId: string, limit: number): Promise<SessionCommand[]> {
+      const { rows } = await db.executeQuery(commanded(db, [deviceId, limit]))
+      return rows.map(({ id, wanted }) => ({ id, command: wanted as SessionCommand['command'] }))
     },
     /** Cloud sessions automatically charged up to the instant, earliest first. */
     async renewedBy(until: number, limit: number): Promise<readonly Session[]> {

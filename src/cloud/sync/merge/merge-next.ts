@@ -11,8 +11,8 @@ import {
   withoutKnown,
 } from '../../../core/sync/receive.ts'
 import type { Grant, SyncAnswerWire } from '../../../protocol/edge/sync.ts'
-import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
-import { commandsFor, takeSessions } from '../../sessions/device-sessions.ts'
+import { SEGMENT_SESSIONS_MAX, type SessionCommand } from '../../../protocol/edge/sessions.ts'
+import { takeSessions } from '../../sessions/device-sessions.ts'
 import { type GrantInputs, accountsIn, giveGrant, grantableIn, mustRelease } from '../grants/give-grant.ts'
 import { type Grantable, grantableAt } from '../grants/grants.ts'
 import { LIMITED_AGAIN_MAX } from '../../devices/limits.ts'
@@ -233,7 +233,7 @@ async function renew(
   const { tx, device, epoch, segment, rules } = context
   const { moves } = moved
   const hasSessions = context.hasSessions || segment.sessions.length > 0
-  const commands = hasSessions ? await commandsFor(tx, device.id) : []
+  const commands = hasSessions ? await tx.sessions.commands(device.id, SEGMENT_SESSIONS_MAX) : []
   const releasing = await mustRelease(context)
   const changed = new Map(moves.map(({ after }) => [after.account, after]))
   const grant = await giveGrant(context, {

@@ -298,8 +298,8 @@ CREATE INDEX sessions_renewal_due ON sessions (renewal_due_before) WHERE renewal
 CREATE INDEX sessions_live ON sessions (instance_id, created) WHERE state IN ('IDLE', 'ACTIVE');
 CREATE INDEX sessions_not_ended ON sessions (seq) WHERE state IN ('IDLE', 'ACTIVE', 'LOCKED');
 CREATE INDEX sessions_kept_by ON sessions (kept_by) WHERE state IN ('IDLE', 'ACTIVE', 'LOCKED');
-CREATE INDEX sessions_commanded ON sessions (kept_by)
-  WHERE state IN ('IDLE', 'ACTIVE', 'LOCKED') AND wanted IS NOT NULL;
+CREATE INDEX sessions_commanded ON sessions (kept_by, id)
+  WHERE state IN ('IDLE', 'ACTIVE', 'LOCKED') AND (wanted = 'TERMINATE' OR (wanted = 'LOCK') = (state <> 'LOCKED'));
 CREATE INDEX sessions_of_device ON sessions (device_id) WHERE state IN ('IDLE', 'ACTIVE', 'LOCKED');
 CREATE UNIQUE INDEX sessions_by_opening ON sessions (device_id, instance_id, opening) WHERE opening IS NOT NULL;
 
