@@ -10,6 +10,11 @@ export function isLoopback(host: string): boolean {
   return name === 'localhost' || contains(LOOPBACK, name)
 }
 
+/** Whether a Host header names this machine. That of a request by a foreign web page does not, wherever its name leads. */
+export function isLoopbackName(host = ''): boolean {
+  return isLoopback(host.replace(/:\d{1,5}$/, '').toLowerCase())
+}
+
 export function contains(network: BlockList, host: string): boolean {
   const kind = isIP(host)
   return kind !== 0 && network.check(host, `ipv${kind}` as 'ipv4')

@@ -4,7 +4,7 @@
  */
 import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
-import { isLoopback } from '../../../platform/is-loopback.ts'
+import { isLoopback, isLoopbackName } from '../../../platform/is-loopback.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 
 export interface StatusAuthOptions {
@@ -45,7 +45,7 @@ export function requireReader(
   headers: IncomingHttpHeaders,
   certified: boolean,
 ): void {
-  if (isLoopback(host) && !isLoopback(nameIn(headers.host))) {
+  if (isLoopback(host) && !isLoopbackName(headers.host)) {
     throw new CodedError('BAD_REQUEST', 'The Host header does not name this machine.')
   }
   if (certified && tls !== null && tls.clientCa !== null) return
@@ -69,13 +69,6 @@ function tokenIn(authorization = ''): string | null {
   const pair = Buffer.from(value, 'base64').toString('utf8')
   const colon = pair.indexOf(':')
   return colon < 0 ? null : pair.slice(colon + 1)
-}
-
-function nameIn(host = ''): string {
-  return host
-    .replace(/:\d{1,5}$/, '')
-    .replace(/^\[(.*)\]$/, '$1')
-    .toLowerCase()
 }
 
 function digest(text: string): Buffer {

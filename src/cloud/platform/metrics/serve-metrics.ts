@@ -5,7 +5,7 @@ import { type IncomingHttpHeaders, type IncomingMessage, type ServerResponse, cr
 import { type AddressInfo, type Socket, isIPv6 } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { z } from 'zod'
-import { isLoopback } from '../../../platform/is-loopback.ts'
+import { isLoopback, isLoopbackName } from '../../../platform/is-loopback.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { brokenHead } from '../../../protocol/service/refusals.ts'
 import type { AccessResponse } from '../../../protocol/service/access-request.ts'
@@ -48,7 +48,10 @@ export function registerMetrics(http: FastifyInstance, metrics: MetricsSource, t
   })
 }
 
-/** Without TLS, for a monitoring network. @param token null: every client that reaches the address may read */
+/**
+ * Without TLS, for a monitoring network.
+ * @param token null: every client that reaches the address may read, except for web pages on a loopback address
+ */
 export async function listenForMetrics(
   { host, port }: { readonly host: string; readonly port: number },
   metrics: MetricsSource,
@@ -64,7 +67,7 @@ export async function listenForMetrics(
   })
   server.maxConnections = 64
   const receive = (request: IncomingMessage, response: ServerResponse): void => {
-    answer(request, metrics, token).then(
+    answer(request, host, metrics, token).then(
       ({ status, type, text }) => response.writeHead(status, { 'content-type': type }).end(text),
       (error: unknown) => {
         onFault(error)
@@ -92,6 +95,7 @@ export async function listenForMetrics(
 
 async function answer(
   request: IncomingMessage,
+  host: string,
   metrics: MetricsSource,
   token: string | null,
 ): Promise<{ readonly status: number; readonly type: string; readonly text: string }> {
@@ -103,6 +107,7 @@ async function answer(
       throw new CodedError('OPERATION_UNKNOWN', `Metrics are at GET ${METRICS_PATH}.`)
     }
     if (token !== null) requireToken(headers, token)
+    else if (isLoopback(host)) requireLoopbackName(headers)
     return { status: 200, type: metrics.contentType, text: await metrics.text() }
   } catch (error) {
     if (!(error instanceof CodedError)) throw error
@@ -120,10 +125,21 @@ function requireReader(headers: IncomingHttpHeaders, peer: string | undefined, t
     return
   }
   const isLocal = peer !== undefined && isLoopback(peer)
-  if (isLocal && FORWARDED.every((name) => headers[name] === undefined)) return
+  if (isLocal && FORWARDED.every((name) => headers[name] === undefined)) {
+    requireLoopbackName(headers)
+    return
+  }
   throw new CodedError(
     'TOKEN_MISSING',
     'Metrics are available on this machine, or with the token in metrics.token_file.',
+  )
+}
+
+function requireLoopbackName({ host }: IncomingHttpHeaders): void {
+  if (isLoopbackName(host)) return
+  throw new CodedError(
+    'BAD_REQUEST',
+    'The Host header does not name this machine. Use 127.0.0.1 or localhost, or set metrics.token_file and send the token.',
   )
 }
 

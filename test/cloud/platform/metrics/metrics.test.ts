@@ -153,6 +153,25 @@ describe('the metrics of the twin', () => {
     expect([forwarded.status, await forwarded.json()]).toMatchObject([401, { code: 'TOKEN_MISSING' }])
   })
 
+  it.each([null, '127.0.0.1:0'])(
+    'are not for web pages that give their name the address of this machine: %s',
+    async (listen) => {
+      await using twin = await openTwin((settings) => ({ ...settings, metrics: { listen, token: null } }))
+      const { port } = new URL(twin.cloud.metricsAddress)
+      const asked = async (host: string) => {
+        const socket = connect(Number(port), '127.0.0.1')
+        socket.write(`GET /metrics HTTP/1.1\r\nHost: ${host}\r\nConnection: close\r\n\r\n`)
+        return (await readText(socket)).slice('HTTP/1.1 '.length).slice(0, 3)
+      }
+      expect([await asked(`localhost:${port}`), await asked('[::1]'), await asked('LOCALHOST')]).toEqual([
+        '200',
+        '200',
+        '200',
+      ])
+      expect([await asked(`evil.example:${port}`), await asked('127.0.0.1.evil.example')]).toEqual(['400', '400'])
+    },
+  )
+
   it('are for who knows the token, where one is set', async () => {
     await using twin = await openTwin((settings) => ({
       ...settings,
