@@ -22,7 +22,9 @@ export function loadSettings<T extends OptionTree>(table: OptionTable<T>, source
     throw invalid(
       `The path of the settings file is empty: set ${table.envPrefix}_CONFIG or --config to one, or omit both.`,
     )
-  const file = sources.file === null ? undefined : readFile(sources.file, named, sources)
+  const { file: path } = sources
+  const isPart = sources.whole !== undefined
+  const file = path === null ? undefined : foundIn(readToml(path, sources.readText), path, named, isPart)
   refuseUnknownVariables(table, sources.whole === undefined ? named : namedOptions(sources.whole), sources.env)
 
   const settings: Record<string, unknown> = {}
@@ -33,10 +35,11 @@ export function loadSettings<T extends OptionTree>(table: OptionTable<T>, source
 /** Each setting that is valid, and the defaults of the others. */
 export function usableSettings<T extends OptionTree>(table: OptionTable<T>, sources: Sources): Settings<T> {
   const { file: path } = sources
+  const toml = path === null ? undefined : usable(undefined, () => readToml(path, sources.readText))
   const settings: Record<string, unknown> = {}
   for (const one of namedOptions(table)) {
-    const load = () => (path === null ? undefined : readFile(path, [one], { ...sources, whole: table }))
-    const file = usable(undefined, load)
+    const find = () => (path === null || toml === undefined ? undefined : foundIn(toml, path, [one], true))
+    const file = usable(undefined, find)
     const value = usable(one.option.default, () => settingOf(one, file, sources))
     place(settings, one.path, value)
   }
@@ -117,37 +120,43 @@ function isAbsent(path: string, readText: Sources['readText']): boolean {
   }
 }
 
-function readFile(
-  path: string,
-  named: readonly NamedOption[],
-  { readText, whole }: Pick<Sources, 'readText' | 'whole'>,
-): ReadonlyMap<string, Found> {
+type Table = Readonly<Record<string, unknown>>
+
+function readToml(path: string, readText: Sources['readText']): Table {
   const text = read(path, readText)
-  let toml: Record<string, unknown>
   try {
-    toml = parseToml(text)
+    return parseToml(text)
   } catch (error) {
     if (!(error instanceof TomlError)) throw error
     const reason = error.message.split('\n')[0]?.replace(/^Invalid TOML document: /, '') ?? ''
     throw new CodedError('CONFIG_UNREADABLE', `${path}:${error.line}:${error.column}: ${reason}.`)
   }
+}
+
+/** @param isPart keys of other settings are no error */
+function foundIn(
+  toml: Table,
+  path: string,
+  named: readonly NamedOption[],
+  isPart: boolean,
+): ReadonlyMap<string, Found> {
   const found = new Map<string, Found>()
   const keys = new Map(named.map((one) => [one.key, one]))
-  const walk = (node: Record<string, unknown>, above: string): void => {
+  const walk = (node: Table, above: string): void => {
     for (const [name, value] of Object.entries(node)) {
       const key = above === '' ? name : `${above}.${name}`
       const isAbove = named.some((one) => one.key.startsWith(`${key}.`))
       if (keys.has(key)) found.set(key, { where: `${path}: ${key}`, value, as: 'toml' })
       else if (isAbove && isTable(value)) walk(value, key)
       else if (isAbove) throw invalid(`${path}: ${key} is ${shorten(value)}, but must be a table of settings.`)
-      else if (whole === undefined) throw invalid(`${path}: unknown key ${key}${suggestion(key, keys.keys())}`)
+      else if (!isPart) throw invalid(`${path}: unknown key ${key}${suggestion(key, keys.keys())}`)
     }
   }
   walk(toml, '')
   return found
 }
 
-function isTable(value: unknown): value is Record<string, unknown> {
+function isTable(value: unknown): value is Table {
   return typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Date)
 }
 

@@ -1,6 +1,6 @@
 import { describe, expect, expectTypeOf, test } from 'vitest'
 import { CodedError } from '../../src/protocol/errors.ts'
-import { loadSettings, type Sources } from '../../src/settings/load.ts'
+import { loadSettings, type Sources, usableSettings } from '../../src/settings/load.ts'
 import {
   type AbsentSecret,
   bytes,
@@ -257,4 +257,16 @@ describe('a secret', () => {
     }
     expect(refusal({ env, files: { '/run/token': '\n' } }).message).toContain('the file /run/token is empty')
   })
+})
+
+test('of invalid settings, each valid one is found in a file that is read once', () => {
+  const read: string[] = []
+  const readText = (path: string) => {
+    read.push(path)
+    return 'name = "press 7"\nlimits.connections = 0\npush = "x"\nunknown = 1\nsync.interval = "5s"'
+  }
+  const settings = usableSettings(table, { file: '/etc/agent.toml', env: {}, flags: {}, readText })
+  expect(settings).toMatchObject({ name: 'press 7', limits: { connections: 64 }, sync: { interval: 5_000 } })
+  expect(settings.push).toEqual(load().push)
+  expect(read.filter((path) => path === '/etc/agent.toml')).toHaveLength(1)
 })
