@@ -218,14 +218,17 @@ describe('a sign-in', () => {
       expect((await ran).code).toBe(0)
     })
 
-    it.runIf(process.getuid?.() === 0)('and does not lead another user to the provider', async () => {
-      const { ran, link } = await beginWithBrowser()
-      const ask = `fetch(process.argv[1], { redirect: 'manual' }).then(({ status, headers }) => console.log(status, headers.get('location')))`
-      const { stdout } = await promisify(execFile)(process.execPath, ['-e', ask, link], { uid: OTHER, cwd: '/' })
-      expect(stdout).toBe('403 null\n')
-      await browse(link, 'ada')
-      expect((await ran).code).toBe(0)
-    })
+    it.runIf(process.getuid?.() === 0)(
+      'and does not lead another user to the provider, but shows how to sign in',
+      async () => {
+        const { ran, link } = await beginWithBrowser()
+        const ask = `fetch(process.argv[1], { redirect: 'manual' }).then(async (answer) => console.log(answer.status, answer.headers.get('location'), await answer.text()))`
+        const { stdout } = await promisify(execFile)(process.execPath, ['-e', ask, link], { uid: OTHER, cwd: '/' })
+        expect(stdout).toMatch(/^403 null .* open the address that tallygate login has printed in its terminal\.\n/)
+        await browse(link, 'ada')
+        expect((await ran).code).toBe(0)
+      },
+    )
   })
 })
 

@@ -18,6 +18,9 @@ const HEADERS = {
   connection: 'close',
 }
 
+const NOT_THIS_USER =
+  'This link is for the user who runs tallygate login, and this browser may be of another user. To sign in, open the address that tallygate login has printed in its terminal.\n'
+
 export class RedirectServer implements AsyncDisposable {
   readonly #server: Server
   readonly #received = Promise.withResolvers<URL>()
@@ -72,7 +75,7 @@ export class RedirectServer implements AsyncDisposable {
   #receive(state: string, { method, url = '', socket }: IncomingMessage, response: ServerResponse): void {
     const target = URL.canParse(url, this.redirectUri) ? new URL(url, this.redirectUri) : null
     if (method === 'GET' && target?.pathname === START_PATH && this.#start !== null) {
-      if (isOfAnotherUser(socket)) response.writeHead(403, HEADERS).end('This sign-in belongs to another user.\n')
+      if (mayBeOfAnotherUser(socket)) response.writeHead(403, HEADERS).end(NOT_THIS_USER)
       else response.writeHead(302, { ...HEADERS, location: this.#start }).end()
       return
     }
@@ -90,8 +93,8 @@ export class RedirectServer implements AsyncDisposable {
   }
 }
 
-/** Whether another user, but root, has the other end of a connection within this machine. False where the system does not tell. */
-function isOfAnotherUser({ localPort = 0, remotePort = 0 }: Socket): boolean {
+/** Whether another user, but not root, may have the other end of a connection. False where the system lists no connections. */
+function mayBeOfAnotherUser({ localPort = 0, remotePort = 0 }: Socket): boolean {
   const table = orNull(() => readFileSync('/proc/net/tcp', 'utf8'))
   if (table === null) return false
   const [here, there] = [localPort, remotePort].map((port) => `0100007F:${hexOf(port)}`)
