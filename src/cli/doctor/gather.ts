@@ -324,8 +324,23 @@ function timeZone({ env }: Io): Observations['timeZone'] {
   }
 }
 
-/** Requests the policy with the device's identity, which changes nothing. @param now as the agent judges it: the wall clock may be wrong */
+/**
+ * Requests the policy with the device's identity, which changes nothing. As the agent, it follows the cloud's clock if the cloud
+ * rejects the time of the token.
+ * @param now as the agent judges it: the wall clock may be wrong
+ */
 async function signIn(
+  now: number,
+  inspected: Observations['inspected'],
+  keys: DeviceKeys | Problem,
+  outgoing: Outgoing,
+): Promise<Observations['signIn']> {
+  const first = await signInAt(now, inspected, keys, outgoing)
+  if (first === null || isProblem(first) || first.code !== 'TOKEN_NOT_IN_TIME' || first.date === null) return first
+  return signInAt(first.date, inspected, keys, outgoing)
+}
+
+async function signInAt(
   now: number,
   { identity, policies: [policy] }: Observations['inspected'],
   keys: DeviceKeys | Problem,
