@@ -62,11 +62,14 @@ export function invalidFile(problems: readonly string[]): CodedError {
   return new CodedError('FILE_INVALID', firstOf(problems))
 }
 
-/** A file may have thousands of problems. */
-export function firstOf(problems: readonly string[]): string {
+/**
+ * A file may have thousands of problems.
+ * @param isWhole false: the list may itself be the first of more
+ */
+export function firstOf(problems: readonly string[], isWhole = true): string {
   const more = problems.length - PROBLEMS_MAX
-  const rest = more > 0 ? `; and ${counted(more, 'more problem', 'more problems')}` : ''
-  return problems.slice(0, PROBLEMS_MAX).join('; ') + rest
+  const rest = isWhole ? counted(more, 'more problem', 'more problems') : 'more problems'
+  return problems.slice(0, PROBLEMS_MAX).join('; ') + (more > 0 ? `; and ${rest}` : '')
 }
 
 /** @param placeOf offset in the text */

@@ -59,7 +59,7 @@ export class Service extends HttpClient {
     const other = otherRefusal.safeParse(parseJson(answer.text))
     if (!other.success) throw refusal(call, answer)
     if ('error' in other.data) throw new CodedError('CONFLICT', other.data.error)
-    throw new CodedError('BAD_REQUEST', firstOf(other.data.message))
+    throw new CodedError('BAD_REQUEST', firstOf(other.data.message, false))
   }
 
   /** Makes a change of rules, and again after reading them again if another administrator has changed them meanwhile. */
