@@ -131,9 +131,8 @@ export class Policies {
 
   async #load(reader: Reader, revision: PolicyRevision): Promise<LoadedPolicy> {
     const { instanceId, calendarDue, bumpedAt, engine } = revision
+    const policy = await assemblePolicy(reader, revision, this.#options.undecidedClock)
     const offline = await reader.edge.offlinePolicies.list(instanceId)
-    const overspendCaps = new Map(offline.map(({ lineItemId, overspendCap }) => [lineItemId, overspendCap]))
-    const policy = await assemblePolicy(reader, revision, overspendCaps, this.#options.undecidedClock)
     const instance = await reader.instances.get(instanceId)
     if (instance === undefined) throw new Error('invariant: a policy has an instance')
     const recovery = await reader.edge.recoveries.get(instanceId)
@@ -176,27 +175,39 @@ async function lockEach(tx: Transaction, due: ReadonlyMap<string, boolean>): Pro
 async function assemblePolicy(
   reader: Reader,
   { instanceId, revision, bumpedAt }: PolicyRevision,
-  overspendCaps: ReadonlyMap<string, Micro>,
   undecidedClock: Policy['undecidedClock'],
 ): Promise<Policy> {
+  const configuration = await reader.configuration.list()
+  return {
+    instanceId,
+    revision,
+    ...(await rulesOf(reader, instanceId, bumpedAt)),
+    rateTables: relevantTables(await reader.rateTables.list(), bumpedAt),
+    timezoneTolerant: configuration.some(({ name, value }) => name === 'timezone.tolerant' && value === 'true'),
+    undecidedClock,
+  }
+}
+
+/** @param at from when calendars are listed */
+export async function rulesOf(
+  reader: Reader,
+  instanceId: string,
+  at: number,
+): Promise<Pick<Policy, 'lineItems' | 'conditions'>> {
   const lineItems = await reader.lineItems.list(instanceId)
   const actions = new Map(
     (await reader.actions.list(instanceId, 0, Number.MAX_SAFE_INTEGER)).map((each) => [each.lineItemId, each.actions]),
   )
   const limits = new Map((await reader.consumptionLimits.list(instanceId)).map((each) => [each.lineItemId, each]))
-  const configuration = await reader.configuration.list()
+  const offline = await reader.edge.offlinePolicies.list(instanceId)
+  const overspendCaps = new Map(offline.map(({ lineItemId, overspendCap }) => [lineItemId, overspendCap]))
   return {
-    instanceId,
-    revision,
     lineItems: lineItems.map((record) => {
       const { id } = record
       const rules = { actions: actions.get(id) ?? [], limit: limits.get(id), overspendCap: overspendCaps.get(id) }
-      return lineItemOf(record, rules, bumpedAt)
+      return lineItemOf(record, rules, at)
     }),
     conditions: await reader.conditions.list(instanceId),
-    rateTables: relevantTables(await reader.rateTables.list(), bumpedAt),
-    timezoneTolerant: configuration.some(({ name, value }) => name === 'timezone.tolerant' && value === 'true'),
-    undecidedClock,
   }
 }
 

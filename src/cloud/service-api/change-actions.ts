@@ -8,6 +8,7 @@ import type { AuditedAction } from '../../protocol/edge/administration.ts'
 import { CodedError, bodyError } from '../../protocol/errors.ts'
 import { type ActionInput, type NewAction, actionsProblem, actionsProblemText } from '../../protocol/service/actions.ts'
 import { type RuleDeps, changeRules } from '../policy/bump-policy-revision.ts'
+import { refuseTooLarge } from '../policy/refuse-too-large.ts'
 import { retargetAccounts } from '../policy/retarget-accounts.ts'
 import { requireLineItem } from '../storage/require-record.ts'
 import { type ActionUse, type LineItemPlace, actionUses } from './show-line-items.ts'
@@ -61,6 +62,7 @@ async function change(
     const actions = next(await tx.actions.of(instanceId, lineItemId))
     await refuseInconsistent(tx, instanceId, actions)
     await tx.actions.replace(instanceId, lineItemId, actions)
+    if (action !== 'DELETE_ACTIONS') await refuseTooLarge(tx, instanceId, now)
     await retargetAccounts(tx, record, now)
     await recordChange(tx, now, { action, instanceId, lineItemId, detail: { actions: idsOf(actions) } })
     const [shown] = await actionUses(tx, instanceId, [{ lineItemId, actions }])

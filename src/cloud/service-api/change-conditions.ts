@@ -12,6 +12,7 @@ import {
   conditionDepth,
 } from '../../protocol/service/conditions.ts'
 import { type RuleDeps, changeRules, lockRules, bumpPolicyRevision } from '../policy/bump-policy-revision.ts'
+import { refuseTooLarge } from '../policy/refuse-too-large.ts'
 import type { ConditionNode } from '../storage/records.ts'
 import { notOn } from '../storage/require-record.ts'
 import type { Store, Transaction } from '../storage/store.ts'
@@ -26,6 +27,7 @@ export async function createConditions(
   return changeRules(store, instanceId, now, async (tx) => {
     await refuseTooMuch(tx, instanceId, created, [])
     await tx.conditions.save(instanceId, created)
+    await refuseTooLarge(tx, instanceId, now)
     await recordChange(tx, now, { action: 'ADD_CONDITIONS', instanceId, detail: { conditions: idsOf(created) } })
     return created
   })
@@ -53,6 +55,7 @@ export async function patchConditions(
     const replaced = changed.flatMap(({ id }) => stored.get(id) ?? [])
     await refuseTooMuch(tx, instanceId, changed, replaced)
     await tx.conditions.save(instanceId, changed)
+    await refuseTooLarge(tx, instanceId, now)
     await bumpPolicyRevision(tx, revision, now)
     await recordChange(tx, now, { action: 'CHANGE_CONDITIONS', instanceId, detail: { conditions: idsOf(changed) } })
     return changed

@@ -11,6 +11,7 @@ import type { ConditionInput } from '../../protocol/service/conditions.ts'
 import { type LineItemBody, parseLineItem } from '../../protocol/service/line-items.ts'
 import { currentAccount } from '../accounts/calendar.ts'
 import { capOf, refund, takeOver } from '../accounts/pool.ts'
+import { refuseTooLarge } from '../policy/refuse-too-large.ts'
 import { retargetAccounts } from '../policy/retarget-accounts.ts'
 import { bumpPolicyRevision, lockRules } from '../policy/bump-policy-revision.ts'
 import type { ConditionNode, Pool } from '../storage/records.ts'
@@ -182,6 +183,7 @@ async function write(tx: Transaction, { instanceId, body, now }: Wanted, plan: I
     }
     if (isKnown) await retargetAccounts(tx, record, now)
   }
+  if (plan.conditions.length + plan.lineItems.length > 0) await refuseTooLarge(tx, instanceId, now)
   // A reserve for the cloud depends on the imported use.
   const changesUse = plan.uses.some(({ before, after }) => before !== after)
   const changesRules = isRenamed || plan.conditions.length > 0 || plan.lineItems.length > 0 || changesUse

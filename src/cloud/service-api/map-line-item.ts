@@ -8,6 +8,7 @@ import { type LineItemBody, type LineItemProblem, problemAt, stateProblem } from
 import { changedCalendar, newCalendar, unlistedPeriod } from '../accounts/calendar.ts'
 import { lockRules, bumpPolicyRevision } from '../policy/bump-policy-revision.ts'
 import type { Calendar, LineItemRecord, PolicyRevision } from '../storage/records.ts'
+import { refuseTooLarge } from '../policy/refuse-too-large.ts'
 import { retargetAccounts } from '../policy/retarget-accounts.ts'
 import { type LineItemUse, lineItemUse } from './show-line-items.ts'
 import type { Store } from '../storage/store.ts'
@@ -17,7 +18,7 @@ export type Mapped =
   /** The stored state does not permit the requested one; worded as a validation error. */
   | { readonly outcome: 'REFUSED'; readonly problems: readonly LineItemProblem[] }
 
-/** @throws CodedError NOT_FOUND for an unknown instance */
+/** @throws CodedError NOT_FOUND for an unknown instance, BAD_REQUEST */
 export async function mapLineItem(store: Store, instanceId: string, body: LineItemBody, now: number): Promise<Mapped> {
   return store.transaction(async (tx): Promise<Mapped> => {
     const revision = await lockRules(tx, instanceId)
@@ -28,6 +29,7 @@ export async function mapLineItem(store: Store, instanceId: string, body: LineIt
     const record = lineItemRecord(revision, body, stored, now)
     if (stored === undefined) await tx.lineItems.insert(record)
     else await tx.lineItems.update(record)
+    if (record.state !== 'OBSOLETE') await refuseTooLarge(tx, instanceId, now)
     await retargetAccounts(tx, record, now)
     await bumpPolicyRevision(tx, revision, now)
     const { activationId: lineItemId, state, quantity, start, end, attributes, given } = body

@@ -9,6 +9,7 @@ import { CodedError, bodyError } from '../../protocol/errors.ts'
 import { limitPeriods, unlistedLimitPeriod } from '../accounts/calendar.ts'
 import { changeRules } from '../policy/bump-policy-revision.ts'
 import type { ConsumptionLimitRecord } from '../storage/records.ts'
+import { refuseTooLarge } from '../policy/refuse-too-large.ts'
 import { retargetAccounts } from '../policy/retarget-accounts.ts'
 import { requireLineItem } from '../storage/require-record.ts'
 import type { LineItemPlace } from './show-line-items.ts'
@@ -64,6 +65,7 @@ export async function setConsumptionLimit(
             first: stored === undefined ? 0 : unlistedLimitPeriod(stored, listedAt),
           },
     )
+    await refuseTooLarge(tx, instanceId, now)
     await retargetAccounts(tx, record, now)
     const detail = { ...terms, limit: formatMicro(terms.limit) }
     await recordChange(tx, now, { action: 'SET_CONSUMPTION_LIMIT', instanceId, lineItemId, detail })

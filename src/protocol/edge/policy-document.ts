@@ -148,7 +148,18 @@ export function policyToWire(
     sessionIntervalMs: terms.sessionIntervalMs,
     timezoneTolerant: policy.timezoneTolerant,
     undecidedClock: policy.undecidedClock,
-    lineItems: policy.lineItems.map((item) => ({
+    ...rulesToWire(policy),
+    rateTables: rateTablesToWire(policy.rateTables),
+    trustedKeys: terms.trustedKeys,
+  }
+}
+
+export function rulesToWire({
+  lineItems,
+  conditions,
+}: Pick<Policy, 'lineItems' | 'conditions'>): Pick<PolicyDocumentWire, 'lineItems' | 'conditions'> {
+  return {
+    lineItems: lineItems.map((item) => ({
       id: item.id,
       state: item.state,
       elastic: item.elastic,
@@ -176,9 +187,7 @@ export function policyToWire(
         ? { offline: { policy: 'essential', overspendCap: String(item.offline.overspendCap) } }
         : {}),
     })),
-    conditions: policy.conditions.map((named) => ({ id: named.id, name: named.name, condition: bare(named) })),
-    rateTables: rateTablesToWire(policy.rateTables),
-    trustedKeys: terms.trustedKeys,
+    conditions: conditions.map((named) => ({ id: named.id, name: named.name, condition: bare(named) })),
   }
 }
 
