@@ -120,11 +120,13 @@ export async function heartbeatOfDevice(
   locked: ReadonlySet<string>,
 ): Promise<void> {
   if (locked.size === 0) return
-  for (const session of await tx.sessions.ofDevice(deviceId)) {
-    // An overdue session is for the sweep: a late sync does not undo a missed heartbeat.
-    if (!locked.has(session.id) || nextDue(session) <= now) continue
-    await tx.sessions.save(step(session, { kind: 'HEARTBEAT' }, now).session)
-  }
+  // An overdue session is for the sweep: a late sync does not undo a missed heartbeat.
+  const alive = (await tx.sessions.ofDevice(deviceId)).filter(
+    (session) => locked.has(session.id) && nextDue(session) > now,
+  )
+  await tx.sessions.saveSome(
+    alive.map((stored) => ({ session: step(stored, { kind: 'HEARTBEAT' }, now).session, stored })),
+  )
 }
 
 /** @throws CodedError NOT_FOUND */

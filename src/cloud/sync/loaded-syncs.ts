@@ -4,7 +4,7 @@
  * accounts is read for each sync from the database, which then has the balances of all syncs so far.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
-import { type Session, hasEnded, isLive } from '../../core/sessions/session.ts'
+import { type Session, isLive } from '../../core/sessions/session.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Policies } from '../policy/load-policy.ts'
 import type { RulesInForce } from '../policy/rules-in-force.ts'
@@ -232,11 +232,7 @@ export class LoadedSyncs {
       // A device that keeps sessions is unusual.
       commands: async () => [],
       disconnectKept: async () => undefined,
-      save: async (session) => {
-        const stored = requireLoaded(session.id)
-        if (session.charge !== stored.charge || hasEnded(session)) throw new Unusual()
-        this.#own.sessions.push({ session, stored })
-      },
+      saveSome: async (changes) => void this.#own.sessions.push(...changes),
     }
   }
 

@@ -420,6 +420,15 @@ describe('a session that a device keeps', () => {
     expect([await stateOf(id), await stateOf(other)]).toEqual(['DISCONNECTED', 'DISCONNECTED'])
   })
 
+  it('is opened by a device beside others: a sync is the heartbeat of all, written with one statement', async () => {
+    const { device } = await keeping()
+    const ids = [await open(device.id), await open(device.id)]
+    withSessions(() => ({ save: vi.fn().mockRejectedValue(new Error('one after another')) }))
+    await report(device)
+    const beats = await twin.store.read((reader) => Promise.all(ids.map((id) => reader.sessions.get(id))))
+    expect(beats.map((session) => session?.lastHeartbeat)).toEqual([twin.now(), twin.now()])
+  })
+
   it('is not taken if the device has too many that have not ended; the others are kept up to date', async () => {
     const { device, id } = await keeping()
     const [last, beyond, ended] = [randomUUID(), randomUUID(), randomUUID()]
