@@ -21,11 +21,10 @@ export async function takeSessions(
   let untilForgotten = forgetBefore
   let kept: number | undefined
   for (const snapshot of snapshots) {
-    const instanceId = snapshot.instanceId.toLowerCase()
-    if (!device.instanceIds.includes(instanceId)) continue
-    const session = sessionOf({ ...snapshot, id: snapshot.id.toLowerCase(), instanceId }, device.id)
+    if (!device.instanceIds.includes(snapshot.instanceId)) continue
+    const session = sessionOf(snapshot, device.id)
     const known = await tx.sessions.lock(session.id)
-    if (known !== undefined && (known.keptBy !== device.id || known.instanceId !== instanceId)) continue
+    if (known !== undefined && (known.keptBy !== device.id || known.instanceId !== session.instanceId)) continue
     if (!hasEnded(session) && (known === undefined || hasEnded(known))) {
       kept ??= await tx.sessions.countKeptBy(device.id)
       if (kept >= SESSIONS_KEPT_MAX) continue

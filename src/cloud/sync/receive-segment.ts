@@ -43,7 +43,7 @@ export async function receiveSegment(deps: SyncDeps, tx: Transaction, opened: Op
   requireTrusted(device)
   // Handling proofs may lock rules and accounts, and sessions come first in the lock sequence.
   const touched = hasSessions ? await sessionsTouched(tx, device, known, segment) : []
-  const reported = segment.sessions.map(({ id }) => id.toLowerCase())
+  const reported = segment.sessions.map(({ id }) => id)
   // One opened meanwhile waits for the next segment.
   const sessions = new Set(await tx.sessions.lockSome([...touched, ...reported]))
   const context = { deps, tx, device, segment, hasSessions, now, present }

@@ -4,15 +4,15 @@
  */
 import { z } from 'zod'
 import { SESSION_STATES } from '../service/sessions.ts'
-import { instant, plainText, uuid } from '../wire.ts'
+import { instant, plainText, uuid, uuidInLowerCase } from '../wire.ts'
 
 /** Maximum in one segment or one answer; more follow in the next. */
 export const SEGMENT_SESSIONS_MAX = 1_000
 
 /** State when the segment was sealed: at its last entry, or later. Times are 0 for never. */
 export const sessionSnapshot = z.strictObject({
-  id: uuid,
-  instanceId: uuid,
+  id: uuidInLowerCase,
+  instanceId: uuidInLowerCase,
   state: z.enum(SESSION_STATES),
   created: instant,
   /** Time of the last state change. */

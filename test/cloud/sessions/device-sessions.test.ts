@@ -74,6 +74,14 @@ describe('a session that a device keeps', () => {
     expect(await show(id)).toMatchObject({ state: 'TERMINATED', items: [] })
   })
 
+  it('is one session, whether its id is reported in small letters or in capitals', async () => {
+    const id = randomUUID()
+    await report(snapshot(id))
+    await report(snapshot(id.toUpperCase(), { state: 'TERMINATED', instanceId: instanceId.toUpperCase() }))
+    expect(await listed()).toEqual([])
+    expect(await show(id)).toMatchObject({ state: 'TERMINATED' })
+  })
+
   it('is neither charged nor ended by the twin, however late it is', async () => {
     const id = randomUUID()
     await report(snapshot(id))
