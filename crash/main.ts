@@ -12,12 +12,12 @@ import { traceReplies } from './trace.ts'
 
 const USAGE = `npm run crash -- [kills|trace|power] [OPTION...]
 
-  kills    agent and twin under load, killed at random moments, audited after each kill (default)
-  trace    the agent under strace: no answer leaves before the flush of its entry
+  kills    agent and cloud under load, killed at random moments, audited after each kill (default)
+  trace    the agent under strace: no response leaves before the flush of its entry
   power    what both do, replayed onto a disk that keeps only what was flushed, cut at many moments
 
   --kills N            processes to kill (200)
-  --decisions N        answers to trace for each number of connections (20000), or to record for the power cuts (1500)
+  --decisions N        responses to trace for each number of connections (20000), or to record for the power cuts (1500)
   --cuts N             power cuts of each side (500)
   --connections LIST   (1,16,64)
   --seed S             decides when what is killed (random)
@@ -81,7 +81,7 @@ async function kills(directory: string): Promise<void> {
 }
 
 function show(report: KillReport): void {
-  progress(`${report.kills} kills, ${report.answered} answers, ${report.entries} entries, ${report.billed} billed`)
+  progress(`${report.kills} kills, ${report.answered} responses, ${report.entries} entries, ${report.billed} billed`)
 }
 
 /** On a terminal only. */
@@ -97,7 +97,7 @@ async function trace(directory: string): Promise<void> {
   })
   for (const { connections, answers, proven, early, unseen, commits, flushes } of reports) {
     console.log(
-      `${counted(connections, 'connection', 'connections')}: ${answers} answers, ${proven.size} after their flush, ${early.length} too early, ` +
+      `${counted(connections, 'connection', 'connections')}: ${answers} responses, ${proven.size} after their flush, ${early.length} too early, ` +
         `${unseen} not in the trace; ${commits} transactions, ${flushes} flushes`,
     )
     for (const line of early.slice(0, 10)) console.log(`  ${line}`)

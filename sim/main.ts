@@ -13,7 +13,7 @@ import { signAtOnce } from './world/signatures.ts'
 
 const USAGE = `npm run sim -- [OPTION...]
 
-Agent and twin in one process, in virtual time, with faults drawn from a seed.
+Agent and cloud in one process, in virtual time, with faults drawn from a seed.
 
   --seeds N            run N seeds (100)
   --from N             the first of them (1)
