@@ -132,7 +132,8 @@ function bodyOf({ body }: SessionRequest): JsonBody | null {
 }
 
 function queryOf(url: string): Readonly<Record<string, string | readonly string[]>> {
-  const { searchParams } = new URL(url, 'http://socket')
+  // Without the rest: the address that a client writes for a proxy may be invalid.
+  const { searchParams } = new URL(url.slice(url.search(/[?#]|$/)), 'http://socket')
   return Object.fromEntries(
     [...searchParams.keys()].map((key) => {
       const values = searchParams.getAll(key)

@@ -126,6 +126,28 @@ describe('sessions at the socket', () => {
     ).toEqual([404, 400, 400, 404, 400, 400, 404, 400, 400, 403, 400, 405, 404])
   })
 
+  it('are listed whatever server the address for a proxy names', async () => {
+    const { caller, site } = await agent()
+    const id = await caller.open()
+    const lines = [
+      `GET http://[/v1.1/sessions?instanceId=${INSTANCE} HTTP/1.1`,
+      `GET http://device:99999/v1.1/sessions?instanceId=${randomUUID()} HTTP/1.1`,
+      'GET http:///v1.1/sessions?instanceId=x HTTP/1.1',
+    ]
+    const connection = connect(site.socketPath)
+    connection.end(lines.map((line) => `${line}\r\nHost: device\r\n\r\n`).join(''))
+    let received = ''
+    for await (const chunk of connection) received += String(chunk)
+    expect(received.match(/HTTP\/1\.1 \d+|\[.*\]|"code":"\w+"/g)).toEqual([
+      'HTTP/1.1 200',
+      expect.stringContaining(id),
+      'HTTP/1.1 200',
+      '[]',
+      'HTTP/1.1 400',
+      '"code":"BAD_REQUEST"',
+    ])
+  })
+
   it('check the instance of a request before its body', async () => {
     const { caller } = await agent()
     const id = await caller.open()
