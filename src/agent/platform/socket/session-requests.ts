@@ -192,8 +192,9 @@ function numberedRequestOf(request: SessionRequest): NumberedRequest | null {
   const idempotencyKey = idempotencyKeyOf(headers, owner)
   if (idempotencyKey === null) return null
   const { apiVersion, operation, sessionId } = target
+  const called = operation === 'open' && isBound(headers) ? 'open bound' : operation
   return {
     ...idempotencyKey,
-    requestHash: sha256(`${apiVersion}\n${operation}\n${sessionId}\n${bodyOf(request)?.text ?? ''}`),
+    requestHash: sha256(`${apiVersion}\n${called}\n${sessionId}\n${bodyOf(request)?.text ?? ''}`),
   }
 }

@@ -220,6 +220,17 @@ describe('a session that is bound to its connection', () => {
     expect(Number(accounts[0]?.refunded)).toBeGreaterThan(6_900_000)
   })
 
+  it('is not the one that the same request opened without the binding', async () => {
+    const { caller } = await agent()
+    const first = { 'x-tallygate-session': randomUUID(), 'x-tallygate-request': '1' }
+    await caller.open(first)
+    const bound = { ...first, 'x-tallygate-bound': 'connection' }
+    expect(await caller.call('POST', '/api/v1.1/sessions', { instanceId: INSTANCE }, bound)).toMatchObject({
+      status: 409,
+      body: { code: 'IDEMPOTENCY_CONFLICT' },
+    })
+  })
+
   it('is another one for the application whose connection broke before it heard of the first', async () => {
     const { site } = await agent()
     const path = join(site.directory, 'cut.sock')
