@@ -6,17 +6,17 @@
  * The checks in sequence; the first one that fails names the code:
  *
  *   1 BAD_REQUEST                         the body has the form of an access request
- *     CALLER_NOT_ALLOWED, CALLER_LIMITED  the caller's quota allows the requester and the rate
  *   2 IDEMPOTENCY_CONFLICT, CONFLICT      request numbers rise; a retry gets the first answer
- *   3 NOT_ENROLLED                        the device is enrolled
- *   4 NOT_FOUND                           ... and serves this instance
- *   5 POLICY_MISSING                      the rules of the instance have arrived
- *   6 POLICY_STALE                        ... and may still be used
- *   7 NOT_ATTACHED                        the device has an epoch that is not fenced
- *   8                                     the checks of core; refusals are answers, item by item
+ *   3 CALLER_NOT_ALLOWED, CALLER_LIMITED  the caller's quota allows the requester and the rate
+ *   4 NOT_ENROLLED                        the device is enrolled
+ *   5 NOT_FOUND                           ... and serves this instance
+ *   6 POLICY_MISSING                      the rules of the instance have arrived
+ *   7 POLICY_STALE                        ... and may still be used
+ *   8 NOT_ATTACHED                        the device has an epoch that is not fenced
+ *   9                                     the checks of core; refusals are answers, item by item
  *     REQUEST_TOO_LARGE                   one segment can carry the top-up request
- *   9 CALLER_LIMITED                      the caller's token budget covers the charge
- *  10 NOT_RECORDED                        the ledger has taken the entry
+ *  10 CALLER_LIMITED                      the caller's token budget covers the charge
+ *  11 NOT_RECORDED                        the ledger has taken the entry
  */
 import { type Warning, allGranted, noneGranted, tokensOf } from '../../core/rules/decision.ts'
 import type { Session } from '../../core/sessions/session.ts'
@@ -117,7 +117,6 @@ export class Access {
   request(call: AccessCall): Promise<AccessAnswer> {
     try {
       const read = this.#bodies.read(call.apiVersion, call.body, call.isKept)
-      call.quota?.request(read.request.requester)
       if (call.idempotencyKey === null) return this.#requestOutsideSession(call, read, null)
       const requestHash = sha256(`${call.apiVersion}\n${call.instanceId}\n${call.text}`)
       return this.once<never>({ ...call.idempotencyKey, requestHash }, (claim) =>
@@ -134,6 +133,7 @@ export class Access {
     claim: Claim | null,
   ): Promise<AccessAnswer> {
     const { apiVersion, instanceId, quota } = call
+    quota?.request(request.requester)
     return this.charge<never>({
       apiVersion,
       instanceId,

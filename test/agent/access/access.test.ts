@@ -565,6 +565,17 @@ describe('a request of an application session', () => {
     expect(device.recorded).toHaveLength(1)
   })
 
+  it('that comes again gets its answer again although its caller may make no more requests', async () => {
+    const device = await ready(10_000_000n)
+    const settings = { use: '*', observe: '*', administer: '*', limits: 'uid:7 = 1 requests/s' }
+    const names = { user: () => undefined, group: () => undefined }
+    const quota = new Callers(settings, names, 1, () => device.time.sinceBoot()).quotaOf({ uid: 7, gids: [] })
+    const first = await device.ask(accessBody(7), { ...idempotencyKey(1), quota })
+    expect(await device.ask(accessBody(7), { ...idempotencyKey(1), quota })).toEqual(first)
+    const next = device.ask(accessBody(7), { ...idempotencyKey(2), quota })
+    await expect(next).rejects.toMatchObject({ code: 'CALLER_LIMITED' })
+  })
+
   it('is refused under a number that had another body, another instance or another API version', async () => {
     const device = await ready(10_000_000n)
     await device.ask(accessBody(1), idempotencyKey(1))
