@@ -34,7 +34,10 @@ export interface CallerQuota {
   request(requester: { readonly type: string; readonly value: string }): void
   /** A new session is a request too. @param live sessions of the caller. @throws CodedError CALLER_LIMITED, SESSIONS_LIMITED */
   open(live: number): void
-  /** @throws CodedError CALLER_LIMITED when the budget is too small; nothing is taken then */
+  /**
+   * @throws CodedError CALLER_LIMITED while the budget is too small, CALLER_NOT_ALLOWED if it always will be; nothing is
+   * taken then
+   */
   spend(tokens: Micro): void
   unspend(tokens: Micro): void
   /** Counts an automatic charge; never refuses it. */
@@ -212,10 +215,13 @@ class LimitedCaller implements CallerQuota {
   spend(tokens: Micro): void {
     const { tokensPerHour } = this.#limit
     if (tokensPerHour === null || tokens === 0n) return
+    const message = `${this.#name} may spend ${counted(tokensPerHour, 'token', 'tokens')} per hour`
+    if (tokens > wholeTokens(tokensPerHour)) {
+      throw new CodedError('CALLER_NOT_ALLOWED', `${message}, which is less than this request costs`)
+    }
     const bucket = this.#budgets.use(this.key, this.#limit).tokens
     const now = this.#budgets.sinceBoot()
     if (bucket === null || bucket.take(tokens, now)) return
-    const message = `${this.#name} may spend ${counted(tokensPerHour, 'token', 'tokens')} per hour`
     throw new CodedError('CALLER_LIMITED', message, { details: { retryAfterMs: bucket.waitFor(tokens, now) } })
   }
 

@@ -112,6 +112,17 @@ describe('what a caller is held to', () => {
     rules.quotaOf(bob)?.charged(1n)
   })
 
+  it('names no time to wait for a request that costs more than the tokens of an hour', () => {
+    const quota = callers({ limits: '* = 10 tokens/h' }).quotaOf(anna)!
+    expect(() => quota.spend(10_000_001n)).toThrow(
+      expect.objectContaining({
+        code: 'CALLER_NOT_ALLOWED',
+        message: 'uid:1000 may spend 10 tokens per hour, which is less than this request costs',
+      }),
+    )
+    quota.spend(10_000_000n)
+  })
+
   it('is a number of sessions at a time, each of which is a request when it is opened', () => {
     const rules = callers({ limits: 'user:anna = 3 sessions, 2 requests/s; uid:1001 = 1 sessions' })
     const quota = rules.quotaOf(anna)!
@@ -173,7 +184,8 @@ describe('what a caller is held to', () => {
     rules.quotaOf(anna)?.spend(2_000_000n)
     apply()
     expect(rules.quotaOf(anna)?.connectionsMax).toBe(2)
-    expect(() => rules.quotaOf(anna)?.spend(2_000_000n)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
+    rules.quotaOf(anna)?.spend(1_000_000n)
+    expect(() => rules.quotaOf(anna)?.spend(1n)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
     expect(() => rules.prepare(limitsOf('* = many tokens/h'))).toThrow(
       expect.objectContaining({ code: 'CONFIG_INVALID' }),
     )
