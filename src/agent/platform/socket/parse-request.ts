@@ -54,13 +54,13 @@ const OF_CLOUD =
 /** Origin in the absolute form that clients send to proxies. */
 const ORIGIN = /^https?:\/\/[^/?#]*(?=\/)/i
 
-/** HEAD is read as GET. */
-const OWN: ReadonlyMap<string, Route> = new Map<string, Route>([
-  [`GET ${AGENT_STATUS_PATH}`, { to: 'status' }],
-  [`GET ${AGENT_OFFERS_PATH}`, { to: 'offers' }],
-  [`GET ${AGENT_LOG_PATH}`, { to: 'log' }],
-  [`POST ${AGENT_ROTATE_KEY_PATH}`, { to: 'rotate-key' }],
-  ['GET /livez', { to: 'live' }],
+/** Each has one method; HEAD is read as GET. */
+const OWN: ReadonlyMap<string, readonly [method: 'GET' | 'POST', route: Route]> = new Map([
+  [AGENT_STATUS_PATH, ['GET', { to: 'status' }]],
+  [AGENT_OFFERS_PATH, ['GET', { to: 'offers' }]],
+  [AGENT_LOG_PATH, ['GET', { to: 'log' }]],
+  [AGENT_ROTATE_KEY_PATH, ['POST', { to: 'rotate-key' }]],
+  ['/livez', ['GET', { to: 'live' }]],
 ])
 
 export function route(method: string, target: string): Route {
@@ -119,10 +119,13 @@ function accessRoute(method: string, [, apiVersion, instanceId = '']: RegExpExec
 }
 
 function ownRoute(method: string, path: string): Route | undefined {
-  const read = method === 'HEAD' ? 'GET' : method
-  if (read !== 'GET' || !path.startsWith(AGENT_DECISIONS_PATH)) return OWN.get(`${read} ${path}`)
+  const [only, own] = path.startsWith(AGENT_DECISIONS_PATH) ? (['GET', undefined] as const) : (OWN.get(path) ?? [])
+  if (only === undefined) return undefined
+  if (method !== only && !(method === 'HEAD' && only === 'GET')) {
+    return wrongMethodRoute(method, only === 'GET' ? ['GET', 'HEAD'] : [only])
+  }
   const correlationId = path.slice(AGENT_DECISIONS_PATH.length).toLowerCase()
-  return idRefusal('correlationId', correlationId) ?? { to: 'decision', correlationId }
+  return own ?? idRefusal('correlationId', correlationId) ?? { to: 'decision', correlationId }
 }
 
 const SESSION_OPERATIONS: Readonly<

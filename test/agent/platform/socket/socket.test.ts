@@ -19,6 +19,8 @@ import { describe, expect, it, onTestFinished } from 'vitest'
 import { type SocketOptions, type SocketServer, openSocket } from '../../../../src/agent/platform/socket/server.ts'
 import type { AccessAnswer, AccessCall } from '../../../../src/agent/access/access.ts'
 import { CodedError } from '../../../../src/protocol/errors.ts'
+import { AGENT_DECISIONS_PATH } from '../../../../src/protocol/local/decision.ts'
+import { AGENT_ROTATE_KEY_PATH } from '../../../../src/protocol/local/rotate-key.ts'
 import { AGENT_STATUS_PATH } from '../../../../src/protocol/local/status.ts'
 import { accessBody, temporaryDirectory } from '../../harness.ts'
 import { ONLY_ACCESS } from './only-access.ts'
@@ -245,11 +247,30 @@ describe('the socket', () => {
       expect(await behind.get(path)).toMatchObject(nothing)
     }
     expect(await behind.get(PATH)).toMatchObject({ status: 405, headers: { allow: 'POST, OPTIONS' } })
-    expect(await behind.post({}, { path: AGENT_STATUS_PATH })).toMatchObject(nothing)
     const malformed = { status: 400, body: { code: 'BAD_REQUEST' } }
     expect(await behind.post({}, { path: '/v1.0/instances/not-a-uuid/access-request' })).toMatchObject(malformed)
     expect(await behind.post({}, { path: '/v1.0/instances//access-request' })).toMatchObject(malformed)
     expect(await behind.get('/v1.0/instances//access-request')).toMatchObject(nothing)
+  })
+
+  it('names the methods of its own paths', async () => {
+    const behind = new Behind()
+    await behind.open()
+    const allows = [
+      [AGENT_STATUS_PATH, 'GET, HEAD, OPTIONS'],
+      [`${AGENT_DECISIONS_PATH}no-uuid`, 'GET, HEAD, OPTIONS'],
+      [AGENT_ROTATE_KEY_PATH, 'POST, OPTIONS'],
+      ['/livez', 'GET, HEAD, OPTIONS'],
+    ] as const
+    for (const [path, allow] of allows) {
+      const refused = { status: 405, headers: { allow }, body: { code: 'METHOD_NOT_ALLOWED' } }
+      expect(await behind.post({}, { path, method: 'DELETE' }), path).toMatchObject(refused)
+      expect(await behind.post('', { path, method: 'OPTIONS' }), path).toMatchObject({
+        status: 204,
+        headers: { allow },
+      })
+    }
+    expect(await behind.post('', { path: '/livez', method: 'HEAD' })).toMatchObject({ status: 200, body: null })
   })
 
   it.each([
