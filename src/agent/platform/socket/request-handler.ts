@@ -18,7 +18,13 @@ import type { RotationStatus } from '../../keys/rotation-requests.ts'
 import { idempotencyKeyOf, type JsonBody, type Route } from './parse-request.ts'
 import type { Reply } from '../../../platform/fast-path.ts'
 import { answered, plain, refused, traced } from './reply.ts'
-import { type SessionService, type SessionTarget, answerSession, instanceHeaderOf } from './session-requests.ts'
+import {
+  type SessionService,
+  type SessionTarget,
+  answerSession,
+  instanceHeaderOf,
+  isForAdministrators,
+} from './session-requests.ts'
 
 export interface RequestHandlerDeps {
   /** Requests being decided or committed; further ones are refused with OVERLOADED. */
@@ -126,7 +132,8 @@ export class RequestHandler {
       answer(this.#refusal(error, `${operation} ${apiVersion} session ${sessionId}`.trimEnd(), request.socket))
     }
     const { headers, url = '', socket } = request
-    const authorized = this.#authorize(socket, 'use')
+    const administers = this.#administers(socket)
+    const authorized = this.#authorize(socket, administers && isForAdministrators(target) ? 'administer' : 'use')
     if (authorized instanceof CodedError) {
       refuse(authorized)
       return
@@ -142,7 +149,7 @@ export class RequestHandler {
       headers,
       body,
       ...authorized,
-      administers: this.#administers(socket),
+      administers,
       onDisconnect,
     }
     if (this.#refuseIfFull(refuse)) return
@@ -239,9 +246,9 @@ export class RequestHandler {
   }
 
   #administers(connection: Socket): boolean {
-    const caller = this.#callers.get(connection)
+    const caller = this.#callerAt(connection)
     if (caller instanceof CodedError) return false
-    return caller === undefined || this.#deps.callers?.rules.isIn(caller, 'administer') === true
+    return caller === null || this.#deps.callers?.rules.isIn(caller, 'administer') === true
   }
 
   #read(connection: Socket, role: CallerRole, read: () => string, type?: string): Reply {

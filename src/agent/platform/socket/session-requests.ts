@@ -47,6 +47,10 @@ export interface SessionRequest {
 export const takesBody = ({ operation }: SessionTarget): boolean =>
   operation === 'open' || operation === 'request' || operation === 'close'
 
+/** Whether the role `administer` is enough. */
+export const isForAdministrators = ({ operation }: SessionTarget): boolean =>
+  operation === 'list' || operation === 'show' || operation === 'close'
+
 /** @throws CodedError */
 export async function answerSession(service: SessionService, request: SessionRequest): Promise<Reply> {
   const { target, headers } = request

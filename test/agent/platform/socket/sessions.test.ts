@@ -327,6 +327,27 @@ describe('callers at the socket', () => {
     },
   )
 
+  it.skipIf(process.getuid?.() !== 0)('may read and end all sessions if they administer, and only that', async () => {
+    const { site, caller } = await agent({
+      'socket-mode': '0666',
+      'callers-use': 'uid:0',
+      'callers-observe': 'uid:0',
+      'callers-administer': `uid:${LOWLY}`,
+    })
+    chmodSync(site.directory, 0o755)
+    const id = await caller.open()
+    const path = `/api/v1.1/sessions/${id}`
+    expect(await callAs(LOWLY, site, '/api/v1.1/sessions')).toMatch(new RegExp(`^200 .*${id}`))
+    expect(await callAs(LOWLY, site, path)).toMatch(/^200 .*IDLE/)
+    const refused = /^403 .*CALLER_NOT_ALLOWED/
+    expect(await callAs(LOWLY, site, `${path}/heartbeat`)).toMatch(refused)
+    expect(await callAs(LOWLY, site, path, 'PUT', '{}')).toMatch(refused)
+    const open = JSON.stringify({ instanceId: INSTANCE })
+    expect(await callAs(LOWLY, site, '/api/v1.1/sessions', 'POST', open)).toMatch(refused)
+    expect(await callAs(LOWLY, site, path, 'DELETE')).toBe('204')
+    expect((await caller.call('GET', path)).body).toMatchObject({ state: 'TERMINATED' })
+  })
+
   it.skipIf(process.getuid?.() !== 0)(
     'have names and numbers of application sessions of their own: no answer, and no session, comes into other hands by one',
     async () => {
