@@ -105,14 +105,8 @@ const OF_RULES: readonly ErrorCode[] = [
   'POLICY_MISSING',
   'POLICY_STALE',
 ]
-const OF_CHANGES: readonly ErrorCode[] = [
-  'CALLER_LIMITED',
-  'CONFLICT',
-  'IDEMPOTENCY_CONFLICT',
-  'NOT_ATTACHED',
-  'NOT_RECORDED',
-  'DISK_FAILED',
-]
+const OF_RECORDS: readonly ErrorCode[] = ['NOT_ATTACHED', 'NOT_RECORDED', 'DISK_FAILED']
+const OF_CHANGES: readonly ErrorCode[] = ['CONFLICT', 'IDEMPOTENCY_CONFLICT', ...OF_RECORDS]
 const OF_SESSIONS: readonly ErrorCode[] = ['NOT_FOUND', 'INSTANCE_NOT_IN_TOKEN', 'SESSION_NOT_OPERABLE']
 
 type Local = Omit<DescribedOperation, 'security' | 'headers' | 'codes' | 'description'> & {
@@ -177,7 +171,7 @@ export const localOperations: readonly DescribedOperation[] = [
         example: responseExample(VERSION),
       },
     },
-    errors: [...OF_BODIES, ...OF_RULES, ...OF_CHANGES, 'REQUEST_TOO_LARGE', 'INSTANCE_NOT_IN_TOKEN'],
+    errors: [...OF_BODIES, ...OF_RULES, ...OF_CHANGES, 'CALLER_LIMITED', 'REQUEST_TOO_LARGE', 'INSTANCE_NOT_IN_TOKEN'],
   }),
   local({
     id: 'createsession',
@@ -202,7 +196,7 @@ export const localOperations: readonly DescribedOperation[] = [
         body: sessionCreated,
       },
     },
-    errors: [...OF_BODIES, ...OF_RULES, ...OF_CHANGES, 'SESSIONS_LIMITED', 'INSTANCE_NOT_IN_TOKEN'],
+    errors: [...OF_BODIES, ...OF_RULES, ...OF_CHANGES, 'CALLER_LIMITED', 'SESSIONS_LIMITED', 'INSTANCE_NOT_IN_TOKEN'],
   }),
   local({
     id: 'getallsessionsforinstance',
@@ -255,7 +249,7 @@ export const localOperations: readonly DescribedOperation[] = [
         body: accessResponses[VERSION],
       },
     },
-    errors: [...OF_BODIES, ...OF_RULES, ...OF_CHANGES, ...OF_SESSIONS, 'REQUEST_TOO_LARGE'],
+    errors: [...OF_BODIES, ...OF_RULES, ...OF_CHANGES, ...OF_SESSIONS, 'CALLER_LIMITED', 'REQUEST_TOO_LARGE'],
   }),
   local({
     id: 'getheartbeat',
@@ -268,7 +262,8 @@ export const localOperations: readonly DescribedOperation[] = [
     params: inSession,
     headers: ofInstance,
     answers: { 204: { description: 'The session continues.', headers: { ...decided, ...beating } } },
-    errors: [...OF_SESSIONS, 'NOT_ATTACHED', 'NOT_RECORDED', 'DISK_FAILED'],
+    // An overdue charge comes first.
+    errors: [...OF_RULES, ...OF_SESSIONS, ...OF_RECORDS],
   }),
   local({
     id: 'closesession',
@@ -321,7 +316,14 @@ export const localOperations: readonly DescribedOperation[] = [
     method: 'POST',
     paths: [AGENT_ROTATE_KEY_PATH],
     answers: { 200: { description: 'The thumbprints of the current key and of the next one.', body: keyRotation } },
-    errors: ['NOT_ENROLLED'],
+    errors: [
+      'NOT_ENROLLED',
+      'DEVICE_KEY_PROVIDED',
+      'DEVICE_KEY_UNUSABLE',
+      'STATE_UNWRITABLE',
+      'NOT_RECORDED',
+      'DISK_FAILED',
+    ],
   }),
   {
     id: 'getlive',

@@ -1,7 +1,7 @@
 // The OpenAPI document of the socket against the socket: its paths lead somewhere, and responses are as it says.
 import { randomUUID } from 'node:crypto'
 import { expect, it, onTestFinished } from 'vitest'
-import { localOperations } from '../../scripts/local-api.ts'
+import { localDocument, localOperations } from '../../scripts/local-api.ts'
 import { route } from '../../src/agent/platform/socket/parse-request.ts'
 import { HttpClient } from '../../src/client/http.ts'
 import { errorBody } from '../../src/protocol/errors.ts'
@@ -21,6 +21,26 @@ it('names every operation of the socket', () => {
   expect(kinds.toSorted()).toEqual(
     ['access', 'decision', 'live', 'log', 'offers', 'rotate-key', 'status', ...sessions].toSorted(),
   )
+})
+
+it('names the refusals of a device that is locked or has keys of its own, and no limit where none applies', () => {
+  const codesOf = (id: string) => localOperations.find((each) => each.id === id)?.codes
+  expect(codesOf('getheartbeat')).toContain('DEVICE_LOCKED')
+  expect(codesOf('rotatekey')).toEqual(expect.arrayContaining(['DEVICE_KEY_PROVIDED', 'STATE_UNWRITABLE']))
+  expect(codesOf('closesession')).not.toContain('CALLER_LIMITED')
+})
+
+it('declares the headers of refusals', () => {
+  const declared: unknown = expect.anything()
+  expect(localDocument('')).toMatchObject({
+    components: {
+      responses: {
+        CALLER_LIMITED: { headers: { 'Retry-After': declared } },
+        METHOD_NOT_ALLOWED: { headers: { Allow: declared } },
+        ServiceUnavailable: { headers: { 'Retry-After': declared } },
+      },
+    },
+  })
 })
 
 it('describes the responses that the socket gives', async () => {

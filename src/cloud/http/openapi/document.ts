@@ -236,11 +236,17 @@ class Responses {
   }
 }
 
+const RETRY_AFTER: JsonSchema = {
+  'Retry-After': { description: 'Seconds to wait.', schema: { type: 'integer', minimum: 0 } },
+}
+
 const HEADERS: Readonly<Record<number, JsonSchema>> = {
   401: {
     'WWW-Authenticate': { description: 'The accepted schemes.', schema: { type: 'string', example: 'Bearer' } },
   },
-  503: { 'Retry-After': { description: 'Seconds to wait.', schema: { type: 'integer', minimum: 0 } } },
+  405: { Allow: { description: 'The methods of this path.', schema: { type: 'string', example: 'GET, OPTIONS' } } },
+  429: RETRY_AFTER,
+  503: RETRY_AFTER,
 }
 
 function nameBeside(taken: ReadonlyMap<string, unknown>, name: string): string {
