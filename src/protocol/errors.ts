@@ -890,7 +890,7 @@ export const ERRORS = catalogue({
     meaning:
       'The device has attached with a new state too often in a short time. Two devices probably share one identity.',
     remedy:
-      'Look for a second machine with the same state: stop its agent, and enroll it with an empty state directory. This device then attaches again by itself, at the time that the message names.',
+      'Look for a second machine with the same state: stop its agent, and enroll it with an empty state directory. This device then attaches again by itself, within minutes after the time that the message names.',
     http: 429,
     retry: 'later',
   },
