@@ -20,6 +20,7 @@ import {
   allowedMethods,
   brokenHead,
   noOperation,
+  withoutOrigin,
   wrongMethod,
 } from '../../protocol/service/refusals.ts'
 
@@ -153,14 +154,14 @@ interface RefusalOptions extends Pick<ServerOptions, 'prefix'> {
 function refuseRequests(http: FastifyInstance, connections: Connections, { prefix, isStopping }: RefusalOptions): void {
   const methods = new PathMethods()
   http.addHook('onRoute', ({ url, method }) => methods.add(url, [method].flat()))
-  http.setNotFoundHandler((request, reply) => answerUnrouted(prefix, methods.at(request.url), request, reply))
+  http.setNotFoundHandler((request, reply) => answerUnrouted(prefix, methods, request, reply))
   http.addHook('onRequest', (request, reply, done) => {
     const refusal = brokenHead(request.raw)
     if (refusal !== null) closeAfter(request, reply)
     if (isStopping()) done(stopping())
     else if (refusal !== null) done(refusal)
     // Before the body is read: no handler needs it.
-    else if (request.is404) answerUnrouted(prefix, methods.at(request.url), request, reply)
+    else if (request.is404) answerUnrouted(prefix, methods, request, reply)
     else done()
   })
   http.addHook('onSend', ({ raw }, reply, payload, done) => {
@@ -171,13 +172,15 @@ function refuseRequests(http: FastifyInstance, connections: Connections, { prefi
 
 function answerUnrouted(
   prefix: string,
-  allowed: readonly string[],
+  methods: PathMethods,
   request: FastifyRequest,
   reply: FastifyReply,
 ): FastifyReply {
   const { method } = request
+  const target = withoutOrigin(request.url)
+  const allowed = methods.at(target)
   if (allowed.length === 0) {
-    const place = request.url.startsWith(`${prefix}/`) ? '' : ` The service is below ${prefix}.`
+    const place = target.startsWith(`${prefix}/`) ? '' : ` The service is below ${prefix}.`
     answerError(noOperation(method, place), request, reply)
     return reply
   }
@@ -195,7 +198,7 @@ class PathMethods {
     this.#routes.push({ pattern: pathPattern(withoutSlash(route), '[^/]+'), methods })
   }
 
-  /** @param target of a request, including the query; the router has refused malformed ones */
+  /** @param target of a request, without an origin, with the query; the router has refused malformed ones */
   at(target: string): readonly string[] {
     const path = withoutSlash(decodeURI(target.replace(/[?#].*$/s, '')))
     const fitting = this.#routes.filter(({ pattern }) => pattern.test(path))

@@ -97,6 +97,14 @@ export function bodyIncomplete(): CodedError {
   return new CodedError('BODY_INCOMPLETE', 'The connection ended, or sent bytes that are not HTTP, within the body.')
 }
 
+/** Origin in the absolute form that clients send to proxies. */
+const ORIGIN = /^https?:\/\/[^/?#]*(?=\/)/i
+
+/** The target of a request as clients send it to servers. */
+export function withoutOrigin(target: string): string {
+  return target.startsWith('/') ? target : target.replace(ORIGIN, '')
+}
+
 export function allowedMethods(methods: readonly string[]): string {
   return [...methods.toSorted(), 'OPTIONS'].join(', ')
 }

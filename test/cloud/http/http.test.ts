@@ -109,6 +109,16 @@ describe('the server', () => {
     expect(twin.wrongAnswers).toEqual([])
   })
 
+  it('names the methods of a path that comes with an origin, as clients write it for a proxy', async () => {
+    await using twin = await openTwin()
+    const { pathname } = new URL(twin.cloud.address)
+    const ask = (target: string) => raw(twin, `DELETE ${target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n`)
+    const known = await ask(`http://cloud.example${pathname}${INSTANCES}`)
+    expect(known).toMatch(/^HTTP\/1\.1 405 /)
+    expect(known).toMatch(/^allow: GET, POST, OPTIONS\r$/m)
+    expect(await ask(`http://cloud.example${pathname}/nothing`)).toContain('"No operation DELETE at this path."')
+  })
+
   it('reads no body for a path that it does not have', async () => {
     await using twin = await openTwin()
     for (const [path, status] of [

@@ -14,6 +14,7 @@ import {
   REFUSALS,
   noOperation,
   readJsonBody,
+  withoutOrigin,
   wrongMethod,
 } from '../../../protocol/service/refusals.ts'
 import { idempotencyHeader, idempotencyKeyText } from '../../../protocol/wire.ts'
@@ -51,9 +52,6 @@ const SESSION =
 const OF_CLOUD =
   /^(?:\/dynamicmonetization)?\/(?:(?:floating|provisioning)\/)?api\/v1\.[01]\/(?:instances|rate-tables|configuration|administration-keys|client-keys|public-keys|usage)(?:\/|$)/
 
-/** Origin in the absolute form that clients send to proxies. */
-const ORIGIN = /^https?:\/\/[^/?#]*(?=\/)/i
-
 /** Each has one method; HEAD is read as GET. */
 const OWN: ReadonlyMap<string, readonly [method: 'GET' | 'POST', route: Route]> = new Map([
   [AGENT_STATUS_PATH, ['GET', { to: 'status' }]],
@@ -64,8 +62,7 @@ const OWN: ReadonlyMap<string, readonly [method: 'GET' | 'POST', route: Route]> 
 ])
 
 export function route(method: string, target: string): Route {
-  const url = target.startsWith('/') ? target : target.replace(ORIGIN, '')
-  const [raw = ''] = url.split(/[?#]/, 1)
+  const [raw = ''] = withoutOrigin(target).split(/[?#]/, 1)
   const path = decodedPath(raw)
   if (path === undefined) return refusal(REFUSALS.pathMalformed)
   const bare = path.endsWith('/') ? path.slice(0, -1) : path
