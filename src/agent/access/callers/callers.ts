@@ -32,7 +32,10 @@ export interface CallerQuota {
   readonly connectionsMax: number | null
   /** @throws CodedError CALLER_LIMITED, CALLER_NOT_ALLOWED */
   request(requester: { readonly type: string; readonly value: string }): void
-  /** A new session is a request too. @param live sessions of the caller. @throws CodedError CALLER_LIMITED, SESSIONS_LIMITED */
+  /**
+   * A new session is a request too. @param live sessions of the caller.
+   * @throws CodedError CALLER_LIMITED, CALLER_NOT_ALLOWED, SESSIONS_LIMITED
+   */
   open(live: number): void
   /**
    * @throws CodedError CALLER_LIMITED while the budget is too small, CALLER_NOT_ALLOWED if it always will be; nothing is
@@ -207,7 +210,7 @@ class LimitedCaller implements CallerQuota {
     if (requestsPerSecond === null) return
     if (this.#budgets.use(this.key, this.#limit).requests?.take(1n, this.#budgets.sinceBoot()) !== false) return
     throw new CodedError(
-      'CALLER_LIMITED',
+      requestsPerSecond === 0 ? 'CALLER_NOT_ALLOWED' : 'CALLER_LIMITED',
       `${this.#name} may make ${counted(requestsPerSecond, 'request', 'requests')} per second`,
     )
   }

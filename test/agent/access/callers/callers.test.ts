@@ -123,6 +123,13 @@ describe('what a caller is held to', () => {
     quota.spend(10_000_000n)
   })
 
+  it('names no time to wait for a caller that may make no requests', () => {
+    const quota = callers({ limits: '* = 0 requests/s' }).quotaOf(anna)!
+    const refused = expect.objectContaining({ code: 'CALLER_NOT_ALLOWED' }) as unknown
+    expect(() => quota.request({ type: 'user', value: 'ada' })).toThrow(refused)
+    expect(() => quota.open(0)).toThrow(refused)
+  })
+
   it('is a number of sessions at a time, each of which is a request when it is opened', () => {
     const rules = callers({ limits: 'user:anna = 3 sessions, 2 requests/s; uid:1001 = 1 sessions' })
     const quota = rules.quotaOf(anna)!
