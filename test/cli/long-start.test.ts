@@ -3,6 +3,7 @@ import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync, wri
 import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { text as readAll } from 'node:stream/consumers'
 import { expect, it, onTestFinished } from 'vitest'
 import { z } from 'zod'
 import { HttpClient } from '../../src/client/http.ts'
@@ -43,6 +44,11 @@ it('answers callers at the socket of the service manager, and leaves it listenin
   using client = new HttpClient({ address: `unix:${socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
   const { headers } = await client.call({ method: 'GET', path: '/livez' })
   expect(Number(headers['content-length'])).toBeGreaterThan(0)
+  for (const more of ['', 'Host: x\r\nExpect: more\r\n']) {
+    const socket = connect(socketPath)
+    socket.end(`GET /livez HTTP/1.1\r\n${more}\r\n`)
+    expect(await readAll(socket)).toMatch(/^HTTP\/1\.1 503 .*"code":"AGENT_STARTING"/s)
+  }
   await end()
   expect(listeningPath(fd)).toBe(socketPath)
 })

@@ -1,7 +1,7 @@
 /** Reports the progress of a start while the thread of the agent is busy: see long-start.ts. */
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
-import { createServer } from 'node:http'
+import { type ServerResponse, createServer } from 'node:http'
 import { parentPort, workerData } from 'node:worker_threads'
 import { claimPath } from '../../agent/platform/socket/claim-path.ts'
 import { refused, send } from '../../agent/platform/socket/reply.ts'
@@ -37,10 +37,13 @@ function sentence(): string {
   return `The agent starts: it is checking its ledger of ${sizeInWords(ledgerBytes)}, ${sizeInWords(bytesRead() - before)} read.`
 }
 
-const server = createServer((_request, response) => {
+function refuse(_request: unknown, response: ServerResponse): void {
   const { headers, ...reply } = refused(new CodedError('AGENT_STARTING', sentence()))
   send(response, { ...reply, headers: ['Connection', 'close', ...headers] })
-})
+}
+
+// Node would refuse a missing Host, and an unknown Expect, without a body.
+const server = createServer({ requireHostHeader: false }, refuse).on('checkExpectation', refuse)
 server.maxConnections = connectionsMax
 
 let removePath = (): void => undefined
