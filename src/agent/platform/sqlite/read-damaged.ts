@@ -171,7 +171,10 @@ export function salvageOf(database: Database.Database, logged: LoggedChain | nul
       [Number(row.last_entry), row.last_head],
       [Number(row.sealed_entry), row.sealed_head],
     ] as const
-    const undelivered = undeliveredOf(row, chained(database, row, heads, logged), row.whole === 1n)
+    const bodies = chained(database, row, heads, logged)
+    // The cloud could not read a segment with a damaged head.
+    const isProven = bodies.length > 0 || row.acked_head === row.last_head
+    const undelivered = undeliveredOf(row, bodies, row.whole === 1n && isProven)
     return { row, undelivered, end: { n: Number(row.last_entry), head: row.last_head } }
   })
   const state = unlessDamaged(

@@ -27,15 +27,25 @@ export async function deviceWithBacklog(): Promise<{ directory: string; journal:
 
 /** The bodies of the undelivered ranges, by a device that attaches again. */
 export async function deliveredBy(journal: Journal): Promise<readonly string[]> {
+  return (await undeliveredBy(journal)).flatMap(({ entries: { bodies } }) => bodies)
+}
+
+/** What the segments of a device that attaches again contain of the undelivered ranges. */
+export async function rangesOf(journal: Journal) {
+  const ranges = await undeliveredBy(journal)
+  return ranges.map(({ entries: { first, bodies }, final }) => ({ first, count: bodies.length, final }))
+}
+
+async function undeliveredBy(journal: Journal): Promise<readonly NonNullable<SegmentWire['undeliveredRange']>[]> {
   if ((await journal.read()).identity === null) await journal.saveIdentity(IDENTITY)
   await journal.attach(10)
-  const bodies: string[] = []
+  const ranges: NonNullable<SegmentWire['undeliveredRange']>[] = []
   for (;;) {
     const { document, seq } = await journal.seal(SEAL)
     const { undeliveredRange } = payloadOf(document) as SegmentWire
     await journal.acknowledge(seq, null, null)
-    if (undeliveredRange === null) return bodies
-    bodies.push(...undeliveredRange.entries.bodies)
+    if (undeliveredRange === null) return ranges
+    ranges.push(undeliveredRange)
   }
 }
 

@@ -14,8 +14,8 @@ import Database from 'better-sqlite3'
 import { describe, expect, it } from 'vitest'
 import { PAGE_BYTES } from '../../../../src/agent/platform/sqlite/open-database.ts'
 import { fillDisk, smallDisk } from '../../../support/mounts.ts'
-import { STAMP, entry, journalIn, temporaryDirectory } from '../../harness.ts'
-import { A, damage, deliveredBy, deviceWithBacklog, entries, largeBacklog } from './damaged.ts'
+import { SEAL, STAMP, entry, journalIn, temporaryDirectory } from '../../harness.ts'
+import { A, damage, deliveredBy, deviceWithBacklog, entries, largeBacklog, rangesOf } from './damaged.ts'
 
 async function salvagedFrom(directory: string) {
   const journal = await journalIn(directory)
@@ -59,6 +59,24 @@ describe('undelivered ranges of a damaged journal', () => {
     damage(path)
     const salvaged = await journalIn(directory, { limits: { recentEntries: 0, segmentEntriesMax: 10 } })
     expect(await deliveredBy(salvaged)).toEqual([...entries(21, 40), ...later].map(({ body }) => body))
+  })
+
+  it('are not closed by an end with a damaged head, which the cloud could never read', async () => {
+    const { directory, journal, path } = await deviceWithBacklog()
+    const { seq } = await journal.seal(SEAL)
+    await journal.acknowledge(seq, null, null)
+    await journal.fence()
+    await journal.attach(9, { isWhole: true, cloudEnd: null })
+    await journal.close()
+    const intact = temporaryDirectory()
+    copyFileSync(path, join(intact, 'journal.db'))
+    damage(join(intact, 'journal.db'))
+    expect(await rangesOf(await journalIn(intact))).toEqual([{ first: 61, count: 0, final: true }])
+    const database = new Database(path)
+    database.exec("UPDATE undelivered_ranges SET acked_head = 'damaged'")
+    database.close()
+    damage(path)
+    expect(await rangesOf(await journalIn(directory))).toEqual([])
   })
 
   it('are salvaged again when the journal that a salvage made is damaged too', async () => {
