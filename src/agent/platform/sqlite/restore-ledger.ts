@@ -189,15 +189,11 @@ function merged(backup: Salvage, before: Salvage | null): Salvage {
     throw new CodedError('BACKUP_FOREIGN', `The backup belongs to device ${one}, but this ledger to device ${other}.`)
   }
   const undelivered = backup.undelivered.reduce(withList, before.undelivered.filter(isProven))
-  const epochs = Map.groupBy(undelivered, ({ epoch }) => epoch)
   return {
     identity: before.identity ?? backup.identity,
     policies: before.policies.length > 0 ? before.policies : backup.policies,
     sessions: before.sessions,
-    // More than one list: there was a second writer, or entries are missing.
-    undelivered: [...epochs.values()].flatMap((lists) =>
-      lists.length === 1 ? lists : lists.map((each) => ({ ...each, isWhole: false })),
-    ),
+    undelivered,
     lost: before.lost === null ? null : before.undelivered.reduce((sum, each) => sum + lostFrom(each, undelivered), 0),
     hasOpenReservations: before.hasOpenReservations,
     answers: newestAnswers([...backup.answers, ...before.answers]),

@@ -8,7 +8,16 @@ import { entryHash } from '../../../protocol/signing.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
 import { JournalStore } from './journal-store.ts'
 import type { JournalLimits } from './journal-file.ts'
-import { SUFFIXES, type Salvage, type Undelivered, holdsFrames, remove, salvaged, sizeOf } from './read-damaged.ts'
+import {
+  SUFFIXES,
+  type Salvage,
+  type Undelivered,
+  holdsFrames,
+  lastOf,
+  remove,
+  salvaged,
+  sizeOf,
+} from './read-damaged.ts'
 import { BLOCK_ENTRIES, insertEntries } from './entry-blocks.ts'
 import { BUSY_MS, flushDirectoryOf, openDatabase, refusalOf } from './open-database.ts'
 
@@ -247,7 +256,11 @@ function insertUndelivered(
   const ranges: { readonly epoch: number; readonly base: number; readonly acked: number; readonly last: number }[] = []
   // In the order of delivery: what comes after the first undelivered entry is kept.
   const inOrder = undelivered.toSorted((a, b) => a.epoch - b.epoch || a.ackedEntry - b.ackedEntry)
-  for (const { epoch, ackedEntry: acked, ackedHead: head, bodies, isWhole } of inOrder) {
+  for (const list of inOrder) {
+    const { epoch, ackedEntry: acked, ackedHead: head, bodies } = list
+    const others = undelivered.filter((each) => each !== list && each.epoch === epoch)
+    // Entries beside or after it: there was a second writer, or some are missing.
+    const isWhole = list.isWhole && others.every((other) => lastOf(other) <= acked)
     if (bodies.length === 0 && !isWhole) continue
     const base = id - acked
     const lastHead = insertBodies(database, bodies, { base, acked, head })

@@ -9,7 +9,7 @@ import { inspectDatabase } from '../../../../src/agent/platform/sqlite/inspect-d
 import { SEAL, STAMP, entry, journalIn, temporaryDirectory } from '../../harness.ts'
 import { fillDisk, readOnlyView, smallDisk } from '../../../support/mounts.ts'
 import { BEGIN } from '../../sync/fake-time.ts'
-import { A, damage, deliveredBy, deviceWithBacklog, entries, largeBacklog } from './damaged.ts'
+import { A, damage, deliveredBy, deviceWithBacklog, entries, largeBacklog, rangesOf } from './damaged.ts'
 
 /** A device with a backup that has 40 undelivered entries, and 60 more in its ledger. */
 async function backedUp() {
@@ -165,6 +165,23 @@ describe('a backup that takes the place of a ledger', () => {
       expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 40 + count, lost: 0 })
     },
   )
+
+  it('leaves the end of an earlier epoch final if the ledger has delivered all before it', async () => {
+    const { directory, file, path } = await backedUp()
+    const journal = await journalIn(directory)
+    const { seq } = await journal.seal(SEAL)
+    await journal.acknowledge(seq, null, null)
+    await journal.append(entries(121, 5), STAMP)
+    await journal.fence()
+    await journal.attach(9, { isWhole: true, cloudEnd: null })
+    await journal.close()
+    expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 40 + 5, lost: 0 })
+    const restored = await journalIn(directory)
+    expect(await rangesOf(restored)).toEqual([
+      { first: 21, count: 40, final: false },
+      { first: 121, count: 5, final: true },
+    ])
+  })
 
   it('keeps the entries of a ledger that ends before what the backup has delivered', async () => {
     const { journal, path } = await deviceWithBacklog()
