@@ -257,7 +257,6 @@ function fromLog(salvage: Salvage, logged: LoggedChain, chains: readonly Chain[]
   }
 }
 
-/** What is unreadable between the log and the entries before it is lost. */
 function withList(salvage: Salvage, logged: LoggedChain, ofEpoch: readonly Chain[]): Salvage {
   const { epoch, anchor, entries, lastEntry } = logged
   const before = ofEpoch
@@ -269,11 +268,12 @@ function withList(salvage: Salvage, logged: LoggedChain, ofEpoch: readonly Chain
     ackedEntry: anchor.n,
     ackedHead: anchor.head,
     bodies: [...entries.values()].map(({ body }) => body),
-    lastEntry: Math.max(lastEntry, before?.lastEntry ?? 0),
+    lastEntry,
     isWhole: false,
   }
   const others = salvage.undelivered.filter((each) => each !== before)
-  const gap = before === undefined ? [] : [{ ...before, lastEntry: anchor.n, isWhole: false }]
+  // The ledger may lack those that were recorded before the log.
+  const gap = before === undefined ? [] : [{ ...before, lastEntry: Math.max(before.lastEntry, anchor.n) }]
   const undelivered = [...others, ...gap, alone]
   return { ...salvage, undelivered, lost: salvage.lost === null ? null : lostOf(undelivered) }
 }
@@ -364,8 +364,17 @@ function undeliveredOf(row: ChainRow, bodies: Bodies, wasWhole: boolean): Undeli
   }
 }
 
-function lostOf(undelivered: readonly Undelivered[]): number {
-  return undelivered.reduce((sum, { ackedEntry, bodies, lastEntry }) => sum + lastEntry - ackedEntry - bodies.length, 0)
+/** How many of their unreadable entries are in no list. */
+export function lostOf(undelivered: readonly Undelivered[], lists = undelivered): number {
+  return undelivered.reduce((sum, { epoch, ackedEntry, bodies, lastEntry }) => {
+    let [from, lost] = [ackedEntry + bodies.length, 0]
+    const others = lists.filter((each) => each.epoch === epoch && lastOf(each) > from)
+    for (const other of others.toSorted((a, b) => a.ackedEntry - b.ackedEntry)) {
+      lost += Math.max(0, Math.min(other.ackedEntry, lastEntry) - from)
+      from = Math.max(from, lastOf(other))
+    }
+    return sum + lost + Math.max(0, lastEntry - from)
+  }, 0)
 }
 
 /** The volatile log continues the entries or replaces unreadable rows. @param heads the chain must reach one of them */

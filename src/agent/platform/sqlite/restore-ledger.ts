@@ -20,6 +20,7 @@ import {
   firstOf,
   headAt,
   lastOf,
+  lostOf,
   remove,
   salvageOf,
   salvaged,
@@ -188,13 +189,15 @@ function merged(backup: Salvage, before: Salvage | null): Salvage {
   if (one !== undefined && other !== undefined && one !== other) {
     throw new CodedError('BACKUP_FOREIGN', `The backup belongs to device ${one}, but this ledger to device ${other}.`)
   }
-  const undelivered = backup.undelivered.reduce(withList, before.undelivered.filter(isProven))
+  const known = before.undelivered.filter(isProven)
+  requireSameChains(backup.undelivered, known)
+  const undelivered = backup.undelivered.reduce(withList, known)
   return {
     identity: before.identity ?? backup.identity,
     policies: before.policies.length > 0 ? before.policies : backup.policies,
     sessions: before.sessions,
     undelivered,
-    lost: before.lost === null ? null : before.undelivered.reduce((sum, each) => sum + lostFrom(each, undelivered), 0),
+    lost: before.lost === null ? null : lostOf(before.undelivered, undelivered),
     hasOpenReservations: before.hasOpenReservations,
     answers: newestAnswers([...backup.answers, ...before.answers]),
   }
@@ -216,30 +219,43 @@ function isProven({ bodies, isWhole }: Undelivered): boolean {
   return bodies.length > 0 || isWhole
 }
 
-/** Joins it with those that it overlaps. @throws CodedError BACKUP_FOREIGN */
-function withList(lists: readonly Undelivered[], added: Undelivered): readonly Undelivered[] {
-  const [joining, others] = [true, false].map((is) => lists.filter((each) => doJoin(each, added) === is))
-  return [...(others ?? []), (joining ?? []).reduce(joined, added)]
+/** An epoch can have several chains, of which one is enough. @throws CodedError BACKUP_FOREIGN */
+function requireSameChains(backup: readonly Undelivered[], before: readonly Undelivered[]): void {
+  for (const [epoch, lists] of Map.groupBy(backup, (each) => each.epoch)) {
+    const fits = new Set(lists.flatMap((each) => before.map((known) => fitOf(each, known))))
+    if (fits.has('JOINS') || !fits.has('CONTRADICTS')) continue
+    const message = `The backup and this ledger have different undelivered entries of epoch ${epoch}: they are of two copies of the device.`
+    throw new CodedError('BACKUP_FOREIGN', message, { details: { epoch } })
+  }
 }
 
-function doJoin(one: Undelivered, other: Undelivered): boolean {
+/** Joins it with those that it continues or overlaps. */
+function withList(lists: readonly Undelivered[], added: Undelivered): readonly Undelivered[] {
+  const others: Undelivered[] = []
+  let all = added
+  for (const each of lists) {
+    if (fitOf(each, all) === 'JOINS') all = joined(each, all)
+    else others.push(each)
+  }
+  return [...others, all]
+}
+
+/** `APART`: they cannot be compared. */
+function fitOf(one: Undelivered, other: Undelivered): 'JOINS' | 'CONTRADICTS' | 'APART' {
   const [first, second] = inOrder(one, other)
-  if (first.epoch !== second.epoch || lastOf(first) < second.ackedEntry) return false
-  return lastOf(first) > second.ackedEntry || headAt(first, second.ackedEntry) === second.ackedHead
+  if (first.epoch !== second.epoch || lastOf(first) < second.ackedEntry) return 'APART'
+  const n = Math.min(lastOf(first), lastOf(second))
+  if (headAt(first, n) === headAt(second, n)) return 'JOINS'
+  return first.bodies.length === 0 || second.bodies.length === 0 ? 'APART' : 'CONTRADICTS'
 }
 
 function inOrder(one: Undelivered, other: Undelivered): readonly [Undelivered, Undelivered] {
   return one.ackedEntry <= other.ackedEntry ? [one, other] : [other, one]
 }
 
-/** Entries before those of the other list may be delivered: the cloud bills nothing twice. @throws CodedError BACKUP_FOREIGN */
+/** Entries before those of the other list may be delivered: the cloud bills nothing twice. */
 function joined(one: Undelivered, other: Undelivered): Undelivered {
   const [first, second] = inOrder(one, other)
-  const n = Math.min(lastOf(first), lastOf(second))
-  if (headAt(first, n) !== headAt(second, n)) {
-    const message = `The backup and this ledger have different undelivered entries of epoch ${first.epoch}: they are of two copies of the device.`
-    throw new CodedError('BACKUP_FOREIGN', message, { details: { epoch: first.epoch } })
-  }
   if (lastOf(second) < lastOf(first)) return first
   const between = second.ackedEntry - first.ackedEntry
   const bodies: Bodies = {
@@ -251,13 +267,4 @@ function joined(one: Undelivered, other: Undelivered): Undelivered {
   }
   const isWhole = second.isWhole || (first.isWhole && lastOf(first) === lastOf(second))
   return { ...second, ackedEntry: first.ackedEntry, ackedHead: first.ackedHead, bodies, isWhole }
-}
-
-/** Its unreadable entries that no list has. */
-function lostFrom(before: Undelivered, lists: readonly Undelivered[]): number {
-  const from = lastOf(before)
-  const found = lists
-    .filter(({ epoch }) => epoch === before.epoch)
-    .map((each) => Math.min(lastOf(each), before.lastEntry) - Math.max(each.ackedEntry, from))
-  return found.reduce((lost, count) => lost - Math.max(count, 0), before.lastEntry - from)
 }

@@ -166,6 +166,25 @@ describe('a backup that takes the place of a ledger', () => {
     },
   )
 
+  it('is refused if the entries of the ledger follow others than its last one', async () => {
+    const { directory, journal, path } = await deviceWithBacklog()
+    await journal.close()
+    const other = temporaryDirectory()
+    copyFileSync(path, join(other, 'journal.db'))
+    const copy = await journalIn(other)
+    await copy.append([entry(61, [])], STAMP)
+    const file = join(other, 'backup.db')
+    await backUpLedger(join(other, 'journal.db'), file)
+    await copy.close()
+    await continued(path, 1)
+    const delivering = await journalIn(directory)
+    const { seq } = await delivering.seal(SEAL)
+    await delivering.acknowledge(seq, null, null)
+    await delivering.append(entries(62, 5), STAMP)
+    await delivering.close()
+    await expect(restoreLedger(file, path, BEGIN)).rejects.toMatchObject({ code: 'BACKUP_FOREIGN' })
+  })
+
   it('leaves the end of an earlier epoch final if the ledger has delivered all before it', async () => {
     const { directory, file, path } = await backedUp()
     const journal = await journalIn(directory)

@@ -175,4 +175,34 @@ describe('a damaged journal whose volatile log fits', () => {
     expect(await salvageOf(journal)).toMatchObject({ salvagedEntries: RECORDED - DELIVERED, lostEntries: 0 })
     expect(await deliveredBy(journal)).toEqual(bodiesOf(charges(DELIVERED + 1, RECORDED)))
   })
+
+  it('calls no entry lost that the log has, though the ledger proves none', async () => {
+    const written = await device()
+    const { directory, log } = written
+    log.begin(1, { n: DELIVERED - 5, head: headAt(DELIVERED - 5) })
+    log.write(charges(DELIVERED - 4, RECORDED))
+    const database = new Database(join(directory, 'journal.db'))
+    database.exec("UPDATE state SET acked_head = 'damaged'")
+    database.close()
+    damage(join(directory, 'journal.db'), 'policy')
+    const journal = await reopened(written)
+    expect(await salvageOf(journal)).toMatchObject({ salvagedEntries: RECORDED - DELIVERED + 5, lostEntries: 0 })
+    expect(await deliveredBy(journal)).toEqual(bodiesOf(charges(DELIVERED - 4, RECORDED)))
+  })
+
+  it('is restored from its backup, which has the entries of both chains too', async () => {
+    const written = await device()
+    const { directory, log } = written
+    const path = join(directory, 'journal.db')
+    log.begin(1, { n: RECORDED - 3, head: headAt(RECORDED - 4) })
+    log.write(charges(RECORDED - 2, RECORDED + 3))
+    damage(path, 'policy')
+    await (await reopened(written)).close()
+    log.remove()
+    const file = join(directory, 'backup.db')
+    await backUpLedger(path, file)
+    const both = [...charges(DELIVERED + 1, RECORDED), ...charges(RECORDED - 2, RECORDED + 3)]
+    expect(await restoreLedger(file, path, 0)).toMatchObject({ undelivered: both.length, lost: 0 })
+    expect(await deliveredBy(await journalIn(directory))).toEqual(bodiesOf(both))
+  })
 })
