@@ -131,13 +131,6 @@ export class DeviceAudit {
     this.#entries.sessions.forget(machine.name)
     this.#shared.grants.set(machine.name, null)
     this.#shared.forgetful.add(machine.name)
-    this.#loseLinks(machine)
-  }
-
-  /** From the first key of the machine to its current one. */
-  #loseLinks({ name, deps }: Machine): void {
-    const { deviceId } = ownerOf(deps.disk.database)
-    if (deps.keys.wasReplaced && deviceId !== null) this.#shared.unproven.set(name, deviceId)
   }
 
   duplicated(machine: Machine, from: Machine): void {
@@ -160,7 +153,6 @@ export class DeviceAudit {
     this.#shared.grants.set(machine.name, null)
     this.#shared.forgetful.add(machine.name)
     if (machine !== from) return
-    this.#loseLinks(machine)
     this.#entries.forgetCuts(machine)
     this.#entries.sessions.forget(machine.name)
     const ids = new Set(entriesIn(database).map(({ body }) => (JSON.parse(body) as EntryText).correlationId))

@@ -33,8 +33,6 @@ export class SharedState {
   readonly copies = new Map<string, bigint>()
   /** Machines that lost their idempotency cache, or had it restored. */
   readonly forgetful = new Set<string>()
-  /** Machines that cannot prove which key theirs replaced, with their former device ids. A restored cloud does not know them. */
-  readonly unproven = new Map<string, string>()
   readonly wereFull = new Set<string>()
   readonly damaged = new Set<string>()
   /** Epochs that a device with all entries has left and delivers. */

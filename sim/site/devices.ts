@@ -421,14 +421,14 @@ export class Devices {
    */
   async enrollTerminated(): Promise<void> {
     const areEnrolledAgain = this.#stage.plan.events.some(({ what }) => what.kind === 're-enroll')
-    const { terminated, unproven } = this.#stage.auditor.shared
+    const { terminated } = this.#stage.auditor.shared
     for (const [machine] of this.hands) {
       if (machine === undefined) continue
       const { deviceId } = ownerOf(machine.deps.disk.database)
       const conditions = machine.agent?.link.status().conditions ?? []
       const isRefused = deviceId === null && conditions.some(({ code }) => code === 'ENROLLMENT_REFUSED')
       if (areEnrolledAgain && deviceId !== null && terminated.has(deviceId)) this.#command(deviceId, 'TERMINATE')
-      else if (!isRefused || unproven.has(machine.name)) continue
+      else if (!isRefused) continue
       await this.#stage.settle()
       this.#makeToken((token) => machine.giveToken(token))
       await this.#stage.settle()

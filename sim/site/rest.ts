@@ -97,12 +97,9 @@ export class Rest {
     const isTerminated =
       deviceId === null ? shared.terminated.size > 0 && has('ENROLLMENT_REFUSED') : shared.terminated.has(deviceId)
     if (deviceId === null && shared.revoked.size > 0 && has('DEVICE_REVOKED')) return null
-    const formerId = shared.unproven.get(machine.name)
-    const isUnknown = formerId !== undefined && has(deviceId === null ? 'ENROLLMENT_REFUSED' : 'TOKEN_INVALID')
-    const isLockedOut = deviceId !== null && shared.suspects.has(deviceId) && has('DEVICE_KEY_REPLACED')
-    if (isUnknown || isLockedOut) {
-      // Unknown to the restored cloud for good, or a copy has replaced the key: an administrator enrolls it again.
-      for (const id of [deviceId, formerId]) if (id !== null && id !== undefined) shared.strangers.add(id)
+    if (deviceId !== null && shared.suspects.has(deviceId) && has('DEVICE_KEY_REPLACED')) {
+      // A copy has replaced the key: an administrator enrolls it again.
+      shared.strangers.add(deviceId)
       shared.lost(machine, () => true)
       return null
     }

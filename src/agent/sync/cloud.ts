@@ -23,6 +23,8 @@ export type Heartbeat =
   /** `state` as in the service API; `UNKNOWN`: the cloud does not know the session. */
   | { readonly kind: 'ENDED'; readonly state: 'TERMINATED' | 'FAILED' | 'DISCONNECTED' | 'UNKNOWN' }
 
+export type CalledDevice = Pick<Identity, 'deviceId' | 'instanceIds' | 'edgeUrl'>
+
 export interface Cloud {
   enroll(
     edgeUrl: string,
@@ -34,7 +36,11 @@ export interface Cloud {
   sync(device: Identity, request: z.input<typeof syncRequest>, signal: AbortSignal): Promise<SignedAnswer>
   /** @throws CodedError DEVICE_KEY_REFUSED among others */
   announceKey(device: Identity, request: z.input<typeof keyChangeRequest>, signal: AbortSignal): Promise<SignedAnswer>
-  showKeyLinks(device: Identity, request: z.input<typeof keyLinksRequest>, signal: AbortSignal): Promise<SignedAnswer>
+  showKeyLinks(
+    device: CalledDevice,
+    request: z.input<typeof keyLinksRequest>,
+    signal: AbortSignal,
+  ): Promise<SignedAnswer>
   /** @throws CodedError AGENT_ENGINE_OLD, CLOUD_ENGINE_OLD among others */
   policy(device: Identity, request: PolicyRequest, signal: AbortSignal): Promise<PolicyAnswer>
   /** Introductions of the cloud's signing keys, oldest first; not verified. */

@@ -2,12 +2,15 @@
 import { decodeJwt, decodeProtectedHeader } from 'jose'
 import type { z } from 'zod'
 import { ENROLLMENT_TOKEN_TYPE, enrollmentClaims } from '../../protocol/edge/enrollment.ts'
+import { type KeyLink, keyChange } from '../../protocol/edge/device-key.ts'
 import { CodedError, firstProblem, type ErrorCode } from '../../protocol/errors.ts'
-import { type PublicJwk, thumbprint } from '../../protocol/signing.ts'
+import { parseJson } from '../../protocol/parse-json.ts'
+import { type PublicJwk, thumbprint, unverifiedText } from '../../protocol/signing.ts'
 import type { Identity } from '../ledger/journal.ts'
 import { takeIdentity } from './memory.ts'
 import { ENROLLMENT } from '../runtime/health.ts'
 import type { EnrollmentToken } from './ports.ts'
+import { linksOf } from './rotate-key.ts'
 import { call, showSuspension, type StepContext, type StepResult } from './step.ts'
 
 const REFUSALS: ReadonlySet<ErrorCode> = new Set([
@@ -34,7 +37,8 @@ export async function enroll(context: StepContext, enrollmentToken: EnrollmentTo
     instanceIds,
     sessions: before?.sessions ?? [],
     ...(keySince === undefined ? {} : { keySince }),
-    ...(isSameKey ? { keyLinks: before.keyLinks ?? [], nextKey: before.nextKey ?? null } : {}),
+    keyLinks: [...linksOf(context)],
+    ...(isSameKey ? { nextKey: before.nextKey ?? null } : {}),
   }
   await journal.saveIdentity(identity)
   // The same token does not lift a later suspension. If recording fails, it is tried again.
@@ -53,7 +57,7 @@ async function requestEnrollment(
   const { cloud, keys, memory, signal } = context
   const key = keys.current
   const claims = readClaims(token, source)
-  await showLinksAt(claims.edge, context)
+  await showLinksAt(claims, context)
   const request = { publicKey: key.publicJwk, ...(claims.name === undefined ? {} : { name: claims.name }) }
   const enrolling = call(context, () => cloud.enroll(claims.edge, token, request, signal))
   const answer = await enrolling.catch((error: unknown) => {
@@ -89,17 +93,26 @@ async function requestEnrollment(
 }
 
 /** A restored cloud that knows only an earlier key would enroll another device. The answer proves nothing and is ignored. */
-async function showLinksAt(edgeUrl: string, context: StepContext): Promise<void> {
-  const { cloud, keys, memory, randomness, signal } = context
+async function showLinksAt({ edge, instances }: z.infer<typeof enrollmentClaims>, context: StepContext): Promise<void> {
+  const { cloud, memory, randomness, signal } = context
   const { identity } = memory
-  const links = [...(identity?.keyLinks ?? [])]
-  if (identity?.keyId !== keys.current.signer.keyId || links.length === 0) return
+  const links = [...linksOf(context)]
+  const deviceId = identity?.deviceId ?? deviceOf(links)
+  if (deviceId === null || links.length === 0) return
   const request = { nonce: randomness.token(), links }
-  const showing = call(context, () => cloud.showKeyLinks({ ...identity, edgeUrl }, request, signal))
+  const device = { deviceId, edgeUrl: edge, instanceIds: identity?.instanceIds ?? instances }
+  const showing = call(context, () => cloud.showKeyLinks(device, request, signal))
   await showing.catch((error: unknown) => {
-    if (error instanceof CodedError && error.code === 'TOKEN_INVALID') throw unknownDevice(identity, {}, error)
-    throw error
+    if (!(error instanceof CodedError) || error.code === 'CLOUD_UNREACHABLE') throw error
+    // Without a ledger, the device may be new to this cloud.
+    if (identity === null) return
+    throw error.code === 'TOKEN_INVALID' ? unknownDevice(identity, {}, error) : error
   })
+}
+
+function deviceOf(links: readonly KeyLink[]): string | null {
+  const text = unverifiedText(links.at(-1)?.introduction ?? '')
+  return keyChange.safeParse(parseJson(text ?? '')).data?.deviceId ?? null
 }
 
 function unknownDevice(

@@ -115,7 +115,7 @@ export class Link {
     const context = this.#context(this.#pushStopped.signal)
     const { keys } = this.#deps
     // The previous process ended in the middle of a key change.
-    if (keyState(keys, this.#memory, false) === 'REPLACE') await keys.replace()
+    if (keyState(keys, this.#memory, false) === 'REPLACE') await keys.replace(this.#memory.identity?.keyLinks ?? [])
     showSuspension(context, this.#memory.identity?.suspension ?? null)
     await restorePolicies(context, this.#deps.snapshot.policies)
     this.#followBroker()

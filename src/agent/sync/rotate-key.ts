@@ -69,12 +69,12 @@ export async function announceKey(context: StepContext): Promise<StepResult> {
     response = await call(context, () => cloud.announceKey(identity, { nonce, link }, signal))
   } catch (error) {
     if (!(error instanceof CodedError) || error.code === 'CLOUD_UNREACHABLE') throw error
-    if (isUnknownKey(memory, error)) throw error
+    if (isUnknownKey(context, error)) throw error
     memory.key.isRefused = error.code === 'DEVICE_KEY_REFUSED'
     return continueWithout(context, error)
   }
   await verifyKey(context, response, nonce, next)
-  const keyLinks = [...(identity.keyLinks ?? []), link].slice(-KEY_LINKS_MAX)
+  const keyLinks = [...linksOf(context), link].slice(-KEY_LINKS_MAX)
   const { signer } = next
   await saveIdentity(context, {
     ...identityOf(memory),
@@ -90,7 +90,7 @@ export async function replaceKey(context: StepContext): Promise<StepResult> {
   const { keys, memory, health, log } = context
   const before = keys.current.signer.keyId
   try {
-    await keys.replace()
+    await keys.replace(identityOf(memory).keyLinks ?? [])
   } catch (error) {
     if (!(error instanceof CodedError)) throw error
     return continueWithout(context, error)
@@ -115,7 +115,7 @@ export async function showLinks(context: StepContext): Promise<StepResult> {
   const { current } = keys
   memory.key.isShown = true
   const nonce = randomness.token()
-  const request = { nonce, links: [...(identity.keyLinks ?? [])] }
+  const request = { nonce, links: [...linksOf(context)] }
   const response = await call(context, () => cloud.showKeyLinks(identity, request, signal))
   await verifyKey(context, response, nonce, current)
   memory.key.isUnknown = false
@@ -125,9 +125,17 @@ export async function showLinks(context: StepContext): Promise<StepResult> {
 }
 
 /** Whether the cloud may know only an earlier key, and the device can prove its own. */
-export function isUnknownKey({ identity, key }: LinkMemory, error: unknown): boolean {
+export function isUnknownKey(context: StepContext, error: unknown): boolean {
+  const { identity, key } = context.memory
   if (!(error instanceof CodedError) || error.code !== 'TOKEN_INVALID' || key.isShown) return false
-  return (identity?.keyLinks ?? []).length > 0
+  return identity !== null && linksOf(context).length > 0
+}
+
+/** Of the key file, because a ledger that was lost or restored lacks them; of the ledger if the key is provided. */
+export function linksOf({ keys, memory }: Pick<StepContext, 'keys' | 'memory'>): readonly KeyLink[] {
+  if (keys.links.length > 0) return keys.links
+  const { keyId, keyLinks = [] } = memory.identity ?? {}
+  return keyId === keys.current.signer.keyId ? keyLinks : []
 }
 
 async function verifyKey(context: StepContext, response: SignedAnswer, nonce: string, key: DeviceKey): Promise<void> {

@@ -109,7 +109,7 @@ async function runStepAsKnownDevice(
   try {
     return await runStep(context, step, enrollmentToken)
   } catch (error) {
-    if (!isUnknownKey(context.memory, error)) throw error
+    if (!isUnknownKey(context, error)) throw error
     context.memory.key.isUnknown = true
     return 'PLAN_AGAIN'
   }

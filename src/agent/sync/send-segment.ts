@@ -8,6 +8,7 @@ import { type SyncAnswer, syncAnswer } from '../../protocol/edge/sync.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { namedKey, signAgain } from '../../protocol/signing.ts'
 import type { SealedSegment, SegmentPlace } from '../ledger/journal.ts'
+import { linksOf } from './rotate-key.ts'
 import { abandonRejected, applyAnswer, noteUnbilled } from './apply-answer.ts'
 import { judgeAnswer } from './judge-answer.ts'
 import { REFUSALS_MAX, REFUSED_FOR_MIN_MS } from './limits.ts'
@@ -104,12 +105,12 @@ function proofsWith(context: StepContext, sent: SealedSegment): { readonly proof
 }
 
 /** The cloud refuses a segment that was sealed while the key file contained a key of another device. */
-async function signedByDevice({ keys, memory }: StepContext, { document }: SealedSegment): Promise<string> {
-  const { signer } = keys.current
-  const { keyId, keyLinks = [] } = identityOf(memory)
+async function signedByDevice(context: StepContext, { document }: SealedSegment): Promise<string> {
+  const { signer } = context.keys.current
+  const { keyId } = identityOf(context.memory)
   const named = namedKey(document)
   if (named === signer.keyId || named === keyId) return document
-  const isOfEarlierKey = keyLinks.some(({ introduction }) => namedKey(introduction) === named)
+  const isOfEarlierKey = linksOf(context).some(({ introduction }) => namedKey(introduction) === named)
   return isOfEarlierKey ? document : signAgain(document, signer)
 }
 

@@ -1,4 +1,5 @@
 // Keys of a device that live as long as the test: files that outlive the process, with a crash where the disk has ordered one.
+import type { KeyLink } from '../../../src/protocol/edge/device-key.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import type { Signer } from '../../../src/protocol/signing.ts'
 import type { DeviceKey, DeviceKeys } from '../../../src/agent/keys/device-key.ts'
@@ -8,6 +9,8 @@ import type { TestDisk } from '../test-disk.ts'
 export interface KeyPlace {
   current: DeviceKey
   next: DeviceKey | null
+  /** To the current one; absent: none. */
+  links?: readonly KeyLink[]
 }
 
 export class MemoryKeys implements DeviceKeys {
@@ -16,6 +19,7 @@ export class MemoryKeys implements DeviceKeys {
   readonly #make: () => Promise<DeviceKey>
   current: DeviceKey
   next: DeviceKey | null
+  links: readonly KeyLink[]
   /** Nothing can be written. */
   readOnly = false
 
@@ -25,6 +29,7 @@ export class MemoryKeys implements DeviceKeys {
     this.#make = make
     this.current = place.current
     this.next = place.next
+    this.links = place.links ?? []
   }
 
   async prepare(): Promise<DeviceKey> {
@@ -40,11 +45,12 @@ export class MemoryKeys implements DeviceKeys {
     this.next = null
   }
 
-  async replace(): Promise<void> {
+  async replace(links: readonly KeyLink[]): Promise<void> {
     const { next } = this
     if (next === null) throw new Error('invariant: only a key that is there takes the place')
-    this.#write(() => Object.assign(this.#place, { current: next, next: null }))
+    this.#write(() => Object.assign(this.#place, { current: next, next: null, links }))
     this.current = next
+    this.links = links
     this.next = null
   }
 

@@ -411,12 +411,48 @@ describe('a twin that was restored from a backup', () => {
     expect(deviceList.parse(body).devices).toHaveLength(1)
   })
 
+  test('takes a device back that lost its ledger after a change of its key, and enrolled again', async () => {
+    const device = await joined()
+    follow(device)
+    await save()
+    await rotate(device)
+    device.disk = new TestDisk()
+    device.token = await twin.enrollmentToken(instanceId)
+    await device.restart()
+    await device.settle()
+    await rotate(device)
+    await device.charge(TOKEN)
+    await restore()
+    for (let rounds = 0; rounds < 4; rounds += 1) await device.sync()
+    expect(device.conditions).toEqual([])
+    expect((await shown(device)).key.id).toBe(keyOf(device))
+    expect(await twin.used(instanceId, 'ACT-1')).toBe(1)
+  })
+
+  test('enrolls the same device again, which lost its ledger after a change of its key', async () => {
+    const device = await joined()
+    follow(device)
+    const deviceId = device.disk.read().identity?.deviceId
+    await save()
+    await rotate(device)
+    await restore()
+    device.disk = new TestDisk()
+    device.token = await twin.enrollmentToken(instanceId)
+    await device.restart()
+    await device.settle()
+    expect(device.conditions).toEqual([])
+    expect(device.disk.read().identity?.deviceId).toBe(deviceId)
+    expect((await shown(device)).key.id).toBe(keyOf(device))
+  })
+
   test('does not know a device that lost the links from the key it knows, which is refused as one with an unknown key', async () => {
     const device = await joined()
     follow(device)
     await save()
     await rotate(device)
     device.disk = new TestDisk()
+    // The file of a provided key has no links.
+    device.keyPlace.links = []
     device.token = await twin.enrollmentToken(instanceId)
     await device.restart()
     await device.settle()

@@ -10,7 +10,7 @@ import { uuid, idempotencyHeader } from '../../../protocol/wire.ts'
 import { parseJson } from '../../../protocol/parse-json.ts'
 import { retryAfterMs } from '../../../protocol/retry-after.ts'
 import { printable } from '../../../protocol/sign-in.ts'
-import type { Cloud, Heartbeat } from '../../sync/cloud.ts'
+import type { CalledDevice, Cloud, Heartbeat } from '../../sync/cloud.ts'
 import type { DeviceTokens } from '../../keys/device-token.ts'
 import type { Identity } from '../../ledger/journal.ts'
 import type { HttpAnswer, HttpExchange, HttpRequest } from './exchange.ts'
@@ -56,7 +56,7 @@ export function createCloudHttp(deps: CloudHttpDeps): Cloud {
   const { tokens } = deps
 
   /** Signs in as the device; retries once by the cloud's clock if the cloud rejects the token's time. */
-  const callAs = async (device: Identity, call: Call): Promise<HttpAnswer> => {
+  const callAs = async (device: CalledDevice, call: Call): Promise<HttpAnswer> => {
     const first = await send(deps, call, await tokens.token(device))
     const cloudNow = Date.parse(first.headers['date'] ?? '')
     if (first.status !== 401 || codeOf(first) !== 'TOKEN_NOT_IN_TIME' || Number.isNaN(cloudNow)) return first
@@ -64,11 +64,11 @@ export function createCloudHttp(deps: CloudHttpDeps): Cloud {
     return send(deps, call, await tokens.token(device))
   }
 
-  const edge = ({ edgeUrl }: Identity, ...path: readonly string[]): string => join(edgeUrl, path)
+  const edge = ({ edgeUrl }: CalledDevice, ...path: readonly string[]): string => join(edgeUrl, path)
   const sessions = ({ serviceUrl }: Identity, ...path: readonly string[]): string =>
     join(serviceUrl, ['v1.1', 'sessions', ...path])
   const post = async (
-    device: Identity,
+    device: CalledDevice,
     path: readonly string[],
     call: Pick<Call, 'body' | 'signal' | 'compress'>,
   ): Promise<z.infer<typeof signedAnswer>> => {

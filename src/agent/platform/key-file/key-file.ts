@@ -2,7 +2,10 @@
 import { createPrivateKey, type KeyObject, randomUUID } from 'node:crypto'
 import { link, open, rename, stat, unlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
+import { z } from 'zod'
+import { type KeyLink, keyLink } from '../../../protocol/edge/device-key.ts'
 import { CodedError } from '../../../protocol/errors.ts'
+import { parseJson } from '../../../protocol/parse-json.ts'
 import { remedyOfDenial, systemFailure, unreadableReason, unwritableState } from '../../../protocol/file-reasons.ts'
 import { shellWord } from '../../../protocol/shell-quoted.ts'
 import { nameUser, readSmallText } from '../../../platform/read-file.ts'
@@ -52,7 +55,8 @@ export async function openKeyFiles(options: KeyFilesOptions, mayBeNew?: () => Pr
   const current = await openKeyFile(options, mayBeNew)
   const text = nextPath === null ? undefined : await read(nextPath, create ? 0o077 : 0o007)
   const next = text === undefined || nextPath === null ? null : await deviceKey(text, nextPath)
-  return new KeyFiles(options, current, next?.signer.keyId === current.signer.keyId ? null : next)
+  const links = linksIn((await read(options.path, create ? 0o077 : 0o007)) ?? '')
+  return new KeyFiles(options, { current, next: next?.signer.keyId === current.signer.keyId ? null : next, links })
 }
 
 /** A generated next key is renamed over the current one; provided files are only read. */
@@ -60,11 +64,13 @@ class KeyFiles implements DeviceKeys {
   readonly #options: KeyFilesOptions
   #current: DeviceKey
   #next: DeviceKey | null
+  #links: readonly KeyLink[]
 
-  constructor(options: KeyFilesOptions, current: DeviceKey, next: DeviceKey | null) {
+  constructor(options: KeyFilesOptions, { current, next, links }: Pick<DeviceKeys, 'current' | 'next' | 'links'>) {
     this.#options = options
     this.#current = current
     this.#next = next
+    this.#links = links
   }
 
   get current(): DeviceKey {
@@ -73,6 +79,10 @@ class KeyFiles implements DeviceKeys {
 
   get next(): DeviceKey | null {
     return this.#next
+  }
+
+  get links(): readonly KeyLink[] {
+    return this.#links
   }
 
   async prepare(): Promise<DeviceKey> {
@@ -95,13 +105,18 @@ class KeyFiles implements DeviceKeys {
     this.#next = null
   }
 
-  async replace(): Promise<void> {
+  async replace(links: readonly KeyLink[]): Promise<void> {
     const { create, nextPath, path } = this.#options
     const next = this.#next
     if (next === null || nextPath === null) throw new Error('invariant: a next key exists')
-    if (create) await changed(path, () => rename(nextPath, path))
+    if (create) {
+      // A full disk must not stop the change: the ledger has the links, too.
+      await addLinks(nextPath, next, links).catch(() => undefined)
+      await changed(path, () => rename(nextPath, path))
+    }
     this.#current = next
     this.#next = null
+    this.#links = links
   }
 }
 
@@ -142,13 +157,7 @@ async function write(path: string): Promise<void> {
   const privateKey = generateKey()
   const temporary = `${path}.${randomUUID()}.new`
   try {
-    const file = await open(temporary, 'wx', PRIVATE_MODE)
-    try {
-      await file.writeFile(privateKey.export({ format: 'pem', type: 'pkcs8' }))
-      await file.sync()
-    } finally {
-      await file.close()
-    }
+    await writeFlushed(temporary, 'wx', pemOf(privateKey))
     await link(temporary, path)
     await unlink(temporary)
     await syncDirectory(dirname(path))
@@ -158,6 +167,38 @@ async function write(path: string): Promise<void> {
     if (errnoOf(cause) === 'EEXIST') return
     throw unwritableState(cause, path, `The key file ${path} cannot be written`)
   }
+}
+
+async function writeFlushed(path: string, flag: 'w' | 'wx', text: string): Promise<void> {
+  const file = await open(path, flag, PRIVATE_MODE)
+  try {
+    await file.writeFile(text)
+    await file.sync()
+  } finally {
+    await file.close()
+  }
+}
+
+function pemOf(privateKey: KeyObject): string {
+  return privateKey.export({ format: 'pem', type: 'pkcs8' })
+}
+
+/** Atomic. */
+async function addLinks(path: string, { signer }: DeviceKey, links: readonly KeyLink[]): Promise<void> {
+  const temporary = `${path}.new`
+  try {
+    await writeFlushed(temporary, 'w', `${pemOf(signer.privateKey)}${JSON.stringify(links)}\n`)
+    await rename(temporary, path)
+  } catch (error) {
+    await unlink(temporary)
+    throw error
+  }
+}
+
+/** They follow the key as JSON. A key without readable ones can still be used. */
+function linksIn(text: string): readonly KeyLink[] {
+  const [, json = ''] = text.split(/^-----END .*$/m)
+  return z.array(keyLink).safeParse(parseJson(json)).data ?? []
 }
 
 async function syncDirectory(path: string): Promise<void> {

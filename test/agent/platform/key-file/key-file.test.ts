@@ -1,5 +1,5 @@
 import { createPublicKey, generateKeyPairSync } from 'node:crypto'
-import { chmod, mkdtemp, readdir, readFile, rm, stat, unlink, writeFile } from 'node:fs/promises'
+import { chmod, mkdir, mkdtemp, readdir, readFile, rm, stat, unlink, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
@@ -102,6 +102,7 @@ test('of two processes that make the key at the same time both use the same one'
 })
 
 describe('a key that shall follow', () => {
+  const LINK = { introduction: 'introduction', possession: 'possession' }
   const files = async () => {
     const path = file()
     const options = { path, nextPath: `${path}.next`, create: true } satisfies KeyFilesOptions
@@ -117,11 +118,35 @@ describe('a key that shall follow', () => {
     expect((await stat(options.nextPath)).mode & 0o777).toBe(0o600)
     const again = await openKeyFiles(options)
     expect([again.current.signer.keyId, again.next?.signer.keyId]).toEqual([before, made.signer.keyId])
-    await again.replace()
+    await again.replace([LINK])
     expect([again.current.signer.keyId, again.next]).toEqual([made.signer.keyId, null])
     const last = await openKeyFiles(options)
     expect([last.current.signer.keyId, last.next]).toEqual([made.signer.keyId, null])
+    expect([again.links, last.links]).toEqual([[LINK], [LINK]])
+    expect((await stat(options.path)).mode & 0o777).toBe(0o600)
     expect((await readdir(dirname(options.path))).length).toBe(1)
+  })
+
+  test('takes its place also if its links cannot be written', async () => {
+    const { options, keys } = await files()
+    const made = await keys.prepare()
+    await mkdir(`${options.nextPath}.new`)
+    await keys.replace([LINK])
+    expect(keys.links).toEqual([LINK])
+    const { current, next, links } = await openKeyFiles(options)
+    expect([current.signer.keyId, next, links]).toEqual([made.signer.keyId, null, []])
+  })
+
+  test('can be used if its links cannot be read', async () => {
+    const { options, keys } = await files()
+    const made = await keys.prepare()
+    await keys.replace([LINK])
+    const text = await readFile(options.path, 'utf8')
+    for (const damaged of [text.replace('[{', '[{{'), text.replace('introduction', 'other'), text.slice(0, -5)]) {
+      await writeFile(options.path, damaged)
+      const { current, links } = await openKeyFiles(options)
+      expect([current.signer.keyId, links]).toEqual([made.signer.keyId, []])
+    }
   })
 
   test('is made anew when it was discarded', async () => {
@@ -142,7 +167,7 @@ describe('a key that shall follow', () => {
     const keys = await openKeyFiles({ path, nextPath, create: false })
     expect((await keys.prepare()).signer.keyId).toBe(second.signer.keyId)
     await keys.discard()
-    await keys.replace()
+    await keys.replace([LINK])
     expect([keys.current.signer.keyId, keys.next]).toEqual([second.signer.keyId, null])
     expect((await openKeyFile({ path, create: false })).signer.keyId).toBe(first.signer.keyId)
     const both = await openKeyFiles({ path: nextPath, nextPath, create: false })
@@ -156,7 +181,8 @@ describe('a key that shall follow', () => {
     )
     expect(nowhere).toMatchObject({ code: 'DEVICE_KEY_UNUSABLE' })
     await keys.prepare()
-    await unlink(options.nextPath)
-    await expect(keys.replace()).rejects.toMatchObject({ code: 'STATE_UNWRITABLE' })
+    await unlink(options.path)
+    await mkdir(options.path)
+    await expect(keys.replace([])).rejects.toMatchObject({ code: 'STATE_UNWRITABLE' })
   })
 })
