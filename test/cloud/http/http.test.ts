@@ -119,6 +119,12 @@ describe('the server', () => {
     expect(await ask(`http://cloud.example${pathname}/nothing`)).toContain('"No operation DELETE at this path."')
   })
 
+  it('has no operation at a target with a malformed user name, which the router leaves out', async () => {
+    await using twin = await openTwin()
+    const answer = await raw(twin, 'GET http://a%ZZ@b/nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n')
+    expect(answer).toMatch(/^HTTP\/1.1 404 [^]*"code":"OPERATION_UNKNOWN"/)
+  })
+
   it('reads no body for a path that it does not have', async () => {
     await using twin = await openTwin()
     for (const [path, status] of [
