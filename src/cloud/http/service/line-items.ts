@@ -9,10 +9,12 @@ import {
   lineItemProblems,
   lineItems,
   parseLineItem,
+  problemAt,
 } from '../../../protocol/service/line-items.ts'
+import { CodedError } from '../../../protocol/errors.ts'
 import type { ApiVersion } from '../../../protocol/service/status.ts'
 import { deleteLineItem } from '../../service-api/delete-line-item.ts'
-import { mapLineItem } from '../../service-api/map-line-item.ts'
+import { type Mapped, mapLineItem } from '../../service-api/map-line-item.ts'
 import { type LineItemUse, listLineItems, showLineItem } from '../../service-api/show-line-items.ts'
 import type { Store } from '../../storage/store.ts'
 import { type Answer, type Operation, inInstance, instanceId, CLIENTS, ADMINISTRATORS } from '../operation.ts'
@@ -61,7 +63,7 @@ export function lineItemOperations(store: Store): readonly Operation[] {
       handle: async ({ params, body, version, now }, acting) => {
         const parsed = parseLineItem(version, params.instanceId, body)
         if (!parsed.ok) return invalid(version, parsed.problems)
-        const mapped = await mapLineItem(acting, params.instanceId, parsed.body, now)
+        const mapped = await mapLineItem(acting, params.instanceId, parsed.body, now).catch(refused)
         if (mapped.outcome === 'REFUSED') return invalid(version, mapped.problems)
         return { status: mapped.outcome === 'MAPPED' ? 201 : 200, body: lineItemToWire(version, mapped.use) }
       },
@@ -95,6 +97,12 @@ export function lineItemOperations(store: Store): readonly Operation[] {
       },
     }),
   ]
+}
+
+/** A change that was rolled back. @throws the error, if it is not about the body */
+function refused(error: unknown): Mapped {
+  if (!(error instanceof CodedError) || error.code !== 'BAD_REQUEST') throw error
+  return { outcome: 'REFUSED', problems: [problemAt([], String(error.details['problem']))] }
 }
 
 /** The text of a problem is far longer than the field of a body that causes it. */

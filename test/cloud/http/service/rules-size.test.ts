@@ -1,6 +1,6 @@
 // The rules of an instance that a device can fetch: with all rate tables and in base64, an answer has at most 16 MiB.
 import { expect, it } from 'vitest'
-import { openTwin, text } from '../../harness.ts'
+import { lineItemBody, openTwin, text } from '../../harness.ts'
 
 it('refuses rules that no device could fetch, and takes fewer again', { timeout: 60_000 }, async () => {
   await using twin = await openTwin()
@@ -30,7 +30,14 @@ it('refuses rules that no device could fetch, and takes fewer again', { timeout:
     twin.lineItem(instance, { activationId: `D-${n}`, attributes: { resetFrequency: 'DAILY' } })
   let mapped = 0
   while ((await map(mapped)).status === 201) mapped += 1
-  expect(await map(mapped)).toMatchObject(tooLarge)
+  expect(await map(mapped)).toMatchObject({ status: 400, body: { message: [message] } })
+  const old = (n: number) => {
+    const body = lineItemBody({ activationId: `${n}`.padEnd(200, 'x') })
+    return twin.call('PUT', `/provisioning/api/v1.0/instances/${instance}/line-items`, { body })
+  }
+  let count = 0
+  while ((await old(count)).status === 201) count += 1
+  expect(await old(count)).toMatchObject({ status: 400, body: { errors: [message] } })
   const limit = { limit: 1, frequency: 'DAILY', nextReset: twin.now + 1_000 }
   expect(await twin.call('PUT', `${path}/line-items/D-1/consumption-limit`, { body: limit })).toMatchObject(tooLarge)
   const obsolete = await twin.lineItem(instance, { activationId: 'D-0', state: 'OBSOLETE' })
