@@ -29,7 +29,7 @@ export async function mapLineItem(store: Store, instanceId: string, body: LineIt
     const record = lineItemRecord(revision, body, stored, now)
     if (stored === undefined) await tx.lineItems.insert(record)
     else await tx.lineItems.update(record)
-    if (record.state !== 'OBSOLETE') await refuseTooLarge(tx, instanceId, now)
+    if (stored === undefined || !onlyEnds(record, stored)) await refuseTooLarge(tx, instanceId, now)
     await retargetAccounts(tx, record, now)
     await bumpPolicyRevision(tx, revision, now)
     const { activationId: lineItemId, state, quantity, start, end, attributes, given } = body
@@ -37,6 +37,11 @@ export async function mapLineItem(store: Store, instanceId: string, body: LineIt
     await recordChange(tx, now, { action: 'MAP_LINE_ITEM', instanceId, lineItemId, detail })
     return { outcome: isNew ? 'MAPPED' : 'REPLACED', use: await lineItemUse(tx, record, now) }
   })
+}
+
+/** OBSOLETE line items can be deleted, so a line item may become one while the rules are too large. */
+function onlyEnds({ state, calendar, rateTableSeries }: LineItemRecord, stored: LineItemRecord): boolean {
+  return state === 'OBSOLETE' && calendar === stored.calendar && rateTableSeries === stored.rateTableSeries
 }
 
 /** @param stored also a deleted one: its period numbers are not used again */

@@ -38,6 +38,8 @@ it('refuses rules that no device could fetch, and takes fewer again', { timeout:
   let count = 0
   while ((await old(count)).status === 201) count += 1
   expect(await old(count)).toMatchObject({ status: 400, body: { errors: [message] } })
+  const grown = { activationId: 'ACT-1', state: 'OBSOLETE', attributes: { resetFrequency: 'DAILY' } } as const
+  expect(await twin.lineItem(instance, grown)).toMatchObject({ status: 400 })
   const limit = { limit: 1, frequency: 'DAILY', nextReset: twin.now + 1_000 }
   expect(await twin.call('PUT', `${path}/line-items/D-1/consumption-limit`, { body: limit })).toMatchObject(tooLarge)
   const obsolete = await twin.lineItem(instance, { activationId: 'D-0', state: 'OBSOLETE' })
