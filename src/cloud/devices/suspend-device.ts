@@ -34,6 +34,8 @@ export async function suspendDevice(
     const device = await lockUnrevoked(tx, deviceId)
     const changed = { ...device, suspension: nextSuspension(device, command, nameOf(tx.actor), at) }
     await tx.edge.devices.save(changed)
+    // A device may keep many.
+    await tx.sessions.setWantedOfKept(deviceId, command)
     if (command === 'TERMINATE') await fenceCurrent(tx, changed, 'TERMINATED', { now: at, present: present() })
     await recordChange(tx, at, { action: ACTION[command], deviceId })
     if (changed.suspension?.state !== device.suspension?.state) {
@@ -42,7 +44,7 @@ export async function suspendDevice(
     }
     await tx.outbox.append([{ kind: 'device', deviceId, reason: 'session' }], at)
   })
-  for (const sessionId of await store.read((reader) => reader.sessions.notEnded(deviceId))) {
+  for (const sessionId of await store.read((reader) => reader.sessions.opened(deviceId))) {
     const partOf = { deviceId, suspension: STATE[command] }
     await commandSession(sessions, { id: sessionId, command, partOf }, at).catch((error: unknown) => {
       // Closed or deleted meanwhile, or another command has followed.

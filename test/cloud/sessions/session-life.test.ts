@@ -420,6 +420,25 @@ describe('a session that a device keeps', () => {
     expect([await stateOf(id), await stateOf(other)]).toEqual(['DISCONNECTED', 'DISCONNECTED'])
   })
 
+  it('is commanded with its device, and all others with the same statement, except one that has to end', async () => {
+    const { device, id } = await keeping()
+    const [other, ending] = [randomUUID(), randomUUID()]
+    await report(device, reported(other), reported(ending))
+    await closeSession(deps, ending, anybody, START)
+    const one = vi.fn().mockRejectedValue(new Error('one after another'))
+    withSessions(() => ({ lock: one, setWanted: one }))
+    const now = () => START
+    await suspendDevice({ store: twin.store, sessions: deps, now, present: now }, device.id, 'LOCK')
+    const commands = await report(device)
+    expect(new Map(commands.map((each) => [each.id, each.command]))).toEqual(
+      new Map([
+        [id, 'LOCK'],
+        [other, 'LOCK'],
+        [ending, 'TERMINATE'],
+      ]),
+    )
+  })
+
   it('is opened by a device beside others: a sync is the heartbeat of all, written with one statement', async () => {
     const { device } = await keeping()
     const ids = [await open(device.id), await open(device.id)]

@@ -82,6 +82,10 @@ function watched(tx: Transaction): Transaction {
         for (const id of await tx.sessions.notEnded(deviceId)) locks.take('sessions', id)
         await tx.sessions.disconnectKept(deviceId, now)
       },
+      async setWantedOfKept(deviceId, command) {
+        for (const id of await tx.sessions.notEnded(deviceId)) locks.take('sessions', id)
+        await tx.sessions.setWantedOfKept(deviceId, command)
+      },
       async lockDue(now) {
         const session = await tx.sessions.lockDue(now)
         if (session !== undefined) locks.take('sessions', session.id)

@@ -246,6 +246,16 @@ export function sessionTransaction(sql: Sql) {
     async setWanted(id: string, command: SessionCommand['command']): Promise<void> {
       await db.updateTable('sessions').set({ wanted: command }).where('id', '=', id).execute()
     },
+    /** For those that the device keeps, except those that it has to end. */
+    async setWantedOfKept(deviceId: string, command: SessionCommand['command']): Promise<void> {
+      await db
+        .updateTable('sessions')
+        .set({ wanted: command })
+        .where('kept_by', '=', deviceId)
+        .where(HAS_NOT_ENDED)
+        .where((where) => where.or([where('wanted', 'is', null), where('wanted', '<>', 'TERMINATE')]))
+        .execute()
+    },
     async remove(id: string): Promise<void> {
       await db.deleteFrom('sessions').where('id', '=', id).execute()
     },
