@@ -18,28 +18,59 @@ export async function takeSessions(
   snapshots: readonly SessionSnapshot[],
   forgetBefore: number | null,
 ): Promise<void> {
-  let untilForgotten = forgetBefore
+  const reported = snapshots
+    .filter(({ instanceId }) => device.instanceIds.includes(instanceId))
+    .map((snapshot) => sessionOf(snapshot, device.id))
+  if (reported.length === 0) return
+  const stored = await tx.sessions.lockStored(reported.map(({ id }) => id))
+  const taken = new Map<string, Session>()
   let kept: number | undefined
-  for (const snapshot of snapshots) {
-    if (!device.instanceIds.includes(snapshot.instanceId)) continue
-    const session = sessionOf(snapshot, device.id)
-    const known = await tx.sessions.lock(session.id)
+  let opened = 0
+  for (const session of reported) {
+    const known = taken.get(session.id) ?? stored.get(session.id)
     if (known !== undefined && (known.keptBy !== device.id || known.instanceId !== session.instanceId)) continue
-    if (!hasEnded(session) && (known === undefined || hasEnded(known))) {
+    const wasOpen = known !== undefined && !hasEnded(known)
+    if (!hasEnded(session) && !wasOpen) {
       kept ??= await tx.sessions.countKeptBy(device.id)
-      if (kept >= SESSIONS_KEPT_MAX) continue
-      kept += 1
-    }
-    if (known !== undefined) {
-      await tx.sessions.save(session)
-      continue
-    }
-    await tx.sessions.insert(session)
-    if (untilForgotten !== null) await tx.edge.sessionCommands.forget(device.id, untilForgotten)
-    untilForgotten = null
-    const wanted = await tx.edge.sessionCommands.take(device.id, session.id)
-    if (wanted !== undefined && !hasEnded(session)) await tx.sessions.setWanted(session.id, wanted)
+      if (kept + opened >= SESSIONS_KEPT_MAX) continue
+      opened += 1
+    } else if (hasEnded(session) && wasOpen) opened -= 1
+    taken.set(session.id, session)
   }
+  await tx.sessions.saveSome(
+    [...stored.values()].flatMap((before) => {
+      const session = taken.get(before.id)
+      return session === undefined ? [] : [{ session, stored: before }]
+    }),
+  )
+  await addSessions(
+    tx,
+    device,
+    [...taken.values()].filter(({ id }) => !stored.has(id)),
+    forgetBefore,
+  )
+}
+
+/** With the commands that waited for them. */
+async function addSessions(
+  tx: Transaction,
+  device: Device,
+  sessions: readonly Session[],
+  forgetBefore: number | null,
+): Promise<void> {
+  if (sessions.length === 0) return
+  const { sessionCommands } = tx.edge
+  if (forgetBefore !== null) await sessionCommands.forget(device.id, forgetBefore)
+  const wanted = await sessionCommands.take(
+    device.id,
+    sessions.map(({ id }) => id),
+  )
+  await tx.sessions.insertKept(
+    sessions.map((session) => ({
+      session,
+      wanted: hasEnded(session) ? null : (wanted.get(session.id) ?? null),
+    })),
+  )
 }
 
 /** A revoked device no longer reports: the outcome of its sessions is unknown, and its agent keeps no session alive. */

@@ -226,8 +226,8 @@ export class LoadedSyncs {
       ...sessions,
       notEnded: idsOf,
       opened: idsOf,
-      lock: async (id) => requireLoaded(id),
       lockSome: async (ids) => ids.map((id) => requireLoaded(id).id),
+      lockStored: async (ids) => new Map(ids.map((id) => [id, requireLoaded(id)])),
       ofDevice: async (deviceId) => sessionsOf(deviceId).filter(isLive),
       // A device that keeps sessions is unusual.
       commands: async () => [],

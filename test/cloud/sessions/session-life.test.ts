@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { type SuspensionCommand, suspendDevice } from '../../../src/cloud/devices/suspend-device.ts'
 import { Policies } from '../../../src/cloud/policy/load-policy.ts'
+import { commandDeviceSession } from '../../../src/cloud/sessions/command-device-session.ts'
 import { commandSession } from '../../../src/cloud/sessions/command-session.ts'
 import { SESSIONS_KEPT_MAX, takeSessions } from '../../../src/cloud/sessions/device-sessions.ts'
 import {
@@ -437,6 +438,18 @@ describe('a session that a device keeps', () => {
         [ending, 'TERMINATE'],
       ]),
     )
+  })
+
+  it('is reported with others: they are read and written with statements for all of them', async () => {
+    const { device, id } = await keeping()
+    const [added, early] = [randomUUID(), randomUUID()]
+    await commandDeviceSession(deps, { deviceId: device.id, id: early, command: 'LOCK' }, START)
+    const one = vi.fn().mockRejectedValue(new Error('one after another'))
+    withSessions(() => ({ lock: one, insert: one, save: one, setWanted: one }))
+    const locked = { ...reported(id), state: 'LOCKED' as const }
+    expect(await report(device, locked, reported(added), reported(early))).toEqual([{ id: early, command: 'LOCK' }])
+    const states = await Promise.all([id, added, early].map(stateOf))
+    expect(states).toEqual(['LOCKED', 'IDLE', 'IDLE'])
   })
 
   it('is opened by a device beside others: a sync is the heartbeat of all, written with one statement', async () => {

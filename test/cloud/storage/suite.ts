@@ -803,15 +803,20 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         await tx.note(one, 'a', 'LOCK', 5)
         await tx.note(one, 'a', 'TERMINATE', 6)
         await tx.note(one, 'b', 'LOCK', 7)
+        await tx.note(one, 'c', 'LOCK', 7)
         await tx.note(other, 'a', 'UNLOCK', 5)
       })
-      expect(await commands((tx) => tx.count(one))).toBe(2)
-      expect(await commands((tx) => tx.take(one, 'a'))).toBe('TERMINATE')
-      expect(await commands((tx) => tx.take(one, 'a'))).toBeUndefined()
+      expect(await commands((tx) => tx.count(one))).toBe(3)
+      const taken = new Map([
+        ['a', 'TERMINATE'],
+        ['c', 'LOCK'],
+      ])
+      expect(await commands((tx) => tx.take(one, ['a', 'c', 'unknown']))).toEqual(taken)
+      expect(await commands((tx) => tx.take(one, ['a', 'c']))).toEqual(new Map())
       await commands((tx) => tx.forget(one, 8))
       expect(await commands((tx) => tx.count(one))).toBe(0)
       await commands((tx) => tx.forget(other, 5))
-      expect(await commands((tx) => tx.take(other, 'a'))).toBe('UNLOCK')
+      expect(await commands((tx) => tx.take(other, ['a']))).toEqual(new Map([['a', 'UNLOCK']]))
     })
 
     it('finds devices by labels, instance and contact, few or many, and counts them', async () => {

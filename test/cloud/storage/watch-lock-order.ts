@@ -65,6 +65,11 @@ function watched(tx: Transaction): Transaction {
         for (const id of found) locks.take('sessions', id)
         return found
       },
+      async lockStored(ids) {
+        const found = await tx.sessions.lockStored(ids)
+        for (const id of found.keys()) locks.take('sessions', id)
+        return found
+      },
       async lockOfDevices(deviceIds) {
         const found = await tx.sessions.lockOfDevices(deviceIds)
         const ids = [...found.values()].flat().map(({ id }) => id)

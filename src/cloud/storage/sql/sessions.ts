@@ -167,17 +167,16 @@ export function sessionTransaction(sql: Sql) {
     async insert(session: Session, opening: string | null = null): Promise<void> {
       await db
         .insertInto('sessions')
-        .values({
-          id: session.id,
-          instance_id: session.instanceId,
-          device_id: session.deviceId,
-          opening,
-          kept_by: session.keptBy,
-          wanted: null,
-          created: BigInt(session.created),
-          ...columnsOf(session),
-        })
+        .values(rowOf(session, opening, null))
         .execute()
+    },
+    async insertKept(
+      added: readonly { readonly session: Session; readonly wanted: SessionCommand['command'] | null }[],
+    ): Promise<void> {
+      for (const some of chunks(added, 50)) {
+        const rows = some.map(({ session, wanted }) => rowOf(session, null, wanted))
+        await db.insertInto('sessions').values(rows).execute()
+      }
     },
     async lock(id: string): Promise<Session | undefined> {
       const query = db.selectFrom('sessions').selectAll().where('id', '=', id)
@@ -190,6 +189,16 @@ export function sessionTransaction(sql: Sql) {
       for (const some of chunks([...new Set(ids)].sort())) {
         const query = db.selectFrom('sessions').select('id').where('id', 'in', filledUp(some)).orderBy('id')
         for (const { id } of await (lockRows ? query.forNoKeyUpdate() : query).execute()) locked.push(id)
+      }
+      return locked
+    },
+    /** Locks and reads those that are stored, by id. */
+    async lockStored(ids: readonly string[]): Promise<ReadonlyMap<string, Session>> {
+      const locked = new Map<string, Session>()
+      for (const some of chunks([...new Set(ids)].sort())) {
+        const query = db.selectFrom('sessions').selectAll().where('id', 'in', filledUp(some)).orderBy('id')
+        const rows = await (lockRows ? query.forNoKeyUpdate() : query).execute()
+        for (const row of rows) locked.set(row.id, sessionOf(row))
       }
       return locked
     },
@@ -271,6 +280,19 @@ function disconnected(now: number) {
   }
 }
 
+function rowOf(session: Session, opening: string | null, wanted: SessionCommand['command'] | null) {
+  return {
+    id: session.id,
+    instance_id: session.instanceId,
+    device_id: session.deviceId,
+    opening,
+    kept_by: session.keptBy,
+    wanted,
+    created: BigInt(session.created),
+    ...columnsOf(session),
+  }
+}
+
 function columnsOf(session: Session) {
   return {
     state: session.state,
@@ -313,14 +335,21 @@ export function sessionCommandTransaction({ db }: Sql) {
     },
     count: (deviceId: string): Promise<number> =>
       countOf(db.selectFrom('session_commands').where('device_id', '=', deviceId)),
-    async take(deviceId: string, sessionId: string): Promise<SessionCommand['command'] | undefined> {
-      const row = await db
-        .deleteFrom('session_commands')
-        .where('device_id', '=', deviceId)
-        .where('session_id', '=', sessionId)
-        .returning('wanted')
-        .executeTakeFirst()
-      return row?.wanted
+    async take(
+      deviceId: string,
+      sessionIds: readonly string[],
+    ): Promise<ReadonlyMap<string, SessionCommand['command']>> {
+      const taken = new Map<string, SessionCommand['command']>()
+      for (const some of chunks(sessionIds)) {
+        const rows = await db
+          .deleteFrom('session_commands')
+          .where('device_id', '=', deviceId)
+          .where('session_id', 'in', some)
+          .returning(['session_id', 'wanted'])
+          .execute()
+        for (const { session_id, wanted } of rows) taken.set(session_id, wanted)
+      }
+      return taken
     },
     async forget(deviceId: string, before: number): Promise<void> {
       await db
