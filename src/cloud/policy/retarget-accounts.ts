@@ -12,7 +12,8 @@ export async function retargetAccounts(tx: Transaction, record: LineItemRecord, 
   const limit = await tx.consumptionLimits.get(instanceId, id)
   const lineItem = lineItemOf(record, { actions, limit }, now)
   const period = currentPeriod(calendar, start, now)
-  await retargetPools(tx, await tx.accounts.ofLineItem(instanceId, id), ({ account }) => {
+  const pools = await tx.accounts.ofLineItemBut(instanceId, id, limit?.limit ?? 0n)
+  await retargetPools(tx, pools, ({ account }) => {
     const parsed = parseAccount(account)
     const keeps = parsed?.kind === 'line' && parsed.period !== period && !isToCome(calendar, start, parsed.period, now)
     return keeps ? 'KEEP' : capOf(account, lineItem)

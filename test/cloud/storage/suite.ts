@@ -451,6 +451,12 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         )
         const found = await store.read((reader) => reader.accounts.ofLineItem(INSTANCE, 'A'))
         expect(found.map((pool) => pool.account).sort()).toEqual(mine.toSorted())
+        const without = async (cap: bigint) => {
+          const pools = await store.read((reader) => reader.accounts.ofLineItemBut(INSTANCE, 'A', cap))
+          return pools.map((pool) => pool.account).sort()
+        }
+        expect(await without(2n)).toEqual(mine.toSorted())
+        expect(await without(1n)).toEqual(mine.slice(0, 2).sort())
       })
 
       it('are locked in any number', async () => {

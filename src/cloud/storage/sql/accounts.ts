@@ -16,13 +16,24 @@ export function accountReader(sql: Sql) {
     },
     /** Pools by period, allocations of actions, limits of requesters. */
     async ofLineItem(instanceId: string, lineItemId: string): Promise<readonly Pool[]> {
-      return (await ofInstance(sql, instanceId).where('line_item_id', '=', lineItemId).execute()).map(poolOf)
+      return (await ofLineItem(sql, instanceId, lineItemId).execute()).map(poolOf)
+    },
+    /** As `ofLineItem`, without limits of requesters that have this cap: each requester adds one in each period. */
+    async ofLineItemBut(instanceId: string, lineItemId: string, limitCap: Micro): Promise<readonly Pool[]> {
+      const rows = await ofLineItem(sql, instanceId, lineItemId)
+        .where((where) => where.or([where('id', 'not like', 'limit/%'), where('cap_target', '<>', limitCap)]))
+        .execute()
+      return rows.map(poolOf)
     },
   }
 }
 
 function ofInstance({ db }: Sql, instanceId: string) {
   return db.selectFrom('accounts').selectAll().where('instance_id', '=', instanceId).orderBy('id')
+}
+
+function ofLineItem(sql: Sql, instanceId: string, lineItemId: string) {
+  return ofInstance(sql, instanceId).where('line_item_id', '=', lineItemId)
 }
 
 /** @returns the accessor, and a function that locks accounts ahead of the statement before their `lock` */
