@@ -70,7 +70,7 @@ export const deviceState = z
         newest: z.int().min(0),
       }),
     ),
-    /** Tokens reserved for the device, over all epochs. */
+    /** Tokens reserved for the device, over all epochs: of line items, and of them those of actions. */
     outstanding: z.array(
       z.strictObject({
         account: z.string(),

@@ -105,11 +105,13 @@ export function deviceAccountReader(sql: Sql) {
       const rows = await ofEpoch(deviceId, epoch).orderBy('account').execute()
       return new Map(rows.map((row) => [row.account, recordOf(row)]))
     },
+    /** Of all epochs, without limits of requesters: there may be very many, and they count tokens of line items. */
     async ofDevice(deviceId: string): Promise<readonly DeviceAccountRecord[]> {
       const rows = await db
         .selectFrom('device_accounts')
         .selectAll()
         .where('device_id', '=', deviceId)
+        .where('account', 'not like', 'limit/%')
         .orderBy('account')
         .orderBy('epoch')
         .execute()

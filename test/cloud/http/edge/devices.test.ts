@@ -1,3 +1,4 @@
+import { limitAccount } from '../../../../src/core/accounts/account.ts'
 import { ENGINE, type Engine } from '../../../../src/core/engine.ts'
 import { SYNC_BODY_BYTES_MAX, signedAnswer } from '../../../../src/protocol/edge/sync.ts'
 import { randomUUID } from 'node:crypto'
@@ -472,6 +473,18 @@ describe('administration', () => {
       policies: [{ instanceId, name: 'Test', applied: 1 }],
       outstanding: [{ account: clients[0]?.line(), unreported: 10n * TOKENS, billed: 0n }],
     })
+  })
+
+  it('shows the tokens of line items that a device has, without the limits of requesters', async () => {
+    const limit = { limit: 10, frequency: 'DAILY', nextReset: twin.now + 1_000 }
+    await twin.call('PUT', `/api/v1.1/instances/${instanceId}/line-items/ACT-1/consumption-limit`, { body: limit })
+    const client = await EdgeClient.join(twin, instanceId)
+    const ada = limitAccount(instanceId, 'ACT-1', { type: 'user', value: 'ada' }, 0)
+    const accounts = [ada, client.line()]
+    const answer = await client.device.sync(accounts.map((account) => topUpRequest(account, TOKENS)))
+    expect(answer).toMatchObject({ grant: { accounts: accounts.map((account) => ({ account, granted: TOKENS })) } })
+    const { outstanding } = deviceState.parse((await twin.call('GET', `${EDGE}/devices/${client.id}`)).body)
+    expect(outstanding.map(({ account }) => account)).toEqual([client.line()])
   })
 
   it('shows a device in service as overdue once it missed three reports', async () => {
