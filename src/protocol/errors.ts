@@ -116,6 +116,12 @@ export const ERRORS = catalogue({
     remedy:
       'If the pool is used up: raise the quantity of the line item, allow an overdraft, or take tokens back from other devices (tallygate devices drain). If the device is offline: connect it to the cloud.',
   },
+  REQUESTERS_MANY: {
+    meaning:
+      'Applications have named very many requesters of line items with a consumption limit. The agent keeps a balance for each of them in each period, in memory and in its ledger.',
+    remedy:
+      'Check which requesters the applications name (tallygate status --all): a requester is a user or a machine, not a request. The balances go when the device attaches again, for example after a restore of its backup.',
+  },
   CURSOR_UNKNOWN: {
     meaning: 'This service did not issue the cursor, or its database has been replaced since.',
     remedy:

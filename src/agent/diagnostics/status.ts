@@ -1,7 +1,8 @@
+import { isLimitAccount } from '../../core/accounts/account.ts'
 import { overdraftLeft } from '../../core/accounts/grant.ts'
 import type { LastBackup } from '../../protocol/local/last-backup.ts'
 import type { ReloadNotice } from '../../settings/reload.ts'
-import { roughly } from '../../core/accounts/in-words.ts'
+import { counted, roughly } from '../../core/accounts/in-words.ts'
 import { actionNameOf } from '../../core/rules/action-name.ts'
 import type { Clock } from '../runtime/clock.ts'
 import type { Journal, SalvageRecord } from '../ledger/journal.ts'
@@ -70,7 +71,7 @@ function conditionsOf(
   backup: LastBackup | null,
   hasGrant: boolean,
 ) {
-  const { journal, wear, supply, clock, startedAt, salvages } = deps
+  const { journal, ledger, wear, supply, clock, startedAt, salvages } = deps
   // The link reports the same fault when it cannot record a response.
   const full = journal.condition()
   const notice = deps.reloadNotice()
@@ -80,7 +81,9 @@ function conditionsOf(
     ...conditions
       .filter((condition) => !isExplainedBySuspension(condition, suspension))
       .filter(({ code }) => code !== full?.code),
-    ...[full, wear.condition(), reload, overdue, wrongClockOf(clock)].filter((condition) => condition !== null),
+    ...[full, wear.condition(), reload, overdue, wrongClockOf(clock), requestersOf(ledger, startedAt)].filter(
+      (condition) => condition !== null,
+    ),
     // Without a grant, as in a restored ledger, no tokens were used up.
     ...(hasGrant ? supply.conditions(connected) : []),
     ...staleOf(deps, served),
@@ -110,6 +113,17 @@ function wrongClockOf(clock: StatusDeps['clock']): AgentStatusWire['conditions']
   const side = wall < reading.earliest ? 'behind' : 'ahead of'
   const message = `The clock of this machine is ${roughly(off)} ${side} the time signed by the cloud.`
   return { subject: 'clock', code: 'CLOCK_WRONG', message, since: reading.now }
+}
+
+/** Their accounts stay in memory until the next epoch. */
+const REQUESTERS_MAX = 50_000
+
+function requestersOf(ledger: Pick<Ledger, 'accounts'>, since: number): AgentStatusWire['conditions'][number] | null {
+  let count = 0
+  for (const [account] of ledger.accounts()) if (isLimitAccount(account)) count += 1
+  if (count <= REQUESTERS_MAX) return null
+  const message = `The ledger has ${counted(count, 'balance', 'balances')} of requesters with a consumption limit.`
+  return { subject: 'requesters', code: 'REQUESTERS_MANY', message, since }
 }
 
 export function statusOf(deps: StatusDeps): AgentStatusWire {

@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest'
 import { type StatusDeps, statusOf } from '../../../src/agent/diagnostics/status.ts'
+import { limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
 import { agentStatus } from '../../cli/agent-status.ts'
 
 const ledger = {
@@ -75,6 +76,19 @@ it('calls tokens used up only where some were granted', () => {
     } as unknown as Partial<StatusDeps>)
   expect(conditionsWith(null)).toEqual([])
   expect(conditionsWith({ term: 1, expiresAt: 1, remainingMs: 0 })).toEqual(['tokens of LW-1: TOKENS_USED_UP'])
+})
+
+it('warns of very many balances of requesters', () => {
+  const balance = { granted: 0n, used: 0n, refunded: 0n, returned: 0n, exhausted: false, unlimited: false }
+  const conditionsWith = (requesters: number) => {
+    const accounts = [
+      ...Array.from({ length: requesters }, (_, n) => [limitAccount('i', 'LW-1', { type: 'user', value: `${n}` }, 0)]),
+      [lineAccount('i', 'LW-1', 0)],
+    ].map(([account]) => [account, balance])
+    return conditionsOf(null, [], { ledger: { ...ledger, accounts: () => accounts } } as unknown as Partial<StatusDeps>)
+  }
+  expect(conditionsWith(50_000)).toEqual([])
+  expect(conditionsWith(50_001)).toEqual(['requesters: REQUESTERS_MANY'])
 })
 
 const locked = { state: 'LOCKED', since: 1 } as const
