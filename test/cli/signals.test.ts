@@ -63,6 +63,13 @@ test.each([
   expect(await signalled(['status', '--socket', socket], signal, () => connections.length > 0)).toBe(code)
 })
 
+test('SIGINT ends a command that would follow the log of an agent that hangs', async () => {
+  const socket = join(directory, 'agent.sock')
+  const { connections } = await hanging(socket, '')
+  const args = ['logs', '--follow', '--socket', socket]
+  expect(await signalled(args, 'SIGINT', () => connections.length > 0)).toBe(130)
+})
+
 test('SIGINT ends a command that reads a pipe to which nothing is written', async () => {
   const pipe = join(directory, 'site.yaml')
   execFileSync('mkfifo', [pipe])

@@ -66,15 +66,17 @@ export function command(io: Io): Command {
 const FOLLOW_EVERY_MS = 500
 
 async function follow(flags: LogsFlags, show: (lines: readonly string[]) => void, io: Io): Promise<void> {
-  const signal = io.stop()
   const { unit = USUAL_UNIT, lines: wanted } = flags
   if (namedSocket(flags, io) === undefined && (await journalLines(unit, 1, io)) !== null) {
-    await followJournal({ unit, lines: wanted }, show, { env: io.env, signal })
+    await followJournal({ unit, lines: wanted }, show, { env: io.env, signal: io.stop() })
     return
   }
   let lines = await linesOf(flags, io)
   show(lines)
   using client = agentClient(flags, io)
+  const signal = io.stop()
+  // An agent that hangs does not respond.
+  signal.addEventListener('abort', () => client[Symbol.dispose]())
   while (!signal.aborted) {
     await sleep(FOLLOW_EVERY_MS, undefined, { signal }).catch(() => undefined)
     const [newest] = lines.slice(-1)
