@@ -22,3 +22,6 @@ export interface Output {
   readonly columns?: number
   write(text: string): unknown
 }
+
+/** Exit code of a command that Ctrl-C has ended before it was done. Shell convention: 128 + SIGINT. */
+export const INTERRUPTED = 130

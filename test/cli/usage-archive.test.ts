@@ -75,6 +75,16 @@ const moves = async (place: string, env: Record<string, string> = {}): Promise<v
 describe('tallygate usage archive', () => {
   it('moves the records of a running cloud to a directory, which returns the export', () => moves(folder))
 
+  it('says that it was stopped, and continues in the next run', async () => {
+    const stop = new AbortController()
+    const stdout = { write: () => stop.abort() }
+    const args = ['--to', folder, '--until', String(twin.now + 1), '--store-path', twin.settings.store.path]
+    const stopped = await tallygate(['usage', 'archive', ...args], { stdout, stop: () => stop.signal })
+    expect(stopped).toMatchObject({ code: 130, err: 'Stopped. Run the command again to continue.\n' })
+    expect(await archive(folder)).toMatchObject({ code: 0, err: '' })
+    expect((await run(['archive', 'verify', folder])).out).toContain('3 records from the first record')
+  })
+
   it('shows a changed file, with an exit code', async () => {
     const place = join(folder, 'archive')
     await archive(place)

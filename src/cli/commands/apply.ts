@@ -3,7 +3,7 @@ import { CodedError } from '../../protocol/errors.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { examples } from '../examples.ts'
-import type { Io } from '../io.ts'
+import { INTERRUPTED, type Io } from '../io.ts'
 import { jsonLine, writeLines } from '../lines.ts'
 import { type Planned, isRow, plan, problemsOf } from '../nouns/change.ts'
 import { invalidFile, readDocument } from '../nouns/document.ts'
@@ -19,9 +19,6 @@ interface ApplyFlags extends AdministratorFlags {
 }
 
 const WOULD_CHANGE = 2
-
-/** Shell convention: 128 + SIGINT. */
-const BY_CTRL_C = 130
 
 export function command(io: Io): Command {
   const apply = withAdministratorFlags(new Command('apply'))
@@ -69,7 +66,7 @@ export async function applySite(flags: ApplyFlags, io: Io): Promise<void> {
       }
       if (stop.aborted && steps.slice(index).some(isChange)) {
         io.stderr.write(stoppedText(steps, index))
-        io.exitWith(BY_CTRL_C)
+        io.exitWith(INTERRUPTED)
         return
       }
       const step = await service.ofReadRules(

@@ -4,7 +4,7 @@ import { reportJson, reportText } from '../../demo/report.ts'
 import { succeeded } from '../../demo/result.ts'
 import { runDemo } from '../../demo/run.ts'
 import { wholeNumberArgument } from '../arguments.ts'
-import type { Io } from '../io.ts'
+import { INTERRUPTED, type Io } from '../io.ts'
 
 interface DemoFlags {
   readonly connections: number
@@ -16,7 +16,6 @@ interface DemoFlags {
 }
 
 const DISAGREEMENT = 1
-const INTERRUPTED = 130
 
 export function command(io: Io): Command {
   return new Command('demo')

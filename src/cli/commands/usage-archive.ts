@@ -7,7 +7,7 @@ import type { Store } from '../../cloud/storage/store.ts'
 import type { ReadArchiveDeps } from '../../cloud/usage/archive/read-archive.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { timeArgument } from '../arguments.ts'
-import type { Io } from '../io.ts'
+import { INTERRUPTED, type Io } from '../io.ts'
 import { writeLines } from '../lines.ts'
 import { settingsOf } from '../service-settings.ts'
 import { databaseIn, storeCommand } from './cloud.ts'
@@ -64,9 +64,14 @@ async function writeArchives(settings: CloudSettings, place: string, before: num
     writeLines(io.stdout, [
       `${counted(records, 'record', 'records')} in ${counted(archives, 'archive', 'archives')} in ${target.place.name}.`,
     ])
+  } catch (error) {
+    if (!stop.aborted) throw error
   } finally {
     await store.close()
   }
+  if (!stop.aborted) return
+  io.stderr.write('Stopped. Run the command again to continue.\n')
+  io.exitWith(INTERRUPTED)
 }
 
 async function openStore({ db, cells, dbPassword, dbStandby, store: { path } }: CloudSettings): Promise<Store> {
