@@ -75,7 +75,7 @@ input,select,textarea,button{font:inherit;color:var(--ink);background:var(--grou
 input:not([type=checkbox]),select,button{height:2.4rem}
 textarea{width:min(40rem,100%);min-height:5rem}
 button{cursor:pointer;background:var(--card)}button.danger{border-color:var(--refusing);color:var(--refusing)}
-:focus-visible{outline:3px solid var(--bar);outline-offset:2px}
+:focus-visible,[type=datetime-local]:focus-within{outline:3px solid var(--bar);outline-offset:2px}
 [aria-invalid]{border:2px solid var(--refusing)}
 .skip{position:absolute;left:-99rem}.skip:focus{left:1rem}
 .hidden{position:absolute;clip-path:inset(50%);width:1px;height:1px;overflow:hidden;white-space:nowrap}

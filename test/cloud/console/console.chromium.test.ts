@@ -123,6 +123,24 @@ describe('without a mouse', { timeout: 60_000 }, () => {
     expect(await page.evaluate(outline)).toBe('solid')
   })
 
+  it.each(['/usage', '/line-items/edit?lineItem=PRINT-2026', '/rate-tables/edit'])(
+    'a key leads to each control, and shows which one it is, on %s',
+    async (path) => {
+      const { page } = await signIn()
+      await page.goto(`${twin.cloud.address}/console${path}`)
+      const stops: string[] = []
+      do {
+        await page.keyboard.press('Tab')
+        const stop = await page.evaluate<string>(
+          `[document.activeElement.tagName, document.activeElement.name, getComputedStyle(document.activeElement).outlineStyle].join(' ')`,
+        )
+        stops.push(stop)
+      } while (!stops.at(-1)!.startsWith('BODY'))
+      expect(stops.filter((stop) => stop.startsWith('INPUT')).length).toBeGreaterThan(3)
+      expect(stops.slice(0, -1).filter((stop) => !stop.endsWith(' solid'))).toEqual([])
+    },
+  )
+
   it('a problem of a form leads to its field', async () => {
     const { page } = await signIn()
     await page.goto(`${twin.cloud.address}/console/line-items/edit?lineItem=PRINT-2026`)
