@@ -1,6 +1,6 @@
 // `tallygate dev` as a process, used from another shell as it says.
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
-import { existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, readdirSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { promisify } from 'node:util'
@@ -122,6 +122,17 @@ it('serves a site until Ctrl-C, also without its cloud, and continues in a named
   second.child.kill('SIGINT')
   expect(await second.ended).toBe(0)
 }, 90_000)
+
+it('starts no agent if it is stopped before', async () => {
+  const directory = temporaryDirectory()
+  const stopped = await tallygate(['dev', '--directory', directory], {
+    stop: () => AbortSignal.abort(),
+    now: Date.now,
+    readText: (path) => readFileSync(path, 'utf8'),
+  })
+  expect(stopped).toEqual({ code: 0, out: '', err: '' })
+  expect(readdirSync(directory)).not.toContain('agent.log')
+})
 
 it('removes a temporary directory at its end', async () => {
   const { child, lines, ended } = await dev()

@@ -78,6 +78,7 @@ async function run(flags: DevFlags, io: Io): Promise<void> {
     const cloud = await startCloud(directory, stack, io)
     // Until here, they can be those of another process that uses the directory.
     temporary.push(join(directory, 'env'), join(directory, 'cloud.pid'))
+    signal.throwIfAborted()
     const { agent, lines } = await start(flags, { directory, cloud }, stack, io)
     writeLines(io.stdout, [...lines, '', 'Stop with Ctrl-C.'])
     const stopped = new Promise<null>((done) => signal.addEventListener('abort', () => done(null), { once: true }))
