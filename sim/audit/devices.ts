@@ -172,6 +172,8 @@ export class DeviceAudit {
   damaged(machine: Machine, damage: Damage): void {
     const { database } = machine.deps.disk
     this.#forgetSucceeded(machine)
+    // The cloud settles the tokens of the damaged ledger, its reservations included.
+    this.#entries.forgetCuts(machine)
     this.#entries.sessions.forget(machine.name)
     for (const { deviceId, machine: name } of this.#shared.entries.values()) {
       if (name === machine.name) this.#shared.damaged.add(deviceId)
