@@ -23,7 +23,7 @@ it('names every operation of the socket', () => {
   )
 })
 
-it('names the refusals of a device that is locked or has keys of its own, and no limit where none applies', () => {
+it('names the refusals of a device that is locked or for which an operator provides keys, and no limit where none applies', () => {
   const codesOf = (id: string) => localOperations.find((each) => each.id === id)?.codes
   expect(codesOf('getheartbeat')).toContain('DEVICE_LOCKED')
   expect(codesOf('rotatekey')).toEqual(expect.arrayContaining(['DEVICE_KEY_PROVIDED', 'STATE_UNWRITABLE']))

@@ -131,8 +131,8 @@ export class Policies {
 
   async #load(reader: Reader, revision: PolicyRevision): Promise<LoadedPolicy> {
     const { instanceId, calendarDue, bumpedAt, engine } = revision
-    const policy = await assemblePolicy(reader, revision, this.#options.undecidedClock)
     const offline = await reader.edge.offlinePolicies.list(instanceId)
+    const policy = await assemblePolicy(reader, revision, offline, this.#options.undecidedClock)
     const instance = await reader.instances.get(instanceId)
     if (instance === undefined) throw new Error('invariant: a policy has an instance')
     const recovery = await reader.edge.recoveries.get(instanceId)
@@ -172,16 +172,19 @@ async function lockEach(tx: Transaction, due: ReadonlyMap<string, boolean>): Pro
   return found
 }
 
+type OfflinePolicies = Awaited<ReturnType<Reader['edge']['offlinePolicies']['list']>>
+
 async function assemblePolicy(
   reader: Reader,
   { instanceId, revision, bumpedAt }: PolicyRevision,
+  offline: OfflinePolicies,
   undecidedClock: Policy['undecidedClock'],
 ): Promise<Policy> {
   const configuration = await reader.configuration.list()
   return {
     instanceId,
     revision,
-    ...(await rulesOf(reader, instanceId, bumpedAt)),
+    ...(await rulesOf(reader, instanceId, offline, bumpedAt)),
     rateTables: relevantTables(await reader.rateTables.list(), bumpedAt),
     timezoneTolerant: configuration.some(({ name, value }) => name === 'timezone.tolerant' && value === 'true'),
     undecidedClock,
@@ -192,6 +195,7 @@ async function assemblePolicy(
 export async function rulesOf(
   reader: Reader,
   instanceId: string,
+  offline: OfflinePolicies,
   at: number,
 ): Promise<Pick<Policy, 'lineItems' | 'conditions'>> {
   const lineItems = await reader.lineItems.list(instanceId)
@@ -199,7 +203,6 @@ export async function rulesOf(
     (await reader.actions.list(instanceId, 0, Number.MAX_SAFE_INTEGER)).map((each) => [each.lineItemId, each.actions]),
   )
   const limits = new Map((await reader.consumptionLimits.list(instanceId)).map((each) => [each.lineItemId, each]))
-  const offline = await reader.edge.offlinePolicies.list(instanceId)
   const overspendCaps = new Map(offline.map(({ lineItemId, overspendCap }) => [lineItemId, overspendCap]))
   return {
     lineItems: lineItems.map((record) => {

@@ -9,7 +9,8 @@ const RULES_BYTES_MAX = 5_000_000
 
 /** @throws CodedError BAD_REQUEST if the transaction has added too many rules */
 export async function refuseTooLarge(tx: Transaction, instanceId: string, now: number): Promise<void> {
-  const bytes = Buffer.byteLength(JSON.stringify(rulesToWire(await rulesOf(tx, instanceId, now))))
+  const rules = await rulesOf(tx, instanceId, await tx.edge.offlinePolicies.list(instanceId), now)
+  const bytes = Buffer.byteLength(JSON.stringify(rulesToWire(rules)))
   if (bytes <= RULES_BYTES_MAX) return
   throw bodyError(
     `all line items, actions, limits and conditions of an instance have at most ${RULES_BYTES_MAX} bytes of JSON in the document for its devices, and would have ${bytes}. Delete some, reset line items less often, or divide them among several instances`,

@@ -219,7 +219,7 @@ function isProven({ bodies, isWhole }: Undelivered): boolean {
   return bodies.length > 0 || isWhole
 }
 
-/** An epoch can have several chains, of which one is enough. @throws CodedError BACKUP_FOREIGN */
+/** An epoch can have several chains: it is enough that one is the same. @throws CodedError BACKUP_FOREIGN */
 function requireSameChains(backup: readonly Undelivered[], before: readonly Undelivered[]): void {
   for (const [epoch, lists] of Map.groupBy(backup, (each) => each.epoch)) {
     const fits = new Set(lists.flatMap((each) => before.map((known) => fitOf(each, known))))

@@ -235,22 +235,11 @@ export function sessionTransaction(sql: Sql) {
     },
     /** Those that the device keeps. */
     async disconnectKept(deviceId: string, now: number): Promise<void> {
-      await db
-        .updateTable('sessions')
-        .set(disconnected(now))
-        .where('kept_by', '=', deviceId)
-        .where(HAS_NOT_ENDED)
-        .execute()
+      await disconnecting(db, 'kept_by', deviceId, now).execute()
     },
     /** Those that the device has opened and in which nothing is charged. */
     async disconnectIdle(deviceId: string, now: number): Promise<void> {
-      await db
-        .updateTable('sessions')
-        .set(disconnected(now))
-        .where('device_id', '=', deviceId)
-        .where(HAS_NOT_ENDED)
-        .where('state', '=', 'IDLE')
-        .execute()
+      await disconnecting(db, 'device_id', deviceId, now).where('state', '=', 'IDLE').execute()
     },
     async setWanted(id: string, command: SessionCommand['command']): Promise<void> {
       await db.updateTable('sessions').set({ wanted: command }).where('id', '=', id).execute()
@@ -271,13 +260,17 @@ export function sessionTransaction(sql: Sql) {
   }
 }
 
-function disconnected(now: number) {
-  return {
-    state: 'DISCONNECTED',
-    charge: null,
-    since: BigInt(now),
-    next_due: BigInt(now + SESSION_REST_MS),
-  }
+function disconnecting(db: Sql['db'], column: 'device_id' | 'kept_by', deviceId: string, now: number) {
+  return db
+    .updateTable('sessions')
+    .set({
+      state: 'DISCONNECTED',
+      charge: null,
+      since: BigInt(now),
+      next_due: BigInt(now + SESSION_REST_MS),
+    })
+    .where(column, '=', deviceId)
+    .where(HAS_NOT_ENDED)
 }
 
 function rowOf(session: Session, opening: string | null, wanted: SessionCommand['command'] | null) {

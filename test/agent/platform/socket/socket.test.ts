@@ -253,7 +253,7 @@ describe('the socket', () => {
     expect(await behind.get('/v1.0/instances//access-request')).toMatchObject(nothing)
   })
 
-  it('names the methods of its own paths', async () => {
+  it('names the methods of the paths that only the agent has', async () => {
     const behind = new Behind()
     await behind.open()
     const allows = [

@@ -202,7 +202,7 @@ describe('a backup that takes the place of a ledger', () => {
     ])
   })
 
-  it('keeps the entries of a ledger that ends before what the backup has delivered', async () => {
+  it('keeps the entries of a ledger if the backup has delivered later ones', async () => {
     const { journal, path } = await deviceWithBacklog()
     await journal.close()
     const other = temporaryDirectory()
@@ -226,7 +226,7 @@ describe('a backup that takes the place of a ledger', () => {
     const delivered = [...entries(21, 45), ...entries(101, 10)].map(({ body }) => body)
     expect(await deliveredBy(restored)).toEqual(delivered)
     await restored.close()
-    // A backup that ends before what the ledger has delivered.
+    // The ledger has delivered entries that are later than all of the backup.
     expect(await restoreLedger(image, join(other, 'journal.db'), BEGIN)).toMatchObject({ undelivered: 55, lost: 0 })
     // One that has the entries between them.
     expect(await restoreLedger(whole, join(other, 'journal.db'), BEGIN)).toMatchObject({ undelivered: 90, lost: 0 })

@@ -6,7 +6,7 @@ it('refuses rules that no device could fetch, and takes fewer again', { timeout:
   await using twin = await openTwin()
   const instance = await twin.instance()
   const path = `/api/v1.1/instances/${instance}`
-  // Three bytes a character, of which an instance may have four million.
+  // Each character has three bytes, and an instance may have four million characters.
   const long = Array.from({ length: 100 }, (_, n) => `${n}`.padEnd(990, '漢'))
   const condition = { operator: 'IN', property: 'a', values: long }
   const add = (count: number) => twin.call('POST', `${path}/conditions`, { body: Array(count).fill(condition) })
