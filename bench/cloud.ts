@@ -11,6 +11,8 @@ import { orUsage } from '../scripts/or-usage.ts'
 import { wholeNumber, wholeNumbers } from '../scripts/whole-number.ts'
 import { type PostgresServer, ask, startPostgres } from './cloud/postgres-server.ts'
 import { type Books, type Loaded, MICRO_CHARGED, startFloor, startCloud } from './cloud/servers.ts'
+import type { Command } from './contenders/agent.ts'
+import { installation } from './contenders/installation.ts'
 import type { LoadReport } from './load/closed-loop.ts'
 import { LoadGenerator } from './load/generator.ts'
 import { median } from './load/latency.ts'
@@ -62,13 +64,14 @@ interface Account {
 }
 
 interface Compared {
+  readonly command: Command
   readonly sqlite: boolean
   readonly postgres: PostgresServer | undefined
   readonly nodes: readonly number[]
   readonly instances: number
 }
 
-function contenders({ sqlite, postgres, nodes, instances }: Compared): readonly Contender[] {
+function contenders({ command, sqlite, postgres, nodes, instances }: Compared): readonly Contender[] {
   const list: Contender[] = []
   const none = async (): Promise<void> => undefined
   if (sqlite) {
@@ -76,7 +79,7 @@ function contenders({ sqlite, postgres, nodes, instances }: Compared): readonly 
     list.push({
       ...{ name: 'cloud', store, nodes: 1 },
       start: async (directory) => ({
-        loaded: await startCloud(directory, { nodes: 1, instances }, null),
+        loaded: await startCloud(directory, { command, nodes: 1, instances }, null),
         cleanUp: none,
       }),
     })
@@ -100,7 +103,7 @@ function contenders({ sqlite, postgres, nodes, instances }: Compared): readonly 
     for (const each of nodes) {
       list.push({
         ...{ name: each === 1 ? 'cloud' : `cloud, ${each} nodes`, store, nodes: each },
-        start: (directory) => inSchema((url) => startCloud(directory, { nodes: each, instances }, url)),
+        start: (directory) => inSchema((url) => startCloud(directory, { command, nodes: each, instances }, url)),
       })
     }
     list.push({
@@ -181,7 +184,9 @@ async function main(): Promise<void> {
       postgres = await startPostgres(directory)
       if (typeof postgres === 'string') console.log(`PostgreSQL is left out: ${postgres}`)
     }
+    const { command } = await installation(null, directory)
     const list = contenders({
+      command,
       sqlite: stores.includes('sqlite') && Math.max(...nodes) === 1,
       postgres: typeof postgres === 'string' ? undefined : postgres,
       nodes,

@@ -12,6 +12,8 @@ import { wholeNumber } from '../scripts/whole-number.ts'
 import { type PostgresServer, ask, startPostgres } from './cloud/postgres-server.ts'
 import { type Books, FleetCloud } from './fleet/cloud.ts'
 import { lineAccount } from '../src/core/accounts/account.ts'
+import type { Command } from './contenders/agent.ts'
+import { installation } from './contenders/installation.ts'
 import { ENTRIES, LINE_ITEM, PRICE } from './fleet/device.ts'
 import { Fleet, type Measured } from './fleet/fleet.ts'
 import type { Plan } from './fleet/load.ts'
@@ -250,7 +252,7 @@ function extrapolate({ phases }: Run): void {
   )
 }
 
-async function runStore(store: string, options: Options, parent: string): Promise<void> {
+async function runStore(store: string, options: Options, command: Command, parent: string): Promise<void> {
   const directory = mkdtempSync(join(parent, 'bench-fleet-'))
   // The database's user needs access to subdirectories.
   chmodSync(directory, 0o711)
@@ -272,7 +274,7 @@ async function runStore(store: string, options: Options, parent: string): Promis
     }
     const pid = postgres !== null && 'pid' in postgres ? Number(postgres.pid) : null
     using fleet = new Fleet(options.devices, options.processes)
-    const cloud = new FleetCloud(directory, db, options.nodes)
+    const cloud = new FleetCloud(command, directory, db, options.nodes)
     const databaseProcessor = (): number => (pid === null ? 0 : processorSeconds(pid))
     const run: Run = { store, cloud, fleet, phases: [], databaseProcessor, sealSeconds: 0, seals: 0 }
     let books: string
@@ -336,4 +338,10 @@ console.log(`storage   ${fileSystem} on ${device}; 4 KiB and fdatasync, median: 
 console.log(
   `fleet     ${options.devices} devices of ${options.instances} instances, ${ENTRIES} entries in each sync, ${options.connections} connections\n`,
 )
-for (const store of options.stores) await runStore(store, options, parent)
+const built = mkdtempSync(join(parent, 'bench-fleet-'))
+try {
+  const { command } = await installation(null, built)
+  for (const store of options.stores) await runStore(store, options, command, parent)
+} finally {
+  rmSync(built, { recursive: true, force: true })
+}

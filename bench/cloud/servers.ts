@@ -4,10 +4,10 @@ import { once } from 'node:events'
 import { copyFileSync, mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
-import { fileURLToPath } from 'node:url'
 import Database from 'better-sqlite3'
 import { makeAccessToken } from '../../src/client/access-token.ts'
 import { type UsageRow, recordsOf } from '../../src/cloud/storage/sql/packed-usage.ts'
+import type { Command } from '../contenders/agent.ts'
 import { countRows } from '../contenders/ledger-file.ts'
 import { FLOOR_MARK } from '../floor/options.ts'
 import type { Target } from '../load/dialect.ts'
@@ -29,7 +29,6 @@ export interface Loaded {
   readonly killAndAudit: () => Promise<Books>
 }
 
-const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))
 const QUANTITY = 1_000_000_000
 export const MICRO_CHARGED = 1_000_000n
 
@@ -37,6 +36,7 @@ export const MICRO_CHARGED = 1_000_000n
 const SERIAL = '0'.repeat(10)
 
 interface CloudOptions {
+  readonly command: Command
   readonly nodes: number
   /** Requests are spread over them. */
   readonly instances: number
@@ -45,7 +45,7 @@ interface CloudOptions {
 /** @param db address of an empty schema; null: SQLite */
 export async function startCloud(
   directory: string,
-  { nodes, instances }: CloudOptions,
+  { command, nodes, instances }: CloudOptions,
   db: string | null,
 ): Promise<Loaded> {
   const started: Awaited<ReturnType<typeof startNode>>[] = []
@@ -54,7 +54,7 @@ export async function startCloud(
     mkdirSync(path)
     // All nodes of a store sign with one key.
     if (index > 0) copyFileSync(join(directory, 'node-0', 'signing-key.pem'), join(path, 'signing-key.pem'))
-    started.push(await startNode(path, db))
+    started.push(await startNode(command, path, db))
   }
   const [first] = started
   if (first === undefined) throw new Error('at least one node is needed')
@@ -95,9 +95,9 @@ export async function startCloud(
   }
 }
 
-async function startNode(path: string, db: string | null) {
+async function startNode([program, ...first]: Command, path: string, db: string | null) {
   const args = ['cloud', '--http-port', '0', '--push-broker', 'off', '--store-path', path, '--log-level', 'info']
-  const child = spawn(process.execPath, [COMMAND, ...args, ...(db === null ? [] : ['--db', db])], {
+  const child = spawn(program, [...first, ...args, ...(db === null ? [] : ['--db', db])], {
     stdio: ['ignore', 'pipe', 'inherit'],
   })
   const exit = once(child, 'exit')

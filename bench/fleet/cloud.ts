@@ -8,11 +8,11 @@ import { createInterface } from 'node:readline'
 import Database from 'better-sqlite3'
 import { makeAccessToken } from '../../src/client/access-token.ts'
 import { ask } from '../cloud/postgres-server.ts'
+import type { Command } from '../contenders/agent.ts'
 import { processorSeconds } from '../measure/process-use.ts'
 import { LINE_ITEM, PRICE_TEXT } from './device.ts'
 import type { Enrollment } from './device-process.ts'
 
-const COMMAND = new URL('../../bin/tallygate.js', import.meta.url).pathname
 const COUNTER = new URL('count-statements.ts', import.meta.url).href
 const DAY_MS = 86_400_000
 
@@ -34,13 +34,15 @@ const BOOKS = `SELECT id, CAST(charged AS TEXT) AS charged, CAST(granted_out AS 
   CAST(billed_by_devices AS TEXT) AS billed, CAST(cap_in_force AS TEXT) AS cap FROM accounts WHERE id LIKE 'line/%'`
 
 export class FleetCloud {
+  readonly #command: Command
   readonly #directory: string
   readonly #db: string | null
   readonly #count: number
   #nodes: Node[] = []
 
   /** @param db null: SQLite, with one node */
-  constructor(directory: string, db: string | null, count: number) {
+  constructor(command: Command, directory: string, db: string | null, count: number) {
+    this.#command = command
     this.#directory = directory
     this.#db = db
     this.#count = db === null ? 1 : count
@@ -178,11 +180,11 @@ export class FleetCloud {
     // All nodes of a store sign with one key.
     if (index > 0 && !existsSync(key)) copyFileSync(join(this.#directory, 'node-0', 'signing-key.pem'), key)
     const store = ['--store-path', path]
-    const child = spawn(
-      process.execPath,
-      ['--import', COUNTER, COMMAND, ...args, ...store, ...(this.#db === null ? [] : ['--db', this.#db])],
-      { stdio: ['ignore', 'pipe', 'inherit', 'ipc'] },
-    )
+    const [program, ...first] = this.#command
+    const child = spawn(program, [...first, ...args, ...store, ...(this.#db === null ? [] : ['--db', this.#db])], {
+      stdio: ['ignore', 'pipe', 'inherit', 'ipc'],
+      env: { ...process.env, NODE_OPTIONS: `--import ${COUNTER}` },
+    })
     const { stdout } = child
     if (stdout === null) throw new Error('invariant: the output of the child is a pipe')
     const address = await new Promise<string>((resolve, reject) => {
