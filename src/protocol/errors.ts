@@ -1032,7 +1032,10 @@ export class CodedError extends Error {
 }
 
 export function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error)
+  if (!(error instanceof Error)) return String(error)
+  // A host name with several addresses to which Node cannot connect.
+  if (error instanceof AggregateError && error.message === '') return error.errors.map(messageOf).join('; ')
+  return error.message
 }
 
 /** Error body, unless the interface defines another shape. */

@@ -2,11 +2,11 @@
 import { createHmac, hash } from 'node:crypto'
 import { type Agent, type IncomingMessage, request as plainRequest } from 'node:http'
 import { request as tlsRequest } from 'node:https'
-import { onSwitch, openAgent, type Outgoing } from '../../../platform/outgoing.ts'
+import { onSwitch, openAgent, type Outgoing, proxyRefusal } from '../../../platform/outgoing.ts'
 import type { EventGroup } from '../../../protocol/edge/events.ts'
 import type { OutgoingEvent } from '../../events/outgoing-event.ts'
 import { EventsRejected, SEND_TIMEOUT_MS, SinkUnavailable, type Sink } from '../../events/sink.ts'
-import { CodedError } from '../../../protocol/errors.ts'
+import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { retryAfterMs } from '../../../protocol/retry-after.ts'
 import { printable } from '../../../protocol/sign-in.ts'
 import { tlsReason } from '../../../protocol/tls-reason.ts'
@@ -139,8 +139,8 @@ export class WebhookSink implements Sink {
 
   #failure(cause: Error, signal: AbortSignal): Error {
     if (signal.aborted) return new Error(`${this.address} did not respond in time`, { cause })
-    const tls = tlsReason(cause)
-    return tls === null ? cause : new Error(`${this.address} cannot be reached: ${tls}`, { cause })
+    const reason = proxyRefusal(cause) ?? tlsReason(cause) ?? messageOf(cause)
+    return new Error(`${this.address} cannot be reached: ${reason}`, { cause })
   }
 }
 

@@ -133,6 +133,12 @@ describe('a webhook', () => {
     await expect(send()).rejects.toThrow(/\/events cannot be reached: it does not use TLS on this port$/)
   })
 
+  it('names the receiver to which it cannot connect', async () => {
+    const { url } = receiver
+    await receiver[Symbol.asyncDispose]()
+    await expect(send()).rejects.toThrow(`${url} cannot be reached: connect ECONNREFUSED`)
+  })
+
   it('gives up on a receiver that does not respond', async () => {
     await sink.close()
     sink = open({ timeoutMs: 50 })
