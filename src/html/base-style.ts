@@ -14,4 +14,5 @@ th,td{text-align:left;padding:.35rem .8rem .35rem 0;border-bottom:1px solid var(
 th{color:var(--soft);font-weight:600}
 .n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .soft,footer{color:var(--soft)}code{font-size:.8em;overflow-wrap:anywhere}a{color:var(--bar)}
+a,code,th,td>div{unicode-bidi:plaintext}
 `

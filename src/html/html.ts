@@ -38,7 +38,12 @@ function escapeMarkup(text: string): string {
   return text.replace(/[&<>"']/g, (char) => ESCAPES[char] ?? '')
 }
 
-/** Escapes markup, and shows invisible and bidirectional control characters by code so that names cannot impersonate others. */
+/**
+ * Escapes markup, and shows invisible and bidirectional control characters by code so that names cannot impersonate others.
+ * Joiners stay, because emoji and some scripts need them.
+ */
 function escapeHtml(text: string): string {
-  return escapeMarkup(text.replace(/[\p{Cc}\p{Cf}]/gu, (char) => `\\u{${(char.codePointAt(0) ?? 0).toString(16)}}`))
+  return escapeMarkup(
+    text.replace(/(?![\u200c\u200d])[\p{Cc}\p{Cf}]/gu, (char) => `\\u{${(char.codePointAt(0) ?? 0).toString(16)}}`),
+  )
 }

@@ -3,7 +3,8 @@ import type { BrowserContext, BrowserContextOptions, Page } from 'playwright-cor
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest'
 import { accessibilityProblems } from '../../support/axe.ts'
 import { browserForTests } from '../../support/chromium.ts'
-import { type Twin, openTwin } from '../harness.ts'
+import { type Twin, openTwin, text } from '../harness.ts'
+import { newDeviceKeys } from '../sync/test-device.ts'
 import { consoleCode } from './browse.ts'
 import { HOSTILE, type Scene, furnish } from './scene.ts'
 
@@ -297,4 +298,19 @@ it('shows the device that was found by the start of its id', async () => {
   await page.waitForURL(/search=/)
   expect(await page.getByRole('row').count()).toBe(2)
   expect(await page.getByRole('table').textContent()).toContain(scene.device.id)
+})
+
+it('keeps a name in one piece that is written from right to left, before an id', async () => {
+  const body = { instanceIds: [scene.instanceId], name: 'מפעל 7 (A) - קו 3' }
+  const token = text((await twin.call('POST', '/edge/api/v1/enrollment-tokens', { body })).body, 'token')
+  const { jwk } = await newDeviceKeys()
+  await twin.call('POST', '/edge/api/v1/enrollments', { token, body: { publicKey: jwk } })
+  const { page } = await signIn()
+  await page.goto(`${twin.cloud.address}/console/devices/command?command=lock&of=all&search=מפעל`)
+  const ends = await page.evaluate(`['a', 'code'].map((name) => {
+    const { left, right } = document.querySelector('li ' + name).getBoundingClientRect()
+    return { left, right }
+  })`)
+  const [name, id] = ends as readonly { readonly left: number; readonly right: number }[]
+  expect(id!.left).toBeGreaterThanOrEqual(name!.right)
 })

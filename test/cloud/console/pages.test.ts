@@ -518,6 +518,18 @@ it('leaves what was typed into a filter as it is, also characters that cannot be
   }
 })
 
+it('shows names with joiners as they are written, and other characters that cannot be seen by their codes', async () => {
+  for (const [name, shown] of [
+    ['می\u200cخواهم', 'می\u200cخواهم'],
+    ['\u{1f469}\u200d\u{1f527}', '\u{1f469}\u200d\u{1f527}'],
+    ['An\u200bna', 'An\\u{200b}na'],
+    ['Anna\u202e', 'Anna\\u{202e}'],
+  ] as const) {
+    const { page } = await browser.open(`/devices?${new URLSearchParams({ search: name }).toString()}`)
+    expect(page).toContain(`begins with “${shown}”`)
+  }
+})
+
 it('finds line items and their rules by a part of the id', async () => {
   expect((await browser.open('/line-items')).page).not.toContain('type="search"')
   for (let n = 0; n < 60; n += 1) await twin.lineItem(scene.instanceId, { activationId: `MANY-${n}` })
