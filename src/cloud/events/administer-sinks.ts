@@ -64,11 +64,14 @@ async function rowsOf(reader: Reader, id: string): Promise<readonly bigint[]> {
 export async function showSinks({ store, sinks }: Omit<AdministerSinks, 'tenantId'>): Promise<EventSinkStateWire[]> {
   return store.read(async (reader) => {
     const end = await reader.usage.end()
-    return (await reader.eventSinks.list()).map(({ position, ...state }) => {
+    const states: EventSinkStateWire[] = []
+    for (const { position, ...state } of await reader.eventSinks.list()) {
       const sink = sinks.find(({ name }) => name === state.name)
       const settings = sink === undefined ? null : { kind: sink.kind, address: sink.address, types: [...sink.groups] }
-      return { ...state, settings, position: String(position), behind: position < end }
-    })
+      const behind = position < end || (await reader.eventSinks.nextReplayed(state.name)) !== undefined
+      states.push({ ...state, settings, position: String(position), behind })
+    }
+    return states
   })
 }
 

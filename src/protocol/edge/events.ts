@@ -59,7 +59,7 @@ export const eventSinkState = z
       .nullable(),
     /** Everything up to it is acknowledged, or a dead letter. */
     position: z.string(),
-    /** The newest event of the cloud is after `position`. */
+    /** The newest event of the cloud is after `position`, or dead letters wait for their replay. */
     behind: z.boolean(),
     /** When `position` last moved, also past events of types that the sink does not take. */
     deliveredAt: instant.nullable(),

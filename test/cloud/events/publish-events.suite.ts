@@ -330,8 +330,9 @@ export function publishEventsSuite(
       expect(await twin.store.read((reader) => reader.eventSinks.neededAfter())).toBe(letter!.position - 1n)
 
       await replayDeadLetters({ store: twin.store }, 'test', twin.time)
+      expect(await state()).toMatchObject({ deadLetters: 1, behind: true })
       await run()
-      expect(await state()).toMatchObject({ deadLetters: 1 })
+      expect(await state()).toMatchObject({ deadLetters: 1, behind: false })
       sink.check = () => undefined
       await replayDeadLetters({ store: twin.store }, 'test', twin.time)
       await run()
