@@ -183,6 +183,7 @@ export class Cell {
       requiresStandby: dbStandby,
       onRerun: (error) => log.debug({ err: error }, 'a transaction starts over'),
       onConnectionLost: (error) => log.warn({ err: error }, 'a connection to the database was lost'),
+      onConnectionRegained: (server) => log.info({ server }, 'connected to the database again'),
     })
   }
 

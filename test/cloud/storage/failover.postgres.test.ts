@@ -112,6 +112,21 @@ describe('a store over two servers', { timeout: 120_000 }, () => {
     return { result, runs: work.runs, booked }
   }
 
+  it('names the server to which it connects after an outage, once', async () => {
+    await using proxy = await ServerProxy.open(primary!.url)
+    const servers: string[] = []
+    const onConnectionRegained = (server: string): void => void servers.push(server)
+    const store = await openPostgresStore({ url: proxy.url, onConnectionLost: () => undefined, onConnectionRegained })
+    stores.push(store)
+    await withAccount(store)
+    expect(servers).toEqual([])
+    const reopen = await proxy.refuse()
+    await expect(charged(store)).rejects.toMatchObject({ code: 'DATABASE_UNREACHABLE' })
+    await reopen()
+    await Promise.all([charged(store), charged(store)])
+    expect(servers).toEqual([new URL(proxy.url).host])
+  })
+
   it('does not take another transaction for one that a crash has undone, although it has got the same id', async () => {
     expect(await crashDuringCommit('LOSE_MESSAGE')).toEqual({ result: 'OUTCOME_UNKNOWN', runs: 1, booked: 0n })
   })

@@ -125,7 +125,7 @@ export class Hosts {
         return await open()
       } catch (cause) {
         // A request that waits for a connection can get two to the same host: that says nothing about the others.
-        causes.set(serverOf(cause), cause)
+        causes.set(failedServerOf(cause), cause)
         if (isQueueTimeout(cause)) throw new NotConnected('no connection', { cause })
         this.leave(index)
         if (cause instanceof CodedError) throw cause
@@ -145,7 +145,7 @@ export class Hosts {
 }
 
 /** Where a connection failed: `host:port`, or the address and port. The error itself if it does not say. */
-function serverOf(cause: unknown): unknown {
+function failedServerOf(cause: unknown): unknown {
   if (cause instanceof NotPrimary) return cause.server
   if (!(cause instanceof Error) || !('address' in cause) || !('port' in cause)) return cause
   return `${String(cause.address)}:${String(cause.port)}`
@@ -158,9 +158,14 @@ export class NotPrimary extends Error {
 
   constructor(message: string, client: pg.ClientBase) {
     super(message)
-    const { host, port } = client as pg.Client
-    this.server = `${host}:${port}`
+    this.server = serverOf(client)
   }
+}
+
+/** `host:port` */
+export function serverOf(client: pg.ClientBase): string {
+  const { host, port } = client as pg.Client
+  return `${host}:${port}`
 }
 
 /** A primary whose successor was seen: its manager failed to stop it, so its data is old. */

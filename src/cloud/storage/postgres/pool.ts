@@ -1,7 +1,7 @@
 /** Connection pool. Failed connections are never reused; a failing idle one affects nothing else. */
 import { Socket } from 'node:net'
 import pg from 'pg'
-import { type DatabaseAddress, FormerPrimary, Hosts, NotPrimary, requirePrimary } from './hosts.ts'
+import { type DatabaseAddress, FormerPrimary, Hosts, NotPrimary, requirePrimary, serverOf } from './hosts.ts'
 import { NotConnected, isQueueTimeout } from './failures.ts'
 import type { Limits } from './limits.ts'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -30,11 +30,19 @@ export interface PooledConnection {
   readonly leaveIfNotWaiting: (waits: boolean) => boolean
 }
 
-/** @param onLost called when an idle connection failed */
-export function openPool(address: DatabaseAddress, limits: Limits, onLost: (error: Error) => void): Pool {
+/**
+ * @param onLost called when an idle connection failed
+ * @param onRegained called with `host:port` at the first connection after that, or after no host could be used
+ */
+export function openPool(
+  address: DatabaseAddress,
+  limits: Limits,
+  onLost: (error: Error) => void,
+  onRegained: (server: string) => void = () => undefined,
+): Pool {
   const sockets = new Set<Socket>()
   const hosts = new Hosts(address, limits)
-  const primaries = new Primaries(address.shown, limits)
+  const primaries = new Primaries(address.shown, limits, onRegained)
   const startOf = new WeakMap<pg.ClientBase, { readonly socket: Socket; readonly host: number }>()
   const ready = async (client: pg.ClientBase): Promise<void> => {
     // The pending statement reports connection errors.
@@ -71,7 +79,9 @@ export function openPool(address: DatabaseAddress, limits: Limits, onLost: (erro
   })
   // Reports idle connections; without a listener, their errors would end the process.
   pool.on('error', (error, client) => {
-    if (primaries.hasAccepted(client)) onLost(error)
+    if (!primaries.hasAccepted(client)) return
+    primaries.lose()
+    onLost(error)
   })
   const cut = Promise.withResolvers<never>()
   cut.promise.catch(() => undefined)
@@ -153,7 +163,10 @@ function clientsOf(pool: pg.Pool, hosts: Hosts, primaries: Primaries): () => Pro
     try {
       return await hosts.connect(next)
     } catch (error) {
-      if (!isSucceededByNone(error)) throw error
+      if (!isSucceededByNone(error)) {
+        if (error instanceof NotConnected && !isQueueTimeout(error.cause)) primaries.lose()
+        throw error
+      }
       primaries.acceptFormer()
       return hosts.connect(next)
     }
@@ -164,6 +177,7 @@ function clientsOf(pool: pg.Pool, hosts: Hosts, primaries: Primaries): () => Pro
 class Primaries {
   readonly #shown: string
   readonly #limits: Limits
+  readonly #onRegained: (server: string) => void
   readonly #accepted = new WeakMap<pg.ClientBase, { readonly serverRun: string; readonly generation: number }>()
   #system: string | undefined
   #timeline = 0
@@ -171,10 +185,17 @@ class Primaries {
   #generation = 0
   /** Whether the primary of this generation was seen to wait for a standby. */
   #waits = false
+  #isLost = false
 
-  constructor(shown: string, limits: Limits) {
+  constructor(shown: string, limits: Limits, onRegained: (server: string) => void) {
     this.#shown = shown
     this.#limits = limits
+    this.#onRegained = onRegained
+  }
+
+  /** The next connection that is accepted ends an outage. */
+  lose(): void {
+    this.#isLost = true
   }
 
   /** Prepares a new connection. A newer timeline gives up the earlier connections. */
@@ -187,6 +208,8 @@ class Primaries {
     if (timeline > this.#timeline) this.giveUp()
     this.#timeline = timeline
     this.#accepted.set(client, { serverRun, generation: this.#generation })
+    if (this.#isLost) this.#onRegained(serverOf(client))
+    this.#isLost = false
   }
 
   hasAccepted(client: pg.ClientBase): boolean {

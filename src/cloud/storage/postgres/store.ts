@@ -28,6 +28,8 @@ export interface PostgresStoreOptions {
   readonly requiresStandby?: boolean
   /** Called when an idle connection was lost. */
   readonly onConnectionLost: (error: CodedError) => void
+  /** Called with `host:port` at the first connection after an outage. */
+  readonly onConnectionRegained?: (server: string) => void
   /** Called with the cause of a rerun. */
   readonly onRerun?: (cause: unknown) => void
   /** Overrides of the default limits. */
@@ -61,12 +63,12 @@ export interface PostgresStore extends Store {
 export async function openPostgresStore(options: PostgresStoreOptions): Promise<PostgresStore> {
   const address = databaseAddress(options.url, options.password)
   const limits = { ...LIMITS, ...options.limits }
-  const { onRerun = () => undefined, requiresStandby = false } = options
+  const { onRerun = () => undefined, onConnectionRegained, requiresStandby = false } = options
   const { shown } = address
   const schema = await prepareDatabase(address, limits)
-  const pool = openPool(address, limits, ({ message }) => {
+  const onLost = ({ message }: Error): void =>
     options.onConnectionLost(new CodedError('DATABASE_UNREACHABLE', `${shown}: ${message}`))
-  })
+  const pool = openPool(address, limits, onLost, onConnectionRegained)
   const inTransaction = transactionsOver(pool, requiresStandby)
   const fleet = new FleetFigures()
   const listeners = new Set<() => void>()
