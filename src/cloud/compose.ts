@@ -3,6 +3,7 @@
  * it can; shutdown runs in reverse.
  */
 import { hkdfSync, randomUUID } from 'node:crypto'
+import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import type { FastifyInstance } from 'fastify'
 import { type Logger, pino } from 'pino'
@@ -156,7 +157,9 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const { administrationKeyFile } = node
   const address = `${origin}${settings.http.prefix}`
   const addresses = { http: address, push: push.local, metrics: metricsOrigin }
-  log.info({ ...addresses, store: settings.store.path, adminKeyFile: administrationKeyFile }, 'listening')
+  // Only the first node of a store has made a key.
+  const adminKeyFile = existsSync(administrationKeyFile) ? administrationKeyFile : null
+  log.info({ ...addresses, store: settings.store.path, adminKeyFile }, 'listening')
   overrides.supervisor?.ready()
   return {
     address,

@@ -1,4 +1,5 @@
 // What anyone can make the cloud log.
+import { rm } from 'node:fs/promises'
 import { Writable } from 'node:stream'
 import { type Logger, pino } from 'pino'
 import { describe, expect, it } from 'vitest'
@@ -30,6 +31,18 @@ describe('the log', () => {
     )
     const warning = 'enrollment tokens name the address 0.0.0.0, which devices cannot use: set http.public_url'
     expect(about(warning)).toEqual([expect.objectContaining({ level: 40, setting: 'http.public_url' })])
+  })
+
+  it('names no administration key that is not there', async () => {
+    const { log, about } = logger()
+    await using twin = await openTwin(undefined, log)
+    const { administrationKeyFile } = twin.cloud
+    await twin.stop()
+    await rm(administrationKeyFile)
+    // It reads the key.
+    await expect(twin.start()).rejects.toThrow('ENOENT')
+    const named = about('listening').map((line) => pick(line, 'adminKeyFile'))
+    expect(named).toEqual([administrationKeyFile, null])
   })
 
   it('gets one line a minute for requests that find no place', async () => {
