@@ -1074,7 +1074,5 @@ function innermost(issue: z.core.$ZodIssue): Pick<z.core.$ZodIssue, 'path' | 'me
   const [closest] = issue.errors
     .flatMap(([first]) => (first === undefined ? [] : [innermost(first)]))
     .toSorted((a, b) => b.path.length - a.path.length)
-  if (closest !== undefined) return { ...closest, path: [...issue.path, ...closest.path] }
-  const { options = [] } = 'options' in issue ? issue : {}
-  return { path: issue.path, message: `must be one of ${options.map(String).join(', ')}` }
+  return closest === undefined ? issue : { ...closest, path: [...issue.path, ...closest.path] }
 }

@@ -212,6 +212,11 @@ it('prints differences as JSON', async () => {
 
 describe('a file with problems names each line and changes nothing:', () => {
   test.each([
+    [
+      'an unknown operator',
+      'instances:\n  - shortName: A\n    accountId: B\n    conditions:\n      - { name: C, operator: ON }\n',
+      /site\.yaml:5: instances\[0\]\.conditions\[0\]\.operator: must be one of AND, OR, NOT, IN/,
+    ],
     ['an unknown section', 'instance:\n  - shortName: A\n', /site\.yaml:1: instance: there is no such field/],
     ['a section that is no list', 'instances: 5\n', /site\.yaml:1: instances: /],
     [
