@@ -11,9 +11,10 @@ export class PoolAudit {
     this.#shared = shared
   }
 
-  setCaps(lineItemId: string, caps: Omit<Caps, 'lineHistory'>): void {
-    const history = this.#shared.caps.get(lineItemId)?.lineHistory ?? []
-    this.#shared.caps.set(lineItemId, { ...caps, lineHistory: [...history, caps.line] })
+  setCaps(lineItemId: string, caps: Omit<Caps, 'history'>): void {
+    const { line, limit } = this.#shared.caps.get(lineItemId)?.history ?? { line: [], limit: [] }
+    const history = { line: [...line, caps.line], limit: [...limit, caps.limit ?? 0n] }
+    this.#shared.caps.set(lineItemId, { ...caps, history })
   }
 
   /** Cap per device without contact, micro-tokens: the highest ever allowed counts. */
@@ -121,12 +122,12 @@ export class PoolAudit {
     const [kind, , line = '', third = ''] = id.split('/').map(decodeURIComponent)
     const caps = this.#shared.caps.get(line)
     if (caps === undefined) throw new Violation('I1', `the line item of ${id} was never set up`)
-    const { lineHistory } = caps
+    const { history } = caps
     let target: bigint | null = caps.line
     if (kind === 'action') target = caps.allocations.get(third) ?? 0n
     if (kind === 'limit') target = caps.limit ?? 0n
     if (target === cap_target) return target
-    if (kind === 'line' && lineHistory.includes(cap_target)) return cap_target
+    if ((kind === 'line' || kind === 'limit') && history[kind].includes(cap_target)) return cap_target
     throw new Violation('I1', `the cap of ${id} is ${String(cap_target)}, but was set to ${String(target)}`)
   }
 

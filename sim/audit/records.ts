@@ -29,10 +29,10 @@ export interface Entry {
 export interface Caps {
   /** Micro-tokens; null: metered only. */
   line: bigint | null
-  /** All caps it ever had: past periods keep theirs. */
-  readonly lineHistory: (bigint | null)[]
   allocations: ReadonlyMap<string, bigint>
   limit: bigint | null
+  /** All caps that line item and limit ever had: past periods keep theirs. */
+  readonly history: Readonly<Record<'line' | 'limit', readonly (bigint | null)[]>>
 }
 
 export interface KnownGrant {

@@ -27,7 +27,7 @@ export async function deleteLineItem(store: Store, instanceId: string, id: strin
     if (offline !== undefined) await tx.edge.offlinePolicies.save({ ...offline, overspendCap: 0n })
     await tx.edge.cloudReserves.save({ instanceId, lineItemId: id, tokens: 0n })
     await tx.lineItems.update({ ...record, deleted: now, modified: now })
-    await closeAccounts(tx, record)
+    await closeAccounts(tx, record, now)
     await recordChange(tx, now, { action: 'DELETE_LINE_ITEM', instanceId, lineItemId: id })
   })
 }

@@ -1,6 +1,7 @@
 // Queries of one device, session or account do not grow with the others: the partial indexes are used, and values of parameters
 // cause no new plan.
 import { afterEach, beforeEach, expect, test } from 'vitest'
+import { accountReader } from '../../../src/cloud/storage/sql/accounts.ts'
 import { epochReader } from '../../../src/cloud/storage/sql/edge-epochs.ts'
 import { instanceReader } from '../../../src/cloud/storage/sql/instances.ts'
 import { sessionReader } from '../../../src/cloud/storage/sql/sessions.ts'
@@ -77,6 +78,14 @@ test('the default instance of an account is found by its index', async () => {
 test('epochs without a settlement are found by when they became inactive', async () => {
   await epochReader(sql).nextInactive(1)
   expect(plan()).toContain('SEARCH epochs USING INDEX epochs_inactive (quiet_since<?)')
+})
+
+test('the accounts of a line item whose caps change are found without the limits of past periods', async () => {
+  await accountReader(sql).toRetarget('i-1', 'l-1', { from: 7, unlike: 5n })
+  const period = 'SEARCH accounts USING INDEX accounts_by_line_item (instance_id=? AND line_item_id=? AND limit_period'
+  expect(plan()).toContain(`${period}=?)`)
+  expect(plan()).toContain(`${period}>?)`)
+  expect(plan()).not.toContain('SCAN')
 })
 
 test('plans do not depend on the values of parameters, so SQLite makes them once', async () => {

@@ -451,12 +451,13 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         )
         const found = await store.read((reader) => reader.accounts.ofLineItem(INSTANCE, 'A'))
         expect(found.map((pool) => pool.account).sort()).toEqual(mine.toSorted())
-        const without = async (cap: bigint) => {
-          const pools = await store.read((reader) => reader.accounts.ofLineItemBut(INSTANCE, 'A', cap))
+        const toRetarget = async (limits: { from: number; unlike: bigint }) => {
+          const pools = await store.read((reader) => reader.accounts.toRetarget(INSTANCE, 'A', limits))
           return pools.map((pool) => pool.account).sort()
         }
-        expect(await without(2n)).toEqual(mine.toSorted())
-        expect(await without(1n)).toEqual(mine.slice(0, 2).sort())
+        expect(await toRetarget({ from: 2, unlike: 2n })).toEqual(mine.toSorted())
+        expect(await toRetarget({ from: 2, unlike: 1n })).toEqual(mine.slice(0, 2).sort())
+        expect(await toRetarget({ from: 3, unlike: 2n })).toEqual(mine.slice(0, 2).sort())
       })
 
       it('are locked in any number', async () => {

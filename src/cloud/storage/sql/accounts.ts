@@ -12,24 +12,33 @@ export function accountReader(sql: Sql) {
     /** Those that exist. */
     get: (accounts: readonly AccountId[]): Promise<ReadonlyMap<AccountId, Pool>> => select(sql, accounts, 'NONE'),
     async ofInstance(instanceId: string): Promise<readonly Pool[]> {
-      return (await ofInstance(sql, instanceId).execute()).map(poolOf)
+      return (await ofInstance(sql, instanceId).orderBy('id').execute()).map(poolOf)
     },
     /** Pools by period, allocations of actions, limits of requesters. */
     async ofLineItem(instanceId: string, lineItemId: string): Promise<readonly Pool[]> {
-      return (await ofLineItem(sql, instanceId, lineItemId).execute()).map(poolOf)
+      return (await ofLineItem(sql, instanceId, lineItemId).orderBy('id').execute()).map(poolOf)
     },
-    /** As `ofLineItem`, without limits of requesters that have this cap: each requester adds one in each period. */
-    async ofLineItemBut(instanceId: string, lineItemId: string, limitCap: Micro): Promise<readonly Pool[]> {
-      const rows = await ofLineItem(sql, instanceId, lineItemId)
-        .where((where) => where.or([where('id', 'not like', 'limit/%'), where('cap_target', '<>', limitCap)]))
-        .execute()
+    /**
+     * As `ofLineItem`; of the limits of requesters only those from this period on whose cap differs from this one: each
+     * requester adds one in each period.
+     */
+    async toRetarget(
+      instanceId: string,
+      lineItemId: string,
+      limits: { readonly from: number; readonly unlike: Micro },
+    ): Promise<readonly Pool[]> {
+      const later = ofLineItem(sql, instanceId, lineItemId)
+        .where('limit_period', '>=', BigInt(limits.from))
+        .where('cap_target', '<>', limits.unlike)
+      const others = ofLineItem(sql, instanceId, lineItemId).where('limit_period', 'is', null)
+      const rows = await others.unionAll(later).execute()
       return rows.map(poolOf)
     },
   }
 }
 
 function ofInstance({ db }: Sql, instanceId: string) {
-  return db.selectFrom('accounts').selectAll().where('instance_id', '=', instanceId).orderBy('id')
+  return db.selectFrom('accounts').selectAll().where('instance_id', '=', instanceId)
 }
 
 function ofLineItem(sql: Sql, instanceId: string, lineItemId: string) {
@@ -210,6 +219,7 @@ function rowOf(pool: Pool): Row<'accounts'> {
     id: pool.account,
     instance_id: parsed.instanceId,
     line_item_id: parsed.lineItemId,
+    limit_period: parsed.kind === 'limit' ? BigInt(parsed.period) : null,
     charged: pool.charged,
     granted_out: pool.grantedOut,
     claimed: pool.claimed,

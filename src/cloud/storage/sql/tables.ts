@@ -98,6 +98,7 @@ export interface Tables extends EdgeTables {
     id: string
     instance_id: string
     line_item_id: string
+    limit_period: bigint | null
     charged: bigint
     granted_out: bigint
     claimed: bigint

@@ -130,6 +130,8 @@ CREATE TABLE accounts (
   id TEXT COLLATE "C" NOT NULL PRIMARY KEY,
   instance_id TEXT COLLATE "C" NOT NULL,
   line_item_id TEXT COLLATE "C" NOT NULL,
+  -- Of the limit of a requester; NULL: another account.
+  limit_period BIGINT,
   charged BIGINT NOT NULL CHECK (charged >= 0),
   granted_out BIGINT NOT NULL CHECK (granted_out >= 0),
   -- The part of granted_out that no grant on record explains.
@@ -147,7 +149,7 @@ CREATE TABLE accounts (
   CHECK (charged + granted_out <= cap_in_force)
 );
 
-CREATE INDEX accounts_by_line_item ON accounts (instance_id, line_item_id);
+CREATE INDEX accounts_by_line_item ON accounts (instance_id, line_item_id, limit_period);
 
 -- Use of another service that an import has added to `charged` of the account: a repeated import adds the difference.
 CREATE TABLE imported_use (

@@ -129,6 +129,8 @@ CREATE TABLE accounts (
   id TEXT NOT NULL PRIMARY KEY,
   instance_id TEXT NOT NULL,
   line_item_id TEXT NOT NULL,
+  -- Of the limit of a requester; NULL: another account.
+  limit_period INTEGER,
   charged INTEGER NOT NULL CHECK (charged >= 0),
   granted_out INTEGER NOT NULL CHECK (granted_out >= 0),
   -- The part of granted_out that no grant on record explains.
@@ -146,7 +148,7 @@ CREATE TABLE accounts (
   CHECK (charged + granted_out <= cap_in_force)
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX accounts_by_line_item ON accounts (instance_id, line_item_id);
+CREATE INDEX accounts_by_line_item ON accounts (instance_id, line_item_id, limit_period);
 
 -- Use of another service that an import has added to `charged` of the account: a repeated import adds the difference.
 CREATE TABLE imported_use (
