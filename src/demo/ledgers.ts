@@ -32,9 +32,9 @@ async function deviceLedger(agent: HttpClient): Promise<Ledger> {
   return new Map(accounts.map((account) => [account.account, billed(account)]))
 }
 
-/** Usage that the cloud has billed for devices or charged itself. */
+/** Usage that the cloud has billed for devices or charged itself. The demo's accounts fit on one page. */
 async function cloudLedger(twin: HttpClient, instanceId: string): Promise<Ledger> {
-  const call = { method: 'GET', path: `/edge/api/v1/instances/${instanceId}/accounts` } as const
+  const call = { method: 'GET', path: `/edge/api/v1/instances/${instanceId}/accounts?size=1000` } as const
   const { accounts } = await twin.json(call, accountLedger)
   return new Map(accounts.map(({ account, charged, billedByDevices }) => [account, charged + billedByDevices]))
 }

@@ -55,7 +55,7 @@ export async function expectUseBilled(site: Site): Promise<string | null> {
   const { deviceId, accounts } = await site.drained()
   expect(accounts).not.toEqual([])
   using twin = site.administrator()
-  const path = `/edge/api/v1/instances/${site.instanceId}/accounts`
+  const path = `/edge/api/v1/instances/${site.instanceId}/accounts?size=1000`
   const books = await twin.json({ method: 'GET', path }, accountLedger)
   for (const { account, used } of accounts) {
     const holders = books.accounts.find((one) => one.account === account)?.devices ?? []

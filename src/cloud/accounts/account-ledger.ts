@@ -4,20 +4,34 @@ import type { Store } from '../storage/store.ts'
 import { overspendOn, billedOn, reservedOn, unaccountedOn } from '../storage/device-records.ts'
 import { requireInstance } from '../storage/require-record.ts'
 
-/** @throws CodedError NOT_FOUND for an unknown instance */
+/** A page ends after the account with which it has so many balances of device epochs. */
+const BALANCES_OF_PAGE = 10_000
+
+/** By line item. @throws CodedError NOT_FOUND for an unknown instance */
 export async function accountLedger(
   { store }: { readonly store: Pick<Store, 'read'> },
   instanceId: string,
+  offset: number,
+  limit: number,
 ): Promise<AccountLedgerWire> {
   return store.read(async (reader) => {
     await requireInstance(reader, instanceId)
+    const { deviceAccounts } = reader.edge
+    const found = await reader.accounts.page(instanceId, offset, limit + 1)
+    const counts = await deviceAccounts.countsOf(found.map(({ account }) => account))
+    let balances = 0
+    const shown = found.slice(0, limit).filter(({ account }) => {
+      const isFull = balances >= BALANCES_OF_PAGE
+      balances += counts.get(account) ?? 0
+      return !isFull
+    })
     const onDevices = Map.groupBy(
-      await reader.edge.deviceAccounts.ofInstance(instanceId),
+      await deviceAccounts.ofAccounts(shown.map(({ account }) => account)),
       ({ record }) => record.account,
     )
-    const pools = await reader.accounts.ofInstance(instanceId)
     return {
-      accounts: pools.map((pool) => ({
+      next: shown.length < found.length ? offset + shown.length : 0,
+      accounts: shown.map((pool) => ({
         account: pool.account,
         cap: amountText(pool.capTarget),
         capInForce: amountText(pool.capInForce),

@@ -258,8 +258,8 @@ export type DeviceEvidenceWire = z.input<typeof deviceEvidence>
 export const EVIDENCE_SHOWN_MAX = 20
 
 /**
- * `GET .../edge/api/v1/instances/{instanceId}/accounts`. `grantedOut` and `billedByDevices` are the sums of
- * `outstanding` and `billed` over the devices; `charged + grantedOut` ≤ `capInForce`.
+ * `GET .../edge/api/v1/instances/{instanceId}/accounts?next=&size=`, by line item. `grantedOut` and `billedByDevices` are
+ * the sums of `outstanding` and `billed` over the devices; `charged + grantedOut` ≤ `capInForce`.
  */
 export const accountLedger = z
   .strictObject({
@@ -309,8 +309,9 @@ export const accountLedger = z
         ),
       }),
     ),
+    next: z.int().min(0),
   })
-  .meta({ id: 'AccountLedger' })
+  .meta({ id: 'AccountLedger', description: '`next` is 0 on the last page.' })
 export type AccountLedgerWire = z.input<typeof accountLedger>
 
 /** `PUT .../edge/api/v1/instances/{instanceId}/line-items/{lineItemId}/offline-policy`. */

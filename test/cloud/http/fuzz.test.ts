@@ -96,7 +96,7 @@ async function send(twin: Twin, agent: Agent, hostile: Hostile, token: string | 
 /** Charges add up to usage records, and no pool has given more than it has. */
 async function audit(twin: Twin, instances: readonly string[]): Promise<void> {
   for (const instance of instances) {
-    const { body } = await twin.call('GET', `/edge/api/v1/instances/${instance}/accounts`)
+    const { body } = await twin.call('GET', `/edge/api/v1/instances/${instance}/accounts?size=1000`)
     const charged = new Map<string, bigint>()
     for (const account of accountLedger.parse(body).accounts) {
       expect(account.charged >= 0n && account.grantedOut >= 0n, account.account).toBe(true)

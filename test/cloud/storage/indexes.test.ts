@@ -88,6 +88,11 @@ test('the accounts of a line item whose caps change are found without the limits
   expect(plan()).not.toContain('SCAN')
 })
 
+test('a page of the accounts of an instance is read in the order of the index', async () => {
+  await accountReader(sql).page('i-1', 100, 10)
+  expect(plan()).toBe('SEARCH accounts USING INDEX accounts_by_line_item (instance_id=?)')
+})
+
 test('plans do not depend on the values of parameters, so SQLite makes them once', async () => {
   await sessions.renewedBy(5, 10)
   const [query] = asked

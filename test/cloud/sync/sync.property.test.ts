@@ -4,7 +4,8 @@
 import { randomUUID } from 'node:crypto'
 import fc from '../../support/fast-check.ts'
 import { describe, expect, it } from 'vitest'
-import { actionAccount, lineAccount } from '../../../src/core/accounts/account.ts'
+import { type AccountId, actionAccount, lineAccount } from '../../../src/core/accounts/account.ts'
+import type { Reader } from '../../../src/cloud/storage/store.ts'
 import { outstanding, available } from '../../../src/core/accounts/grant.ts'
 import type { Action } from '../../../src/core/rules/policy.ts'
 import type { EntryBodyWire } from '../../../src/protocol/edge/sync.ts'
@@ -89,6 +90,10 @@ const many = (arbitrary: fc.Arbitrary<Step>): fc.Arbitrary<Step[]> =>
 interface Message {
   readonly device: TestDevice
   readonly document: string
+}
+
+async function accountsOf(reader: Reader): Promise<readonly AccountId[]> {
+  return (await reader.accounts.ofInstance(INSTANCE)).map(({ account }) => account)
 }
 
 class Simulation {
@@ -247,7 +252,7 @@ class Simulation {
   async audit(): Promise<void> {
     const { pools, records, entries, usage, broken } = await this.twin.store.read(async (reader) => ({
       pools: await reader.accounts.ofInstance(INSTANCE),
-      records: await reader.edge.deviceAccounts.ofInstance(INSTANCE),
+      records: await reader.edge.deviceAccounts.ofAccounts(await accountsOf(reader)),
       entries: (
         await Promise.all(
           [...new Set(this.devices.map(({ id }) => id))].map(async (id) => {
@@ -345,7 +350,7 @@ class Simulation {
   async #dump(): Promise<unknown> {
     return this.twin.store.read(async (reader) => ({
       pools: await reader.accounts.ofInstance(INSTANCE),
-      records: await reader.edge.deviceAccounts.ofInstance(INSTANCE),
+      records: await reader.edge.deviceAccounts.ofAccounts(await accountsOf(reader)),
       devices: await reader.edge.devices.find({ instanceId: INSTANCE }, 0, 10),
       usage: await listUsage(reader, { limit: 100_000 }),
       evidence: await Promise.all(this.devices.map(({ id }) => reader.edge.evidence.of(id, 100))),

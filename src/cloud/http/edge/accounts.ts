@@ -13,10 +13,17 @@ import { accountLedger } from '../../accounts/account-ledger.ts'
 import { type CloudReserves, setCloudReserve, showCloudReserve } from '../../policy/cloud-reserve.ts'
 import { setOfflinePolicy, showOfflinePolicy } from '../../policy/offline-policy.ts'
 import { overrideRecovery, showRecovery } from '../../sync/recovery/recovery.ts'
+import { DEVICES_PAGE, DEVICES_PAGE_MAX } from '../../devices/limits.ts'
 import type { Store } from '../../storage/store.ts'
 import { type Operation, ADMINISTRATORS, edgeOperation, inInstance } from '../operation.ts'
+import { wholeNumber } from './devices.ts'
 
 export type AdministerAccounts = CloudReserves & { readonly store: Store }
+
+const accountsQuery = z.strictObject({
+  next: wholeNumber(Number.MAX_SAFE_INTEGER).optional(),
+  size: wholeNumber(DEVICES_PAGE_MAX).optional(),
+})
 
 const inLineItem = inInstance.extend({ lineItemId: z.string().min(1).max(256) })
 
@@ -104,9 +111,13 @@ function instanceOperations(deps: AdministerAccounts): readonly Operation[] {
       method: 'GET',
       path: '/instances/:instanceId/accounts',
       id: 'showAccounts',
+      query: accountsQuery,
       summary: 'Show the accounts of an instance with the balances of each device',
-      answers: { 200: { description: 'All accounts.', body: accountLedgerForm } },
-      handle: async ({ params }) => ({ status: 200, body: await accountLedger(deps, params.instanceId) }),
+      description: 'By line item. A page may have fewer accounts than `size`, if they have very many balances.',
+      answers: { 200: { description: 'One page.', body: accountLedgerForm } },
+      handle: async ({ params, query: { next = 0, size = DEVICES_PAGE } }) => {
+        return { status: 200, body: await accountLedger(deps, params.instanceId, next, Math.max(1, size)) }
+      },
     }),
     edgeOperation({
       ...instance,

@@ -14,6 +14,11 @@ export function accountReader(sql: Sql) {
     async ofInstance(instanceId: string): Promise<readonly Pool[]> {
       return (await ofInstance(sql, instanceId).orderBy('id').execute()).map(poolOf)
     },
+    /** By line item, in the order of the index. */
+    async page(instanceId: string, offset: number, limit: number): Promise<readonly Pool[]> {
+      const inOrder = ofInstance(sql, instanceId).orderBy('line_item_id').orderBy('limit_period').orderBy('id')
+      return (await inOrder.offset(offset).limit(limit).execute()).map(poolOf)
+    },
     /** Pools by period, allocations of actions, limits of requesters. */
     async ofLineItem(instanceId: string, lineItemId: string): Promise<readonly Pool[]> {
       return (await ofLineItem(sql, instanceId, lineItemId).orderBy('id').execute()).map(poolOf)

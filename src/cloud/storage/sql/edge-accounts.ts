@@ -117,33 +117,50 @@ export function deviceAccountReader(sql: Sql) {
         .execute()
       return rows.map(recordOf)
     },
-    async ofInstance(instanceId: string): Promise<
+    /** Of all epochs of all devices. */
+    async ofAccounts(accounts: readonly AccountId[]): Promise<
       readonly {
         readonly record: DeviceAccountRecord
         readonly status: Epoch['status']
         readonly forked: boolean
       }[]
     > {
-      const rows = await db
-        .selectFrom('accounts')
-        .innerJoin('device_accounts', 'device_accounts.account', 'accounts.id')
-        .innerJoin('epochs', (join) =>
-          join
-            .onRef('epochs.device_id', '=', 'device_accounts.device_id')
-            .onRef('epochs.number', '=', 'device_accounts.epoch'),
-        )
-        .selectAll('device_accounts')
-        .select(['epochs.status', 'epochs.forked'])
-        .where('accounts.instance_id', '=', instanceId)
-        .orderBy('device_accounts.account')
-        .orderBy('device_accounts.device_id')
-        .orderBy('device_accounts.epoch')
-        .execute()
+      const rows = []
+      for (const some of chunks(accounts)) {
+        const query = db
+          .selectFrom('device_accounts')
+          .innerJoin('epochs', (join) =>
+            join
+              .onRef('epochs.device_id', '=', 'device_accounts.device_id')
+              .onRef('epochs.number', '=', 'device_accounts.epoch'),
+          )
+          .selectAll('device_accounts')
+          .select(['epochs.status', 'epochs.forked'])
+          .where('device_accounts.account', 'in', some)
+          .orderBy('device_accounts.account')
+          .orderBy('device_accounts.device_id')
+          .orderBy('device_accounts.epoch')
+        rows.push(...(await query.execute()))
+      }
       return rows.map((row) => ({
         record: recordOf(row),
         status: row.status as Epoch['status'],
         forked: row.forked === 1n,
       }))
+    },
+    /** How many {@link ofAccounts} returns of each. */
+    async countsOf(accounts: readonly AccountId[]): Promise<ReadonlyMap<AccountId, number>> {
+      const counts = new Map<AccountId, number>()
+      for (const some of chunks(accounts)) {
+        const rows = await db
+          .selectFrom('device_accounts')
+          .select(({ fn }) => ['account', fn.countAll<bigint>().as('count')])
+          .where('account', 'in', some)
+          .groupBy('account')
+          .execute()
+        for (const { account, count } of rows) counts.set(account, Number(count))
+      }
+      return counts
     },
     /**
      * Those of these accounts that exist, and metered accounts that have a limit by the current rules, those granted without

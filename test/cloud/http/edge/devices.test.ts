@@ -1,5 +1,6 @@
 import { limitAccount } from '../../../../src/core/accounts/account.ts'
 import { ENGINE, type Engine } from '../../../../src/core/engine.ts'
+import { lineAccount } from '../../../../src/core/accounts/account.ts'
 import { SYNC_BODY_BYTES_MAX, signedAnswer } from '../../../../src/protocol/edge/sync.ts'
 import { randomUUID } from 'node:crypto'
 import { stat } from 'node:fs/promises'
@@ -353,6 +354,21 @@ describe('a sync over HTTP', () => {
         ],
       },
     ])
+  })
+
+  it('shows the accounts in pages', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    await twin.lineItem(instanceId, { activationId: 'ACT-2' })
+    const accounts = ['ACT-1', 'ACT-2'].map((id) => lineAccount(instanceId, id, 0))
+    await client.device.sync(accounts.map((account) => topUpRequest(account, TOKENS)))
+    const page = async (query: string) =>
+      accountLedger.parse((await twin.call('GET', `${EDGE}/instances/${instanceId}/accounts?${query}`)).body)
+    const [first, second, both] = [await page('size=1'), await page('size=1&next=1'), await page('size=2')]
+    expect([first.next, second.next, both.next]).toEqual([1, 0, 0])
+    expect(both.accounts.map(({ account }) => account)).toEqual(accounts)
+    expect([...first.accounts, ...second.accounts]).toEqual(both.accounts)
+    expect(both.accounts.map(({ devices }) => devices.length)).toEqual([1, 1])
+    expect(refusal(await twin.call('GET', `${EDGE}/instances/${instanceId}/accounts?size=1001`))[0]).toBe(400)
   })
 
   it('shares the pool with the requests that the twin decides itself', async () => {

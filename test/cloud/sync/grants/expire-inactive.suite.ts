@@ -33,7 +33,7 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
     const epoch = (device: TestDevice, number = 1) =>
       twin.store.read((reader) => reader.edge.epochs.get(device.id, number))
     const ledger = async () => {
-      const { accounts } = await accountLedger({ store: twin.store }, INSTANCE)
+      const { accounts } = await accountLedger({ store: twin.store }, INSTANCE, 0, 100)
       return accounts.find(({ account }) => account === LINE)
     }
 

@@ -1,6 +1,7 @@
 // An epoch that was given up, delivered later in whatever parts, while rules change and time passes.
 import { describe, expect, it } from 'vitest'
-import { actionAccount, lineAccount } from '../../../../src/core/accounts/account.ts'
+import { type AccountId, actionAccount, lineAccount } from '../../../../src/core/accounts/account.ts'
+import type { Reader } from '../../../../src/cloud/storage/store.ts'
 import { deleteLineItem } from '../../../../src/cloud/service-api/delete-line-item.ts'
 import type { SegmentWire } from '../../../../src/protocol/edge/sync.ts'
 import fc from '../../../support/fast-check.ts'
@@ -56,6 +57,10 @@ const history = fc.record({
   refused: fc.boolean(),
   after: fc.array(fc.oneof({ weight: 2, arbitrary: delivery }, { weight: 1, arbitrary: change }), { maxLength: 16 }),
 })
+
+async function accountsOf(reader: Reader): Promise<readonly AccountId[]> {
+  return (await reader.accounts.ofInstance(INSTANCE)).map(({ account }) => account)
+}
 
 class Life {
   readonly twin: Twin
@@ -154,7 +159,7 @@ class Life {
   async audit(): Promise<void> {
     const { pools, records, lines } = await this.twin.store.read(async (reader) => ({
       pools: await reader.accounts.ofInstance(INSTANCE),
-      records: await reader.edge.deviceAccounts.ofInstance(INSTANCE),
+      records: await reader.edge.deviceAccounts.ofAccounts(await accountsOf(reader)),
       lines: (await listUsage(reader, { limit: 10_000 })).records,
     }))
     for (const { account, charged, grantedOut, billedByDevices, capInForce } of pools) {

@@ -653,7 +653,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         clone.chargeInOverspend(ofOther(1n))
         expect(await clone.sync()).toMatchObject({ unbilled: 1 })
         expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 2_040n, billedByDevices: 2_040n })
-        const { accounts } = await accountLedger({ store: twin.store }, INSTANCE)
+        const { accounts } = await accountLedger({ store: twin.store }, INSTANCE, 0, 100)
         expect(accounts.find(({ account }) => account === OTHER)).toMatchObject({ overspend: '40' })
       })
 

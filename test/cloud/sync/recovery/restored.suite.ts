@@ -284,7 +284,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       // What is out already is no reason to doubt the next one.
       expect((await send(two.device, two.next)).answer).toMatchObject({ outcome: 'MERGED', seq: 2 })
       expect(await twin.pool(scarce)).toMatchObject({ grantedOut: 100n, billedByDevices: 100n })
-      const shown = (await accountLedger(twin, INSTANCE)).accounts.find(({ account }) => account === scarce)
+      const shown = (await accountLedger(twin, INSTANCE, 0, 100)).accounts.find(({ account }) => account === scarce)
       expect(shown).toMatchObject({ overspend: '100', devices: [{ overspend: '50' }, { overspend: '50' }] })
       // Nor can a chain be given up for it: its overspend is billed as a branch.
       inOverspend(one.device, 40n)
