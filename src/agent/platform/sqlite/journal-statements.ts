@@ -203,7 +203,9 @@ const STATEMENTS = {
          confirmed_at = excluded.confirmed_at, confirmed_by = excluded.confirmed_by`,
   confirmPolicy: `UPDATE policy SET confirmed_at = :time, confirmed_by = :segment
        WHERE instance_id = :instanceId AND revision = :revision`,
-  sessions: 'SELECT id, ended, since, document, snapshot FROM session ORDER BY since, id',
+  // A device that is offline for long keeps all that have ended, to report them.
+  sessions: `SELECT id, ended, since, document, snapshot FROM session
+       WHERE ended = 0 OR id IN (SELECT id FROM session WHERE ended = 1 ORDER BY since DESC, id LIMIT +?) ORDER BY since, id`,
   unsealedSessions: 'SELECT id, snapshot FROM session WHERE unsealed = 1 ORDER BY ended = +:last, id LIMIT +:most',
   sealSession: 'UPDATE session SET unsealed = 0 WHERE id = ?',
   unsealSessions: 'UPDATE session SET unsealed = 1',

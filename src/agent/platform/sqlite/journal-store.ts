@@ -142,11 +142,13 @@ export class JournalStore implements JournalOperations {
       undeliveredRanges: Number(this.#statements.undeliveredRangesLeft.get()),
       resendsEarlier: state.resends_earlier === 1n,
       idempotencyCache: (this.#statements.answers.all() as AnswerRow[]).map(answerOf),
-      sessions: (this.#statements.sessions.all() as SessionRow[]).map(({ ended, since, ...texts }) => ({
-        ...texts,
-        ended: ended === 1n,
-        since: Number(since),
-      })),
+      sessions: (this.#statements.sessions.all(ENDED_SESSIONS_MAX) as SessionRow[]).map(
+        ({ ended, since, ...texts }) => ({
+          ...texts,
+          ended: ended === 1n,
+          since: Number(since),
+        }),
+      ),
       unacknowledged: unacknowledged === undefined ? null : segmentOf(unacknowledged),
       lastSeq: Number(state.last_seq),
       clock: clockOf(state),

@@ -405,6 +405,25 @@ it('keeps a session with the entry that changed it, and tells the cloud once how
   expect(await told()).toEqual([{ id: 's', since: 3 }])
 })
 
+it('starts with the live sessions and the newest that have ended, and reports all of them', async () => {
+  const journal = await journalIn(temporaryDirectory())
+  await attach(journal, { [A]: 100n })
+  const ids = Array.from({ length: 1_003 }, (_, index) => `s${String(index).padStart(4, '0')}`)
+  const entries = ids.map((id, index) => {
+    const session = { id, ended: index > 0, since: index, document: '{}', snapshot: JSON.stringify({ id }) }
+    return entry(index + 1, [], { session })
+  })
+  await journal.append(entries, STAMP)
+  expect((await journal.read()).sessions.map(({ id }) => id)).toEqual([ids[0], ...ids.slice(-1_000)])
+  const reported: string[] = []
+  for (let segments = 0; segments < 2; segments += 1) {
+    const { seq, document } = await journal.seal(SEAL)
+    await journal.acknowledge(seq, null, null)
+    reported.push(...(segmentOf(document).sessions ?? []).map(({ id }) => id))
+  }
+  expect(reported.toSorted()).toEqual(ids)
+})
+
 it('keeps no session whose entry it did not take', async () => {
   const journal = await journalIn(temporaryDirectory())
   await attach(journal, { [A]: 100n })
