@@ -901,9 +901,10 @@ export const ERRORS = catalogue({
     retry: 'later',
   },
   SYNC_TOO_OFTEN: {
-    meaning: 'The device has sent too many segments that contradict what the cloud received, or that it cannot read.',
+    meaning:
+      'The device has sent too many segments that contradict what the cloud received, or that it cannot read, or has named too many new requesters of line items with a consumption limit.',
     remedy:
-      'The device tries again by itself after the time in Retry-After. Look for a second device with the same state, or for a stolen device key.',
+      'The device tries again by itself after the time in Retry-After. Look for a second device with the same state, or for a stolen device key, and whether applications name a new requester in each request.',
     http: 429,
     retry: 'later',
   },

@@ -40,9 +40,10 @@ export async function openListedPools(
   rules: RulesInForce,
   accounts: Iterable<AccountId>,
   epoch: Pick<Epoch, 'grantsForgotten'>,
-): Promise<ReadonlyMap<AccountId, Pool>> {
+): Promise<{ readonly pools: ReadonlyMap<AccountId, Pool>; /** How many are new. */ readonly opened: number }> {
   const { pools, unopened } = await lockListed(tx, rules, accounts, epoch)
-  return unopened.length === 0 ? pools : new Map([...pools, ...(await openPools(tx, rules, unopened))])
+  if (unopened.length === 0) return { pools, opened: 0 }
+  return { pools: new Map([...pools, ...(await openPools(tx, rules, unopened))]), opened: unopened.length }
 }
 
 /** As {@link openListedPools}, but creates no pools: it returns those that are missing as they would be created. */

@@ -53,7 +53,13 @@ export interface Unbilled {
 }
 
 export type MergeResult =
-  | { readonly accepted: true; readonly answer: string; readonly unbilled: Unbilled | null }
+  | {
+      readonly accepted: true
+      readonly answer: string
+      readonly unbilled: Unbilled | null
+      /** Pools that the segment has opened. Absent: none. */
+      readonly opened?: number
+    }
   /** Inconsistent: `answer` is the signed refusal. Malformed: none, because a later segment may correct it. */
   | {
       readonly accepted: false

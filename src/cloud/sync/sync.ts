@@ -10,7 +10,8 @@ import type { MergeResult, SyncDeps } from './merge-context.ts'
 import type { OpenedSync, SyncOutcome, SyncResult } from './receive-segment.ts'
 
 export interface WatchedSyncDeps extends SyncDeps {
-  readonly onOutcome?: (outcome: SyncOutcome) => void
+  /** @param opened pools that are new with the segment */
+  readonly onOutcome?: (outcome: SyncOutcome, opened: number) => void
   /** Called after the commit: the device has proven that the cloud lost documents of these instances. */
   readonly onRestored?: (deviceId: string, instanceIds: readonly string[]) => void
   readonly syncBatcher: { receive(opened: OpenedSync): Promise<SyncResult> }
@@ -25,7 +26,7 @@ export async function sync(
 ): Promise<MergeResult & Pick<Device, 'suspension'>> {
   const opening = await openSegment(device, await sealingKeyOf(deps, device, document), document, deps.giveWay)
   if (!opening.opened) {
-    deps.onOutcome?.('UNREADABLE')
+    deps.onOutcome?.('UNREADABLE', 0)
     return { accepted: false, problem: opening.problem, suspension: device.suspension }
   }
   const opened: OpenedSync = {
@@ -36,7 +37,7 @@ export async function sync(
     present: deps.present(),
   }
   const { outcome, merge, restored, suspension } = await deps.syncBatcher.receive(opened)
-  deps.onOutcome?.(outcome)
+  deps.onOutcome?.(outcome, merge.accepted ? (merge.opened ?? 0) : 0)
   if (restored.length > 0) deps.onRestored?.(device.id, restored)
   return { ...merge, suspension }
 }

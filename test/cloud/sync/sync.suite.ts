@@ -4,6 +4,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { ENGINE } from '../../../src/core/engine.ts'
 import { renewDuePolicy } from '../../../src/cloud/policy/bump-policy-revision.ts'
 import { signedPolicy } from '../../../src/cloud/devices/policy-document.ts'
+import { setConsumptionLimit } from '../../../src/cloud/service-api/set-consumption-limit.ts'
 import { changeConfiguration } from '../../../src/cloud/service-api/change-configuration.ts'
 import { actionAccount, limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
 import { METERED_MAX } from '../../../src/core/accounts/grant.ts'
@@ -162,7 +163,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         twin.time += 60_000
         const second = await twin.sync(device.id, sealed.document)
         expect(first).toMatchObject({ accepted: true })
-        expect(second).toEqual(first)
+        expect(second).toEqual({ ...first, opened: undefined })
         expect((await twin.pool(LINE)).grantedOut).toBe(100n)
       })
 
@@ -216,6 +217,22 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
     })
 
     describe('a grant', () => {
+      it('opens an account of each new requester, and its merge says how many', async () => {
+        const limit = { limit: 5_000_000n, frequency: 'DAILY', nextReset: twin.time + DAY } as const
+        await setConsumptionLimit(twin.store, { instanceId: INSTANCE, lineItemId: 'ACT-1' }, limit, twin.time)
+        const device = await TestDevice.join(twin)
+        const opened = async (...requesters: readonly string[]) => {
+          const accounts = requesters.map((value) => limitAccount(INSTANCE, 'ACT-1', { type: 'user', value }, 0))
+          const { document } = await device.seal(accounts.map((account) => topUpRequest(account, 1n)))
+          const merged = await twin.sync(device.id, document)
+          if (merged.accepted) await device.accept(merged.answer)
+          return merged
+        }
+        expect(await opened('ada', 'ben')).toMatchObject({ accepted: true, opened: 2 })
+        expect(await opened('ada', 'ben', 'eve')).toMatchObject({ accepted: true, opened: 1 })
+        expect(await opened('ada', 'ben', 'eve')).toMatchObject({ accepted: true, opened: 0 })
+      })
+
       it('is in advance at most a fair share of all that is not spent while other devices live', async () => {
         const devices = [await TestDevice.join(twin), await TestDevice.join(twin)] as const
         for (const device of devices) await device.sync()
@@ -652,7 +669,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         const device = await TestDevice.join(twin)
         const sealed = await device.seal([], true)
         const first = await twin.sync(device.id, sealed.document)
-        expect(await twin.sync(device.id, sealed.document)).toEqual(first)
+        expect(await twin.sync(device.id, sealed.document)).toEqual({ ...first, opened: undefined })
       })
 
       it('begins again with the next epoch, and every token is accounted for', async () => {

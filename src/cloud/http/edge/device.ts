@@ -133,9 +133,9 @@ function syncOperations(deps: OwnDevice): readonly Operation[] {
       errors: ['SEGMENT_REJECTED', 'GRANTS_FORGOTTEN', 'SYNC_TOO_OFTEN'],
       enter: ({ deviceId }, response) => gate.enter(deviceId, response),
       handle: async ({ principal: { device }, body: { segment, nonce, proofs }, log }) => {
-        const onOutcome = (outcome: SyncOutcome): void => {
-          gate.count(device.id, outcome, segment.length)
-          deps.onOutcome?.(outcome)
+        const onOutcome = (outcome: SyncOutcome, opened: number): void => {
+          gate.count(device.id, outcome, { bytes: segment.length, opened })
+          deps.onOutcome?.(outcome, opened)
         }
         const work = () => sync({ ...deps, onOutcome }, device, segment, proofs)
         const merged = await (segment.length > LONG_SEGMENT ? longTurns : turns).take(work)

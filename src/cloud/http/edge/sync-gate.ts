@@ -1,6 +1,7 @@
 /**
- * Limits what one device key can make the cloud do with segments that are not merged. Segments that are merged are not
- * limited, however many there are: they are the usage to bill. In memory: each node has its own limits.
+ * Limits what one device key can make the cloud store with segments that are not merged, and with accounts of requesters
+ * that it invents. Other segments are not limited, however many there are: they are the usage to bill. In memory: each node
+ * has its own limits.
  */
 import type { ServerResponse } from 'node:http'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -17,6 +18,9 @@ const UNMERGED_BYTES_PER_MS = (16 * 1024 * 1024) / (60 * 60_000)
 
 /** A shorter segment, or one that leaves no trace, counts as so many bytes. */
 const UNMERGED_BYTES_MIN = 512 * 1024
+
+/** An account that a merged segment opens. One segment can open as many as it can name. */
+const OPENED_BYTES = 3 * 1024
 
 /** They leave evidence, and branch entries. */
 const STORED: ReadonlySet<SyncOutcome> = new Set<SyncOutcome>(['FORK', 'REJECTED'])
@@ -50,7 +54,8 @@ export class SyncGate {
     }
     const above = device.bytes + UNMERGED_BYTES_MIN - UNMERGED_BYTES_MAX
     if (above > 0) {
-      const message = 'This device has sent too many segments that cannot be merged.'
+      const message =
+        'This device has sent too many segments that cannot be merged, or has named too many new requesters.'
       const retryAfterMs = Math.ceil(above / UNMERGED_BYTES_PER_MS)
       throw new CodedError('SYNC_TOO_OFTEN', message, { details: { deviceId, retryAfterMs } })
     }
@@ -62,11 +67,16 @@ export class SyncGate {
     })
   }
 
-  /** @param bytes of the segment */
-  count(deviceId: string, outcome: SyncOutcome, bytes: number): void {
-    if (!STORED.has(outcome) && outcome !== 'UNREADABLE') return
+  count(
+    deviceId: string,
+    outcome: SyncOutcome,
+    { bytes, opened }: { /** Of the segment. */ readonly bytes: number; /** Accounts. */ readonly opened: number },
+  ): void {
+    const isStored = STORED.has(outcome)
+    if (!isStored && outcome !== 'UNREADABLE' && opened === 0) return
     const device = this.#deviceOf(deviceId)
-    device.bytes += STORED.has(outcome) ? Math.max(bytes, UNMERGED_BYTES_MIN) : UNMERGED_BYTES_MIN
+    if (isStored) device.bytes += Math.max(bytes, UNMERGED_BYTES_MIN)
+    else device.bytes += opened > 0 ? opened * OPENED_BYTES : UNMERGED_BYTES_MIN
     this.#devices.set(deviceId, device)
   }
 

@@ -20,6 +20,11 @@ export interface ChainPart {
   readonly entries: readonly OpenedEntry[]
 }
 
+export interface ListedMoves extends MovedPools {
+  /** New pools. */
+  readonly opened: number
+}
+
 export interface ImpossibleMove {
   readonly problem: 'ACCOUNT_UNKNOWN' | 'AMOUNT_IMPLAUSIBLE'
   readonly details: Readonly<Record<string, unknown>>
@@ -34,7 +39,7 @@ export async function billEntries(
   epoch: Epoch,
   { records, changes, entries }: ChainPart,
   also: readonly AccountId[] = [],
-): Promise<MovedPools | ImpossibleMove> {
+): Promise<ListedMoves | ImpossibleMove> {
   const ofBranch = await billedAsBranch(tx, epoch, entries)
   const moves = movesOf(epoch, records, changes, ofBranch)
   const moved = await moveListedPools({ tx, rules }, epoch, moves, also)
@@ -87,14 +92,15 @@ export async function moveListedPools(
   epoch: Epoch,
   moves: readonly AccountMove[],
   also: readonly AccountId[] = [],
-): Promise<MovedPools | ImpossibleMove> {
-  const before = await openListedPools(tx, rules, [...moves.map(({ after }) => after.account), ...also], epoch)
+): Promise<ListedMoves | ImpossibleMove> {
+  const accounts = [...moves.map(({ after }) => after.account), ...also]
+  const { pools: before, opened } = await openListedPools(tx, rules, accounts, epoch)
   const unknown = unknownAccount(epoch, moves, before)
   if (unknown !== undefined) return { problem: 'ACCOUNT_UNKNOWN', details: { account: unknown } }
   const moved = movePools(before, moves)
   if (moved === undefined) return { problem: 'AMOUNT_IMPLAUSIBLE', details: {} }
   await requirePlausible({ tx }, epoch, moved)
-  return moved
+  return { ...moved, opened }
 }
 
 /** An account that no rules have ever had. @throws CodedError GRANTS_FORGOTTEN: a restored cloud may have lost them */

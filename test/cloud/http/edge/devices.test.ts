@@ -1,6 +1,5 @@
-import { limitAccount } from '../../../../src/core/accounts/account.ts'
 import { ENGINE, type Engine } from '../../../../src/core/engine.ts'
-import { lineAccount } from '../../../../src/core/accounts/account.ts'
+import { limitAccount, lineAccount } from '../../../../src/core/accounts/account.ts'
 import { SYNC_BODY_BYTES_MAX, signedAnswer } from '../../../../src/protocol/edge/sync.ts'
 import { randomUUID } from 'node:crypto'
 import { stat } from 'node:fs/promises'
@@ -369,6 +368,23 @@ describe('a sync over HTTP', () => {
     expect([...first.accounts, ...second.accounts]).toEqual(both.accounts)
     expect(both.accounts.map(({ devices }) => devices.length)).toEqual([1, 1])
     expect(refusal(await twin.call('GET', `${EDGE}/instances/${instanceId}/accounts?size=1001`))[0]).toBe(400)
+  })
+
+  it('is refused for a while after very many new requesters were named', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    const limit = { limit: 5, frequency: 'DAILY', nextReset: twin.now + 24 * HOUR }
+    const path = `/api/v1.1/instances/${instanceId}/line-items/ACT-1/consumption-limit`
+    expect((await twin.call('PUT', path, { body: limit })).status).toBe(200)
+    const named = (from: number) =>
+      Array.from({ length: 11_000 }, (_, index) => {
+        const requester = { type: 'user', value: String(from + index) }
+        return topUpRequest(limitAccount(instanceId, 'ACT-1', requester, 0), 0n)
+      })
+    await client.device.sync(named(0))
+    await client.device.sync(named(11_000))
+    const { document } = await client.device.seal()
+    const refused = await client.post('sync', { segment: document, nonce: randomUUID() })
+    expect(refusal(refused)).toEqual([429, 'SYNC_TOO_OFTEN'])
   })
 
   it('shares the pool with the requests that the twin decides itself', async () => {

@@ -3,6 +3,7 @@ import { EventEmitter } from 'node:events'
 import type { ServerResponse } from 'node:http'
 import { beforeEach, expect, it } from 'vitest'
 import { SyncGate, UNMERGED_BYTES_MAX } from '../../../../src/cloud/http/edge/sync-gate.ts'
+import { SEGMENT_ACCOUNTS_MAX } from '../../../../src/protocol/edge/sync.ts'
 
 const TOO_OFTEN = expect.objectContaining({ code: 'SYNC_TOO_OFTEN' }) as Error
 const MIB = 1024 * 1024
@@ -16,10 +17,10 @@ beforeEach(() => {
 })
 
 /** A sync from its start to its response. */
-function sync(outcome: Parameters<SyncGate['count']>[1], bytes: number, deviceId = 'device'): void {
+function sync(outcome: Parameters<SyncGate['count']>[1], bytes: number, deviceId = 'device', opened = 0): void {
   const response = new EventEmitter() as ServerResponse
   gate.enter(deviceId, response)
-  gate.count(deviceId, outcome, bytes)
+  gate.count(deviceId, outcome, { bytes, opened })
   response.emit('close')
 }
 
@@ -51,6 +52,15 @@ it('never refuses a device whose segments are merged or known', () => {
       expect(() => sync(outcome, 8 * MIB)).not.toThrow()
     }
   }
+})
+
+it('refuses a device that names too many new requesters, and not one with as many as a segment takes', () => {
+  sync('MERGE', 1, 'device', SEGMENT_ACCOUNTS_MAX)
+  for (let n = 0; n < 1_000; n += 1) sync('MERGE', MIB)
+  sync('MERGE', 1, 'device', SEGMENT_ACCOUNTS_MAX)
+  expect(syncs('MERGE', 1)).toBe(0)
+  now += 4 * HOUR
+  sync('MERGE', 1)
 })
 
 it('refuses no device for longer because the clock steps back', () => {
