@@ -1,14 +1,21 @@
 /**
- * One case of the corpus: facts, a clock, a request, and the decision that the interface wants. Facts are written the way
- * an administrator would enter them (whole quantities, usage so far, conditions and actions by name), so that a case can
- * be decided by the engine as it is and can be provisioned over the service's API as well. Amounts, counts and rates are
- * decimal text, instants are ISO 8601 in UTC to the millisecond.
+ * One case of the corpus: facts, a clock, a request, and the expected decision. Facts are written as an administrator
+ * enters them (whole quantities, usage so far, conditions and actions by name), so that the engine can decide a case, and
+ * the service's API can provision it. Amounts, counts and rates are decimal text, instants are ISO 8601 in UTC to the
+ * millisecond.
+ *
+ * A case gives only what it shows. By default, {@link NOW} is in the middle of the year {@link YEAR} of every line item,
+ * {@link SCAN} is the only rate table, the requester is the user LisaBarry, and items are decided one by one.
  */
 import { z } from 'zod'
 import { REFUSAL_REASONS, type RefusalReason } from '../../src/core/rules/refusal-reasons.ts'
 
 const instant = z.iso.datetime({ precision: 3 }).transform((text) => Date.parse(text))
 const decimalText = z.string().regex(/^\d+(\.\d+)?$/)
+
+const NOW = '2026-06-01T12:00:00.000Z'
+const YEAR = { start: '2026-01-01T00:00:00.000Z', end: '2026-12-31T23:59:59.999Z' }
+const SCAN = { items: [{ name: 'Scan', rate: '1' }] }
 
 /** `until` is exclusive; null is an open end. */
 const span = { index: z.int().min(0), from: instant.nullable(), until: instant.nullable() }
@@ -65,8 +72,8 @@ const lineItem = z.strictObject({
   state: z.enum(['DEPLOYED', 'INACTIVE', 'OBSOLETE']).default('DEPLOYED'),
   elastic: z.boolean().default(true),
   rateTableSeries: z.string().default(''),
-  start: instant,
-  end: instant,
+  start: instant.prefault(YEAR.start),
+  end: instant.prefault(YEAR.end),
   quantity: z.int().min(0),
   overdraft: z.union([z.literal('Unlimited'), z.int().min(0)]).default(0),
   /** Of the only period; a line item with a reset gives it for each of its periods instead. */
@@ -89,12 +96,12 @@ const ratedItem = z.union([
 
 const rateTable = z.strictObject({
   series: z.string().default(''),
-  version: z.string(),
-  effectiveFrom: instant,
+  version: z.string().default('1'),
+  effectiveFrom: instant.prefault(YEAR.start),
   items: z.array(ratedItem),
 })
 
-/** Names an account by the words of the case. Exactly one of `line`, `action`, `limit`. */
+/** Names an account with the names of the case. Exactly one of `line`, `action` and `limit`. */
 const account = {
   line: z.string().optional(),
   /** `<line item>: <action>` */
@@ -104,7 +111,7 @@ const account = {
   period: z.int().min(0).optional(),
 }
 
-/** What a device may take from an account, where that is less than what the account holds. */
+/** The balance of a device, where it is less than that of the pool. */
 const grant = z.strictObject({ ...account, left: decimalText, shortage: z.enum(['GRANT', 'GRANT_EXPIRED']) })
 
 const refusals = Object.keys(REFUSAL_REASONS) as readonly RefusalReason[]
@@ -134,20 +141,28 @@ const dictionary = z.custom<Readonly<Record<string, unknown>>>(
 export const corpusCase = z.strictObject({
   /** What the case shows, as a sentence. */
   name: z.string().min(10),
-  /** Why the case cannot be set up over the service's API, where it cannot. */
+  /** Why the service's API cannot set the case up; absent: it can. */
   engineOnly: z.string().optional(),
   facts: z.strictObject({
     timezoneTolerant: z.boolean().default(false),
     undecidedClock: z.enum(['allow', 'refuse']).default('refuse'),
     conditions: z.array(namedCondition).default([]),
     lineItems: z.array(lineItem),
-    rateTables: z.array(rateTable),
+    rateTables: z.array(rateTable).prefault([SCAN]),
     grants: z.array(grant).default([]),
   }),
-  /** An instant that is trusted gives `now` alone. `latest: null` is a clock that nothing bounds. */
-  clock: z.strictObject({ now: instant, earliest: instant.optional(), latest: instant.nullable().optional() }),
+  /** A trusted clock gives only `now`. `latest: null`: the clock has no upper bound. */
+  clock: z
+    .strictObject({ now: instant, earliest: instant.optional(), latest: instant.nullable().optional() })
+    .prefault({ now: NOW }),
   request: z.strictObject({
-    requester: z.strictObject({ type: z.string(), value: z.string(), dictionary: dictionary.optional() }),
+    requester: z
+      .strictObject({
+        type: z.string().default('user'),
+        value: z.string().default('LisaBarry'),
+        dictionary: dictionary.optional(),
+      })
+      .prefault({}),
     items: z
       .array(
         z.strictObject({
@@ -160,7 +175,7 @@ export const corpusCase = z.strictObject({
       .min(1),
   }),
   /** `BEST_EFFORT` is the one-off request, `ALL_OR_NOTHING` the request in a session. */
-  mode: z.enum(['BEST_EFFORT', 'ALL_OR_NOTHING']),
+  mode: z.enum(['BEST_EFFORT', 'ALL_OR_NOTHING']).default('BEST_EFFORT'),
   want: z.strictObject({
     items: z.array(wantedItem),
     /** In the order of first mention; `amount` in tokens. */

@@ -15,12 +15,10 @@ afterEach(() => {
 })
 
 const plain = {
-  name: 'A case with nothing in it but what must be',
-  facts: { lineItems: [], rateTables: [] },
-  clock: { now: '2026-06-01T12:00:00.000Z' },
-  request: { requester: { type: 'user', value: 'LisaBarry' }, items: [{ item: 'Scan', count: '1' }] },
-  mode: 'BEST_EFFORT',
-  want: { items: [{ status: 'ITEM_NOT_RATED' }], postings: [] },
+  name: 'A case that gives only what is required',
+  facts: { lineItems: [] },
+  request: { items: [{ item: 'Scan', count: '1' }] },
+  want: { items: [{ status: 'NO_USABLE_LINE_ITEM' }], postings: [] },
 }
 
 const write = (file: string, content: unknown) => {
@@ -29,12 +27,22 @@ const write = (file: string, content: unknown) => {
 
 test('cases come in the order of their file names, with the defaults filled in', () => {
   write('b.json', plain)
-  write('a.json', plain)
+  write('a.json', { ...plain, facts: { lineItems: [{ id: 'A', quantity: 1 }] } })
   write('notes.txt', 'not a case')
   const corpus = loadCorpus(directory)
   expect(corpus.map((each) => each.file)).toEqual(['a', 'b'])
-  expect(corpus[0]?.facts).toMatchObject({ timezoneTolerant: false, undecidedClock: 'refuse', conditions: [] })
-  expect(corpus[0]?.clock.now).toBe(Date.UTC(2026, 5, 1, 12))
+  expect(corpus[0]).toMatchObject({
+    facts: {
+      timezoneTolerant: false,
+      undecidedClock: 'refuse',
+      conditions: [],
+      lineItems: [{ start: Date.UTC(2026, 0, 1), end: Date.UTC(2027, 0, 1) - 1 }],
+      rateTables: [{ effectiveFrom: Date.UTC(2026, 0, 1), items: [{ name: 'Scan', rate: '1' }] }],
+    },
+    clock: { now: Date.UTC(2026, 5, 1, 12) },
+    request: { requester: { type: 'user', value: 'LisaBarry' } },
+    mode: 'BEST_EFFORT',
+  })
 })
 
 test.each([
@@ -49,24 +57,22 @@ test.each([
 })
 
 test('a dictionary keeps a key called __proto__ as its own', () => {
-  const text = JSON.stringify(plain).replace('"LisaBarry"', '"LisaBarry","dictionary":{"__proto__":"x"}')
+  const text = JSON.stringify(plain).replace('"request":{', '"request":{"requester":{"dictionary":{"__proto__":"x"}},')
   write('proto.json', text)
   expect(Object.keys(loadCorpus(directory)[0]?.request.requester.dictionary ?? {})).toEqual(['__proto__'])
 })
 
-test('the rooms of a case are its caps less what is used, and no more than a grant', () => {
+test('the balances of a case are its caps minus the use, and at most the grants', () => {
   const requester = { type: 'user', value: 'LisaBarry' }
-  const end = { start: '2026-01-01T00:00:00.000Z', end: '2026-12-31T00:00:00.000Z' }
   const facts = {
-    rateTables: [],
     lineItems: [
-      { id: 'plain', ...end, quantity: 10, overdraft: 5, used: '2.5' },
-      { id: 'unlimited', ...end, quantity: 10, overdraft: 'Unlimited' },
-      { id: 'capped', ...end, quantity: 10, actions: [{ name: 'all', action: 'ALLOW', allocation: '4', used: '1' }] },
-      { id: 'granted', ...end, quantity: 10 },
+      { id: 'plain', quantity: 10, overdraft: 5, used: '2.5' },
+      { id: 'unlimited', quantity: 10, overdraft: 'Unlimited' },
+      { id: 'capped', quantity: 10, actions: [{ name: 'all', action: 'ALLOW', allocation: '4', used: '1' }] },
+      { id: 'granted', quantity: 10 },
       {
         id: 'limited',
-        ...end,
+
         quantity: 10,
         consumptionLimit: {
           limit: '6',
@@ -78,10 +84,10 @@ test('the rooms of a case are its caps less what is used, and no more than a gra
     ],
     grants: [{ line: 'granted', left: '1', shortage: 'GRANT' }],
   }
-  write('rooms.json', { ...plain, facts })
-  const [rooms] = loadCorpus(directory)
-  if (rooms === undefined) throw new Error('one case was written')
-  const left = (name: Parameters<typeof accountOf>[1]) => availableOfCase(rooms)(accountOf(rooms, name))
+  write('balances.json', { ...plain, facts })
+  const [loaded] = loadCorpus(directory)
+  if (loaded === undefined) throw new Error('one case was written')
+  const left = (name: Parameters<typeof accountOf>[1]) => availableOfCase(loaded)(accountOf(loaded, name))
   expect(left({ line: 'plain' })).toEqual({ left: 12_500_000n, shortage: 'POOL' })
   expect(left({ line: 'unlimited' }).left).toBe('UNLIMITED')
   expect(left({ action: 'capped: all' }).left).toBe(3_000_000n)
