@@ -15,7 +15,7 @@ test('every engine version decides the cases of the corpus in its own, recorded 
   ).toEqual({ engine: ENGINE.version, oldest: ENGINE.oldest, outcomes: now })
 })
 
-test('an engine works with itself, and says so of a range that contains the other side', () => {
+test('an engine works with itself', () => {
   expect(ENGINE.oldest).toBeLessThanOrEqual(ENGINE.version)
   expect(outdatedSide(ENGINE, ENGINE)).toBeNull()
 })

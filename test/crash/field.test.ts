@@ -106,7 +106,7 @@ describe('a state directory on a disk that is full at the start', () => {
   }
 
   it(
-    'is refused with a code when nothing is there yet, and used when there is room',
+    'is refused with a code while the disk is full, and used when it has space',
     { timeout: LIMIT_MS },
     async (context) => {
       const disk = smallDisk(context.skip, '40m')
@@ -121,7 +121,7 @@ describe('a state directory on a disk that is full at the start', () => {
   )
 
   it(
-    'keeps a device from deciding, not from running; it decides when there is room',
+    'keeps a device from deciding, not from running; it decides when the disk has space',
     { timeout: LIMIT_MS },
     async (context) => {
       const disk = smallDisk(context.skip, '40m')

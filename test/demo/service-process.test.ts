@@ -34,7 +34,7 @@ test('it is ready when it listens, is killed or stopped when asked to, and its l
   expect(readFileSync(join(directory, 'agent.log'), 'utf8').match(/"listening"/g)).toHaveLength(2)
 })
 
-test('one that ends before it is ready says so with its last words', async () => {
+test('one that ends before it is ready is reported with its last output', async () => {
   const start = startService(options({ env: { TALLYGATE_AGENT_LOG_LEVEL: 'loud' } }))
   await expect(start).rejects.toMatchObject({
     code: 'DEMO_FAILED',

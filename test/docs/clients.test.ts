@@ -41,7 +41,7 @@ it.for([
   ['Python', 'python', 'laser.py'],
   ['Go', 'go', 'laser.go'],
   ['C', 'c', 'laser.c'],
-] as const)('the program in %s does what the page says', async ([name, language, file], context) => {
+] as const)('the program in %s works as the page says', async ([name, language, file], context) => {
   needs(context, name)
   const blocks = blocksUnder(name)
   const { site, application } = await openWorkshop()

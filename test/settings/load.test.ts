@@ -69,7 +69,7 @@ function refusal(from: Parameters<typeof load>[0]): CodedError {
   throw new Error('it was accepted')
 }
 
-test('without any source every setting has its default, typed as the table says', () => {
+test('without any source, every setting has the default of the table', () => {
   const settings = load()
   expect(settings).toEqual({
     name: null,

@@ -111,7 +111,7 @@ describe('a reload', () => {
     ])
   })
 
-  it('leaves everything as it is where a source cannot be read, and says so until one succeeds', () => {
+  it('changes nothing when a source cannot be read, and reports it until a reload succeeds', () => {
     const { live, lines } = service()
     live.reload(() => {
       throw new CodedError('CONFIG_INVALID', 'agent.toml: unknown key slync.')
@@ -124,7 +124,7 @@ describe('a reload', () => {
     expect(live.notice).toBeNull()
   })
 
-  it('leaves everything as it is where only the service finds something wrong', () => {
+  it('changes nothing when only the service finds a problem', () => {
     let applied = 0
     const { live } = service(({ sync }) => {
       if (sync.interval === 1_000) throw new CodedError('CONFIG_INVALID', 'too fast for this one')

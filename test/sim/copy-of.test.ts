@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import { copyOf } from '../../sim/device/copy-of.ts'
 
-test('a copy has all that was there, and nothing that comes to the original later', () => {
+test('a copy has all data of the original, and no later changes', () => {
   const original = {
     list: [1n, null, 'text', undefined],
     map: new Map([['a', { n: 1 }]]),

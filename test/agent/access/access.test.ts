@@ -190,7 +190,7 @@ describe('an access request', () => {
     expect(device.asked).toEqual([])
   })
 
-  it('is charged by the formula of the policy, whose variables stand in the entry', async () => {
+  it('is charged by the formula of the policy, and its entry has the variables', async () => {
     const items = [{ name: 'print', version: '', formula: 'Size * 2' }]
     const rateTables = [{ series: '', version: '1', effectiveFrom: 0, items }]
     const device = await ready(100_000_000n, await policyInForce(1, { rateTables }))
@@ -259,7 +259,7 @@ describe('an access request', () => {
 })
 
 describe('the check order', () => {
-  it('names what is missing first: enrollment, instance, rules, their freshness, standing', async () => {
+  it('names the first missing condition: enrollment, instance, rules, fresh rules, an attached epoch', async () => {
     const device = new Device(0)
     const refusal = async (instanceId = INSTANCE): Promise<string> =>
       device.ask(accessBody(1), { instanceId }).then(
@@ -330,7 +330,7 @@ describe('a request that the grant of the device does not hold', () => {
   const needOf = (amount: bigint, account = LINE) => [{ account, amount }]
   const pool = (available: bigint, returnable = 0n) => ({ available, returnable })
 
-  it('asks the cloud at once for what it needs, and is decided by what comes', async () => {
+  it('requests the missing tokens from the cloud at once, and is decided with those that it gets', async () => {
     const device = await ready(5_000_000n)
     device.cloud = async () => device.grant(20_000_000n)
     expect(statusOf(await device.ask(accessBody(12)))).toEqual(['101'])
@@ -338,7 +338,7 @@ describe('a request that the grant of the device does not hold', () => {
     expect(device.recorded).toHaveLength(1)
   })
 
-  it('asks for each of its items by itself, those that fit included, so that the pool pays those that it can', async () => {
+  it('requests tokens for each item separately, so that the pool pays as many items as it can', async () => {
     const device = await ready(5_000_000n)
     device.cloud = async () => device.grant(8_000_000n)
     device.poolBalances = new Map([[LINE, pool(2_000_000n)]])
@@ -426,7 +426,7 @@ describe('a request that the grant of the device does not hold', () => {
     expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'CONSUMPTION_LIMIT_REACHED' }], postings: [] })
   })
 
-  it('is refused by the word of the cloud when the pool cannot pay it, and does not ask again', async () => {
+  it('is refused when the cloud reports that the pool cannot pay it, without a second top-up request', async () => {
     const device = await ready(5_000_000n)
     device.poolBalances = new Map([[LINE, pool(6_000_000n)]])
     expect(statusOf(await device.ask(accessBody(12)))).toEqual(['202'])
@@ -435,7 +435,7 @@ describe('a request that the grant of the device does not hold', () => {
     expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'INSUFFICIENT_TOKENS' }], postings: [] })
   })
 
-  it('is refused as short of a grant where others take what the pool had, again and again', async () => {
+  it('is refused as GRANT_EXHAUSTED when other requests use the granted tokens each time', async () => {
     const device = await ready(5_000_000n)
     device.poolBalances = new Map([[LINE, pool(100_000_000n)]])
     expect(statusOf(await device.ask(accessBody(12)))).toEqual(['208'])
@@ -444,7 +444,7 @@ describe('a request that the grant of the device does not hold', () => {
     expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'GRANT_EXHAUSTED' }], postings: [] })
   })
 
-  it('says that the cloud refuses the device, not to retry online, where it gives nothing more', async () => {
+  it('names the refused device instead of a retry online when the cloud refuses its key', async () => {
     const device = await ready(8_000_000n)
     device.connected = false
     expect(statusOf(await device.ask(accessBody(12)))).toEqual(['208'])
@@ -475,7 +475,7 @@ describe('a request that the grant of the device does not hold', () => {
     expect(device.asked).toHaveLength(3)
   })
 
-  it('asks also where the cloud has said before that the pool is used up: only its word of now counts', async () => {
+  it('asks the cloud again although an earlier answer reported an exhausted pool', async () => {
     const device = new Device()
     device.activePolicies.put(await policyInForce(1))
     device.grant(5_000_000n, LINE, true)
@@ -485,7 +485,7 @@ describe('a request that the grant of the device does not hold', () => {
     expect(statusOf(await device.ask(accessBody(12)))).toEqual(['101'])
   })
 
-  it('is refused by what the cloud has said before where it cannot be asked', async () => {
+  it('is refused by the last report of the cloud when the cloud cannot be reached', async () => {
     const device = new Device()
     device.connected = false
     device.activePolicies.put(await policyInForce(1))
@@ -536,7 +536,7 @@ describe('a request that the grant of the device does not hold', () => {
     expect(statusOf(await device.ask(accessBody(1)))).toEqual(['101'])
   })
 
-  it('is looked at anew from the first check after it has waited', async () => {
+  it('is checked again from the first check after a wait', async () => {
     const device = await ready(5_000_000n)
     device.cloud = async () => void device.ledger.freeze()
     await expect(device.ask(accessBody(12))).rejects.toMatchObject({ code: 'NOT_ATTACHED' })
@@ -547,7 +547,7 @@ describe('a request that the grant of the device does not hold', () => {
 describe('a request of an application session', () => {
   const idempotencyKey = (n: number) => ({ idempotencyKey: { session: 'app', n } })
 
-  it('that comes again gets its answer again and is not charged again, whatever has changed since', async () => {
+  it('gets the first answer again for a retry, without another charge, even if the rules have changed', async () => {
     const device = await ready(10_000_000n)
     const first = await device.ask(accessBody(7), idempotencyKey(1))
     device.diskIsFull = true
@@ -565,7 +565,7 @@ describe('a request of an application session', () => {
     expect(device.recorded).toHaveLength(1)
   })
 
-  it('that comes again gets its answer again although its caller may make no more requests', async () => {
+  it('gets the first answer again for a retry although its caller has used up its quota', async () => {
     const device = await ready(10_000_000n)
     const settings = { use: '*', observe: '*', administer: '*', limits: 'uid:7 = 1 requests/s' }
     const names = { user: () => undefined, group: () => undefined }

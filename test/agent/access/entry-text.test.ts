@@ -96,7 +96,7 @@ function asObject({ n, reading, request, decision, metaData, ...entry }: AccessE
   }
 }
 
-it('the text of an entry is the JSON of what the edge protocol calls an entry, whatever stands in it', () => {
+it('the text of any entry is the JSON of an entry of the edge protocol', () => {
   fc.assert(
     fc.property(
       fc.array(item, { minLength: 1, maxLength: 4 }),

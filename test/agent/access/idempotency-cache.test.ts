@@ -71,7 +71,7 @@ describe('the last answers', () => {
     expect(answers.begin(place('t', 1))).toMatchObject({ kind: 'NEW' })
   })
 
-  it('are kept for as many sessions as the limit says, the least recently used going first', () => {
+  it('are kept up to the limit of sessions, and the least recently used one is evicted first', () => {
     const answers = new IdempotencyCache([answer('a', 1), answer('b', 1)], 2)
     answers.settle(answer('a', 2))
     answers.settle(answer('c', 1))

@@ -92,7 +92,7 @@ async function made(key: CloudKey, { policy: raw, request, clock, balances, mode
 }
 
 describe('a decision that is explained', () => {
-  it('comes out the same to the byte, answer included, whatever was asked', { timeout: 120_000 }, async () => {
+  it('is reproduced to the byte with its answer, for any request', { timeout: 120_000 }, async () => {
     const key = await makeCloudKey()
     await fc.assert(
       fc.asyncProperty(scenario(4), async (each) => {
@@ -111,7 +111,7 @@ describe('a decision that is explained', () => {
     )
   })
 
-  it('is said to differ when inputs, rules or the entry were altered', async () => {
+  it('is reported as different when inputs, rules or the entry were altered', async () => {
     const key = await makeCloudKey()
     const candidates = fc
       .sample(scenario(1), { numRuns: 300, seed: 7 })
@@ -130,7 +130,7 @@ describe('a decision that is explained', () => {
     expect(await result({ rules: await signDocument('policy', JSON.stringify(empty), key.signer) })).toBe('different')
   })
 
-  it('of a device whose grant had expired says so, and does not show a balance of 0', async () => {
+  it('names an expired grant instead of a balance of 0', async () => {
     const key = await makeCloudKey()
     const candidates = fc.sample(scenario(1), { numRuns: 300, seed: 7 }).map((each) => {
       const balances = each.balances.map(() => ({ left: 0n, shortage: 'GRANT_EXPIRED' as const }))
@@ -143,7 +143,7 @@ describe('a decision that is explained', () => {
     expect(accounts).toContainEqual(expect.objectContaining({ left: '0', expired: true }))
   })
 
-  it('is shown as it was recorded where inputs or rules are kept no more, and tells which', async () => {
+  it('is shown as recorded when its inputs or rules were removed, with the removed ones named', async () => {
     const key = await makeCloudKey()
     const [sample] = fc.sample(scenario(1), { numRuns: 1, seed: 1 })
     const { kept } = await made(key, sample!)

@@ -255,13 +255,13 @@ it('does not say connected on an old response alone', () => {
   expect(since(120_001, 'CONNECTED')).toBe('connected')
 })
 
-it('says whether the cloud responds, and whether it refuses the device', () => {
+it('reports whether the cloud responds, and whether it refuses the device', () => {
   expect(cloudInWords(agentStatus({ connected: false, conditions: revoked }))).toBe('not connected')
   expect(cloudInWords(agentStatus({ conditions: revoked }))).toMatch(/refuses this device/)
   expect(cloudInWords(agentStatus({ conditions: condition('sync') }))).toBe('connected')
 })
 
-it('says how exactly the time is known', () => {
+it('reports how exactly the time is known', () => {
   const clock = (latest: number | null) => clockHealth({ now: 1_000_000, earliest: 1_000_000, latest })
   expect(clock(null)).toEqual({ health: 'unbounded', widthMs: null })
   expect(clock(1_060_000)).toEqual({ health: 'exact', widthMs: 60_000 })

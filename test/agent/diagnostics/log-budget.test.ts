@@ -55,7 +55,7 @@ describe('the log of a device', () => {
     expect(lines.some((line) => line.includes('log lines were left out'))).toBe(true)
   })
 
-  it('keeps half of its room for warnings', () => {
+  it('reserves half of the budget for warnings', () => {
     const { log, told } = logger()
     for (let n = 0; n < 5_000; n++) log.info({ n, filler: 'x'.repeat(200) }, `something ${n}`)
     log.warn({}, 'look at this')
@@ -64,7 +64,7 @@ describe('the log of a device', () => {
     expect(Number(leftOut?.['lines'])).toBe(5_000 - told().filter(({ level }) => level === 30).length)
   })
 
-  it('tells at a stop what it has counted', () => {
+  it('logs its counts at a stop', () => {
     const { log, budget, told } = logger()
     for (let n = 0; n < 7; n++) log.warn({}, 'again')
     budget.flush()

@@ -81,7 +81,7 @@ describe('readiness', () => {
     })
   })
 
-  it('fails with a journal that takes nothing, and says why', async () => {
+  it('fails with the reason when the journal accepts no writes', async () => {
     const fixture = await Fixture.make()
     fixture.write = async () => Promise.reject(new CodedError('NOT_RECORDED', 'the disk is full'))
     expect(await fixture.probe.check()).toMatchObject({
@@ -98,7 +98,7 @@ describe('readiness', () => {
     expect((await checking).checks[1]).toMatchObject({ ok: false, code: 'NOT_RECORDED' })
   })
 
-  it('writes no more often than it must, however often it is asked', async () => {
+  it('limits its test writes although it is queried more often', async () => {
     const fixture = await Fixture.make()
     for (let n = 0; n < 100; n += 1) await fixture.probe.check()
     expect(fixture.writes).toBe(1)

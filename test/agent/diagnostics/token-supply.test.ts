@@ -22,7 +22,7 @@ const codes = (changes: Partial<Supply>, connected = true) =>
   conditions([supply(changes)], connected).map(({ code }) => code)
 
 describe('a line item', () => {
-  it('whose pool has more is refilled, whatever is left, while the device is connected', () => {
+  it('whose pool has more is refilled at any balance while the device is connected', () => {
     expect(codes({ exhausted: false, left: 0n, lastsMs: 0 })).toEqual([])
     expect(codes({ exhausted: false, left: 0n }, false)).toEqual(['TOKENS_USED_UP'])
     expect(codes({ exhausted: false, lastsMs: 1 }, false)).toEqual(['TOKENS_LOW'])

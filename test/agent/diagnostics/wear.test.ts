@@ -88,7 +88,7 @@ it('above the budget there is a condition, with its beginning, until it is below
   expect(wear.condition()).toBeNull()
 })
 
-it('where the system does not tell, nothing is said', () => {
+it('is omitted when the system does not report it', () => {
   const { wear, now } = device()
   now.written = null
   expect(wear.reading()).toBeNull()

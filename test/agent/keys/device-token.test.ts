@@ -58,7 +58,7 @@ test('a wall clock that is set does not make a token live longer', async () => {
   expect(await tokens.token(identity)).not.toBe(first)
 })
 
-test('a token has the time that the cloud signed, whatever the wall clock shows', async () => {
+test('a token has the time that the cloud signed, not the one of the wall clock', async () => {
   const time = new FakeTime()
   const clock = new Clock(time, null)
   const tokens = new DeviceTokens({ current: await makeDeviceKey() }, clock)
@@ -112,7 +112,7 @@ test('a cloud that keeps refusing is asked twice and not for ever', async () => 
   expect(device.conditions).toEqual(['sync: TOKEN_NOT_IN_TIME'])
 })
 
-test('every connection to the broker has a token of its own', async () => {
+test('every connection to the broker has its own token', async () => {
   const tokens = new DeviceTokens({ current: await makeDeviceKey() }, new Clock(new FakeTime(), null))
   const kept = await tokens.token(identity)
   expect(decodeJwt(await tokens.fresh(identity))).toEqual(decodeJwt(kept))

@@ -49,7 +49,7 @@ describe('a charge', () => {
     expect(held.availableOf(A)).toEqual({ left: 0n, shortage: 'GRANT' })
   })
 
-  it('tells once of each account that comes to a quarter of what it had', () => {
+  it('reports each account once when a quarter of its balance is left', () => {
     const held = balances({ granted: 100n })
     expect([74n, 1n, 1n].map((amount) => held.charge(posting(amount)))).toEqual([false, true, false])
     held.grant([grantedAccount(A, 176n)])
@@ -85,7 +85,7 @@ describe('a refund', () => {
   })
 })
 
-describe('what is left', () => {
+describe('the available balance', () => {
   it.each<[string, Partial<AccountState>, bigint, bigint, bigint]>([
     ['within the grant', { granted: 10n, used: 4n }, 0n, 6n, 0n],
     ['with a refund', { granted: 10n, used: 4n }, 2n, 8n, 0n],
@@ -149,7 +149,7 @@ describe('a grant', () => {
   })
 })
 
-describe('what is given up', () => {
+describe('returned tokens', () => {
   it('is all that the counters leave, of unlimited accounts too', () => {
     const held = balances({ granted: 10n, used: 3n }, { granted: 5n, used: 5n }, { granted: 9n, unlimited: true })
     const returns = held.giveUp(NO_LIMIT)
@@ -194,7 +194,7 @@ describe('what is given up', () => {
   })
 })
 
-describe('what was used above the grant', () => {
+describe('overspend', () => {
   it('is settled when the grants hold it, and only then may no more be used so', () => {
     const held = balances({ granted: 10n, used: 14n, allowance: 20n })
     held.grant([{ account: A, granted: 12n, exhausted: false, unlimited: false }])

@@ -156,7 +156,7 @@ describe('the ledger', () => {
     expect(test.left(A)).toBe(4n)
   })
 
-  it('says whether the pool, the grant or the time of the grant is what ran out', () => {
+  it('reports whether the pool, the grant or the time of the grant ran out', () => {
     const test = new TestLedger()
     test.grant({ [A]: 10n })
     test.grant({ [B]: 0n }, 2, { exhausted: true })
@@ -332,7 +332,7 @@ describe('a grant', () => {
   })
 })
 
-describe('what the ledger asks for', () => {
+describe('the top-up requests of the ledger', () => {
   it('is a starting grant of every account that may soon be charged', async () => {
     const test = new TestLedger()
     const { lineItems } = policyWith(1)
@@ -425,7 +425,7 @@ describe('the end of an epoch', () => {
   })
 })
 
-describe('whatever happens to the ledger', () => {
+describe('any sequence of events', () => {
   type Step =
     | { do: 'charge'; account: string; amount: bigint }
     | { do: 'refund'; account: string; amount: bigint }
@@ -443,7 +443,7 @@ describe('whatever happens to the ledger', () => {
     },
   )
 
-  it('no room is ever negative, and the counters are those of what is durable or on its way', async () => {
+  it('keeps balances from becoming negative, and counts exactly the durable and pending entries', async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(step, { maxLength: 80, size: 'max' }), async (steps) => {
         const test = new TestLedger()
@@ -536,7 +536,7 @@ describe('whatever happens to the ledger', () => {
   })
 })
 
-describe('what is above twice the target balance', () => {
+describe('the balance above twice the target', () => {
   const learn = (test: TestLedger): void => {
     const sinceBoot = test.time.sinceBoot()
     test.clock.learn({ time: test.time.truth(), sentAt: sinceBoot, receivedAt: sinceBoot })
@@ -577,7 +577,7 @@ describe('what is above twice the target balance', () => {
   })
 })
 
-describe('all room', () => {
+describe('the whole balance', () => {
   it('is given up in as many parts as segments take of it', () => {
     const device = new TestLedger()
     const accounts = Array.from({ length: 900 }, (_, n) => `line/i/${'x'.repeat(2_000)}/${n}`)

@@ -131,7 +131,7 @@ describe('a block', () => {
   })
 })
 
-describe('what a block covers', () => {
+describe('the amount that a block covers', () => {
   it('is use up to its end, once it is committed', () => {
     const account = new Account()
     expect(account.covers).toBe(true)

@@ -218,7 +218,7 @@ async function expectExact(directory: string, told: Told, time: FakeTime): Promi
 }
 
 describe('a device that spends ahead of its disk', () => {
-  it('answers charges within a block with no commit in between, and says so of each answer', async () => {
+  it('answers charges within a block without a commit, and marks each answer as write-behind', async () => {
     const device = await prepared()
     expect(await device.charge({ [A]: 10n })).toBe('durable')
     await warm(device)
@@ -336,7 +336,7 @@ describe('a device that spends ahead of its disk', () => {
     await after.journal.close()
   })
 
-  it('takes no more space for its log while the disk refuses charge after charge', async () => {
+  it('takes no more space for its log while the disk refuses repeated charges', async () => {
     const device = await prepared()
     await warm(device)
     await device.charge({ [A]: 1n })
@@ -401,7 +401,7 @@ describe('a device that spends ahead of its disk', () => {
     expect((await after.journal.read()).burned.get(A)).toBeGreaterThan(0n)
   })
 
-  it('never lets sealed counters fall, whatever happens after the seal', async () => {
+  it('never lets sealed counters fall after the seal', async () => {
     const device = await prepared()
     await warm(device)
     await device.charge({ [A]: 5n })
@@ -420,7 +420,7 @@ describe('a device that spends ahead of its disk', () => {
     }
   })
 
-  it('gives back all room, also what was reserved, and a power cut burns none of it', async () => {
+  it('returns the whole balance with its reservations, and a power cut burns none of it', async () => {
     const device = await prepared({ [A]: 10_000n, [B]: 10_000n })
     await warm(device)
     await device.charge({ [A]: 5n })
@@ -436,7 +436,7 @@ describe('a device that spends ahead of its disk', () => {
     }
   })
 
-  it('gives up what others recall, also what was reserved, and a power cut burns none of it', async () => {
+  it('returns recalled tokens with their reservations, and a power cut burns none of them', async () => {
     const device = await prepared({ [A]: 10_000n, [B]: 10_000n })
     await warm(device)
     await device.charge({ [A]: 5n })
@@ -536,7 +536,7 @@ describe('a device that spends ahead of its disk', () => {
     })
   })
 
-  it('answers after commits while its log takes nothing, and says so', async () => {
+  it('answers after commits while its log accepts nothing, and marks the answers as durable', async () => {
     const device = await prepared()
     await warm(device)
     device.logFails = true

@@ -4,7 +4,7 @@ import { expect, test } from 'vitest'
 import { openTokenFile, tokenFileProblem } from '../../../src/agent/platform/enrollment-token-file.ts'
 import { temporaryDirectory } from '../harness.ts'
 
-test('a sentence says why a file gives no token', () => {
+test('a sentence explains why a file gives no token', () => {
   const path = join(temporaryDirectory(), 'token')
   expect(tokenFileProblem(path)).toBe(`There is no enrollment token: ${path} does not exist.`)
   expect(tokenFileProblem(`/dev/null/token`)).toBe('There is no enrollment token: /dev/null/token does not exist.')

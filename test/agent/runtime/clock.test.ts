@@ -91,7 +91,7 @@ describe('the clock', () => {
     expect([clock.bootId, clock.wall()]).toEqual([machine.bootId, machine.wall()])
   })
 
-  it('loses nothing of what it knows to a signed time that says less', () => {
+  it('keeps its bounds when a signed time has wider ones', () => {
     const machine = new Machine()
     const clock = new Clock(machine, null)
     hearTime(machine, clock, 10)
@@ -153,7 +153,7 @@ describe('the clock', () => {
     expect(latest).toBeLessThan(machine.wall())
   })
 
-  it('is bounded by what an instant may be, whatever the wall clock shows', () => {
+  it('stays within the range of instants with any wall clock', () => {
     const machine = new Machine()
     machine.wallError = Number.MAX_SAFE_INTEGER / 2
     expect(new Clock(machine, null).reading().now).toBe(253_402_300_799_999)

@@ -134,7 +134,7 @@ test('a restart takes the session up again, and asks for it before anything else
   expect(ofSessions).toEqual([expect.stringMatching(/^GET .*\/heartbeat$/)])
 })
 
-test('a session that ended while no agent ran is opened anew without a word', async () => {
+test('a session that ended while no agent ran is opened again without a log line', async () => {
   const device = await TestDevice.running()
   device.kill()
   const [session] = device.cloud.sessions
@@ -174,7 +174,7 @@ test('after a clean stop another session is opened, by another key', async () =>
   expect(device.link.status().sessions).toMatchObject([{ state: 'OPEN', sessionId: device.cloud.sessions[1]?.id }])
 })
 
-test('a session that the cloud does not know is opened anew', async () => {
+test('a session that the cloud does not know is opened again', async () => {
   const device = await TestDevice.running()
   device.cloud.sessions.splice(0)
   await device.sync()

@@ -3,7 +3,7 @@ import { CodedError } from '../../../src/protocol/errors.ts'
 import { DEVICE, INSTANCE, json, makeCloudKey, refusal } from './fake-cloud.ts'
 import { TestDevice } from './test-device.ts'
 
-test('a device without a token says so, and enrolls when it gets one', async () => {
+test('a device without a token reports it, and enrolls when it gets one', async () => {
   const device = await TestDevice.make()
   const token = device.token
   device.token = null
@@ -141,7 +141,7 @@ test('only the newest reason why a device does not enroll is shown', async () =>
   expect(await shown(() => (device.token = null))).toContain('enrollment: NOT_ENROLLED')
 })
 
-test('what is no enrollment token is refused without asking anybody', async () => {
+test('an invalid enrollment token is refused without a request to the cloud', async () => {
   for (const token of ['', 'nonsense', 'a.b.c', (await TestDevice.make()).key.signer.keyId]) {
     const device = await TestDevice.make()
     device.token = token

@@ -172,7 +172,7 @@ test('offline the order is kept, over restarts, and carried out with the connect
   await expectEqualLedgers(device)
 })
 
-test('a device that is not enrolled, or is stopping, says that it cannot', async () => {
+test('a device that is not enrolled, or is stopping, refuses the rotation', async () => {
   const device = await deviceAt(twin, instanceId)
   device.token = null
   await device.start()

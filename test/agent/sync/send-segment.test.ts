@@ -398,7 +398,7 @@ test('a device that has nothing to give back sends no segment to say so', async 
   expect(device.conditions).toEqual([])
 })
 
-test('room that the cloud wants back is given up with the next segment, and the books agree', async () => {
+test('recalled tokens are returned with the next segment, and the books agree', async () => {
   const device = await TestDevice.running()
   await device.charge(1_000_000n)
   device.cloud.directives = ['release']
@@ -408,7 +408,7 @@ test('room that the cloud wants back is given up with the next segment, and the 
   audit(device)
 })
 
-test('room that could not be recorded as given up stays with the device', async () => {
+test('tokens whose return could not be recorded stay with the device', async () => {
   const device = await TestDevice.running()
   device.cloud.directives = ['release']
   const left = device.left
@@ -429,7 +429,7 @@ test('room that could not be recorded as given up stays with the device', async 
   audit(device)
 })
 
-test('a cloud that wants room back with every answer does not keep the device busy', async () => {
+test('a cloud that recalls tokens with every answer does not keep the device busy', async () => {
   const device = await TestDevice.running()
   const before = device.cloud.received.length
   device.network.intercept = async (request) => {

@@ -49,7 +49,7 @@ it('only requests that a segment carried hear the answer to it, and the first an
   expect(waiters.time.untilNext).toBe(Infinity)
 })
 
-it('a request waits no longer than its patience, and makes room for another one', async () => {
+it('a request waits up to its deadline, and then gives its place to another one', async () => {
   const waiters = new Waiters(2)
   waiters.wait('a', undefined, 500)
   expect(waiters.requests.full).toBe(false)

@@ -47,7 +47,7 @@ function forgetParsed(): void {
 describe('account ids', () => {
   beforeEach(forgetParsed)
 
-  test('the text of an id is fixed, because it stands in databases and on the wire', () => {
+  test('the text of an id is fixed, because databases and messages contain it', () => {
     expect(lineAccount('i', 'ACT01/a b', 3)).toBe('line/i/ACT01%2Fa%20b/3')
     expect(actionAccount('i', 'A', '50%')).toBe('action/i/A/50%25')
     expect(limitAccount('i', 'A', { type: 'user', value: 'Ünal' }, 0)).toBe('limit/i/A/user/%C3%9Cnal/0')
@@ -113,7 +113,7 @@ describe('account ids', () => {
   })
 })
 
-test('texts fit by their length in percent-encoding, whatever characters they are of', () => {
+test('texts of any characters fit by their length in percent-encoding', () => {
   const text = fc.string({ unit: 'binary', maxLength: 60 })
   fc.assert(
     fc.property(text, text, fc.nat(600), (one, two, max) => {

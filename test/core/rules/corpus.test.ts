@@ -40,7 +40,7 @@ describe('the naive evaluator answers every case of the corpus', () => {
   })
 })
 
-test('the corpus shows every reason for a refusal, and each case by a name of its own', () => {
+test('the corpus has a case for every reason to refuse, and no two cases with the same name', () => {
   const statuses = new Set(corpus.flatMap((each) => each.want.items.map((item) => item.status)))
   // Only a cloud that was restored from a backup withholds tokens, and only a device can be refused by its cloud.
   const { POOL_IN_RECOVERY: _, DEVICE_REFUSED: __, ...shown } = REFUSAL_REASONS

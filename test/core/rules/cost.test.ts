@@ -53,7 +53,7 @@ describe('a decision', () => {
     expect(view.rated && view.candidates.map(({ lineItem }) => lineItem.id)).toEqual(['payer'])
   })
 
-  test('asks for the room of the one account that pays', () => {
+  test('reads only the balance of the account that pays', () => {
     const asked: string[] = []
     const compiled = compilePolicy(crowdedPolicy(10_000, 10))
     const availableOf = (account: string) => {

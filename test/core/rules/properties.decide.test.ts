@@ -273,7 +273,7 @@ describe('tokens', () => {
     })
   })
 
-  test('no room is ever exceeded', () => {
+  test('no balance is ever exceeded', () => {
     holds(arbitrary.scenario(), (scenario) => {
       const availableOf = arbitrary.availableOf(scenario.balances)
       for (const { account, amount } of run(scenario).postings) {
@@ -283,7 +283,7 @@ describe('tokens', () => {
     })
   })
 
-  test('with one rate everywhere an item is granted exactly when all rooms together hold its rounded price', () => {
+  test('with one rate everywhere, an item is granted exactly when all balances together hold its rounded price', () => {
     const single = fc.record({
       rooms: fc.array(fc.bigInt({ min: -3n, max: 12n }), { minLength: 1, maxLength: 5 }),
       rate: fc.record({ digits: fc.bigInt({ min: 0n, max: 60n }), scale: fc.integer({ min: 6, max: 8 }) }),
@@ -312,7 +312,7 @@ describe('tokens', () => {
     )
   })
 
-  test('raising a room never turns a grant of one item into a refusal', () => {
+  test('a higher balance never turns a grant of one item into a refusal', () => {
     const raised = fc.tuple(arbitrary.scenario(1), fc.nat(), fc.bigInt({ min: 1n, max: 9n }), fc.boolean())
     holds(
       raised,
@@ -338,7 +338,7 @@ function withRate(scenario: Scenario, rate: Decimal): Scenario {
 }
 
 describe('several items', () => {
-  test('best effort is one item after the other, each on what the ones before have left', () => {
+  test('best effort decides one item after the other, each with the balances that the previous ones leave', () => {
     holds(arbitrary.scenario(), (scenario) => {
       const all = run({ ...scenario, mode: 'BEST_EFFORT' })
       let balances = arbitrary.availableOf(scenario.balances)

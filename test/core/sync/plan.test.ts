@@ -120,7 +120,7 @@ test('a few entries wait for the next segment', () => {
   expect(words({ unsealed: 99 })).toEqual([])
 })
 
-test('room goes back with a segment of its own kind', () => {
+test('tokens return with their own kind of segment', () => {
   expect(words({ returnsAll: true })).toEqual(['seal release'])
 })
 

@@ -433,7 +433,7 @@ describe('merging a segment', () => {
     expect(merge.merged ? 'merged' : merge.problem).toBe('COUNTER_FELL')
   })
 
-  it('never lets billing differ from the entries, nor room become negative', () => {
+  it('never lets billing differ from the entries, nor a balance become negative', () => {
     const move = fc.record({ kind: fc.constantFrom('access' as const, 'refund' as const), amount: fc.bigInt(0n, 40n) })
     fc.assert(
       fc.property(fc.array(move), fc.bigInt(0n, 100n), fc.bigInt(0n, 60n), (moves, granted, lie) => {
@@ -471,7 +471,7 @@ describe('merging a segment', () => {
   })
 })
 
-describe('one entry by itself', () => {
+describe('a single entry', () => {
   it.each([actionAccount(INSTANCE, 'ACT-1', 'b'), limitAccount(INSTANCE, 'ACT-1', { type: 'user', value: 'u' }, 0)])(
     'posts to %s no more than the line item was charged',
     (account) => {
@@ -523,7 +523,7 @@ it('moves the totals of an account by what is held and what is billed', () => {
   expect(movement(NO_COUNTERS, account(100n, 30n, 10n, 50n))).toEqual({ outstanding: 50n, billed: 20n })
 })
 
-describe('what a segment changes', () => {
+describe('the change of a segment', () => {
   const merged = (
     accounts: ReadonlyMap<string, DeviceAccount>,
     segment: ReceivedSegment,

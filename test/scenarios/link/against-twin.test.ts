@@ -168,7 +168,7 @@ test('an allowed overdraft is a part of what devices are granted, and no device 
   })
 })
 
-test('room that an administrator wants back comes back', async () => {
+test('tokens that an administrator recalls return', async () => {
   const { twin, device } = await openSite()
   await device.start()
   await device.settle()
@@ -280,7 +280,7 @@ test('a device that was wiped has one session again, not two', async () => {
   expect(device.link.status().sessions).toMatchObject([{ state: 'OPEN', sessionId: after[0] }])
 })
 
-test('the session of a device that is revoked is live no more', async () => {
+test('the session of a revoked device has ended', async () => {
   const site = await openSite()
   const { device, twin } = site
   await device.start()

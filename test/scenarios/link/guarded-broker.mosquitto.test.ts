@@ -132,20 +132,20 @@ describe('a broker with TLS, users and rights', () => {
     })
   })
 
-  test('a device with a wrong password says so, and keeps polling', async () => {
+  test('a device with a wrong password reports it, and keeps polling', async () => {
     const site = await openSite(broker.url, { push: { password: 'wrong' } })
     await untilShown(site, 'BROKER_REFUSED')
     await findsAChangeByItsTimer(site)
   })
 
-  test('a device that trusts another authority says so, and keeps polling', async () => {
+  test('a device that trusts another authority reports it, and keeps polling', async () => {
     await using other = await Authority.make()
     const site = await openSite(broker.url, { push: { extraCa: other.certificate } })
     await untilShown(site, 'BROKER_NOT_TRUSTED')
     await findsAChangeByItsTimer(site)
   })
 
-  test('a twin that is not let in, or trusts another authority, says so once and serves', async () => {
+  test('a twin that the broker refuses, or that trusts another authority, logs it once and serves', async () => {
     const wrong = await openSite(broker.url, { twinPassword: 'wrong' })
     await until(() => wrong.said.some(({ code }) => code === 'BROKER_REFUSED'))
     await findsAChangeByItsTimer(wrong)

@@ -22,7 +22,7 @@ function callers(settings: Partial<CallerSettings>, now: () => number = () => 0)
   return new Callers({ use: '*', observe: '*', administer: 'uid:0', limits: null, ...settings }, names, OWN, now)
 }
 
-describe('a ring', () => {
+describe('a role', () => {
   it.each([
     ['*', [true, true]],
     ['user:anna', [true, false]],
@@ -41,7 +41,7 @@ describe('a ring', () => {
     expect([rules.isIn(anna, 'use'), rules.isIn(bob, 'use')]).toEqual(expected)
   })
 
-  it('has root and the user of the agent in it, whatever it says', () => {
+  it('always includes root and the user of the agent', () => {
     const rules = callers({ use: 'uid:5' })
     expect([0, OWN, 4].map((uid) => rules.isIn({ uid, gids: [], pid: 1 }, 'use'))).toEqual([true, true, false])
   })
@@ -56,7 +56,7 @@ describe('a ring', () => {
     )
   })
 
-  it.each(['use', 'observe', 'administer'] as const)('says which list of an operator is wrong: %s', (list) => {
+  it.each(['use', 'observe', 'administer'] as const)('names the invalid list of an operator: %s', (list) => {
     const wrong = (text: string) => () => callers({ [list]: text })
     expect(wrong('uid:x')).toThrow(`callers.${list}: uid:x is no number of a user or group.`)
     expect(wrong('anna')).toThrow(`callers.${list}: "anna" is not one of *, user:NAME, uid:N, group:NAME, gid:N.`)
@@ -80,7 +80,7 @@ describe('a ring', () => {
   })
 })
 
-describe('what a caller is held to', () => {
+describe('the quota of a caller', () => {
   it('is a pace, a budget and a requester, of the first entry that names it', () => {
     let now = 0
     const limits = 'user:anna = 10 tokens/h, 2 requests/s, as machine:press-4; * = 1 requests/s'
@@ -347,7 +347,7 @@ describe('an allowance that is asked at an exact moment', () => {
 })
 
 describe('the kernel', () => {
-  it('says who connects, and of which groups', async () => {
+  it('names the user and the groups of a connection', async () => {
     const identify = openPeerCredentials()
     const directory = mkdtempSync(join(tmpdir(), 'tallygate-callers-'))
     onTestFinished(() => rmSync(directory, { recursive: true }))
@@ -364,7 +364,7 @@ describe('the kernel', () => {
     expect(found).toMatchObject({ gids: expect.arrayContaining([process.getgid?.()]) as unknown })
   })
 
-  it('says nothing of a connection that is gone', async () => {
+  it('refuses a closed connection', async () => {
     const identify = openPeerCredentials()
     const socket = connect('/nowhere').on('error', () => undefined)
     await new Promise((resolve) => socket.once('close', resolve))

@@ -163,7 +163,7 @@ test.each([
   expect((await failed(cloud.closeSession(device, INSTANCE, 's', signal))).code).toBe(code)
 })
 
-test.each([429, 408, 500, 502, 503, 504])('%i means later, when the cloud says so', async (status) => {
+test.each([429, 408, 500, 502, 503, 504])('%i is a temporary failure with the wait that Retry-After asks for', async (status) => {
   const seconds = { ...json(status, { message: 'busy' }), headers: { 'retry-after': '17' } }
   const later = { ...seconds, headers: { 'retry-after': new Date(NOW + 30_000).toUTCString(), date } }
   const silent = { ...seconds, headers: { 'retry-after': 'soon' } }
@@ -185,7 +185,7 @@ test.each([
   [json(503, { code: 'NOT_RECORDED', message: 'The disk is full.' }), ' 503 (NOT_RECORDED): The disk is full.'],
   [json(503, { code: 'NOT_RECORDED', message: 'a\u001b[2J\nb' }), ' 503 (NOT_RECORDED): a[2Jb'],
   [json(503, { message: 'busy' }), ' 503.'],
-])('a temporary failure says what the cloud said about it', async (answer, end) => {
+])('a temporary failure has the message of the cloud', async (answer, end) => {
   const { cloud } = answering(answer)
   const { message } = await failed(cloud.sync(device, { segment: 'x', nonce: 'n' }, signal))
   expect(message).toBe(`The cloud responded with HTTP status${end}`)

@@ -101,7 +101,7 @@ test('of two processes that make the key at the same time both use the same one'
   for (const key of opened) expect(key).toMatchObject({ publicJwk: stored.publicJwk })
 })
 
-describe('a key that shall follow', () => {
+describe('a next key', () => {
   const LINK = { introduction: 'introduction', possession: 'possession' }
   const files = async () => {
     const path = file()

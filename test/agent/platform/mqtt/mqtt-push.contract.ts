@@ -106,7 +106,7 @@ export function pushContract(brokerUrl: () => string): void {
     ])
   })
 
-  test('a retained change notification tells what was missed', async () => {
+  test('a retained change notification delivers a missed change', async () => {
     await cloud.publishAsync(policyTopic(instance), 'policy', { qos: 1, retain: true })
     const { messages } = start()
     await until(() => expect(messages).toEqual([[policyTopic(instance), 'policy']]))
@@ -138,7 +138,7 @@ export function pushContract(brokerUrl: () => string): void {
     expect(connections).toEqual([true, false, true, false])
   })
 
-  test('each attempt has a token of its own, and waits longer than the one before', async () => {
+  test('each attempt has its own token, and waits longer than the previous one', async () => {
     wire.forbidden = true
     const { passwords, waits } = start()
     await until(() => expect(waits.length).toBeGreaterThan(6))
@@ -147,7 +147,7 @@ export function pushContract(brokerUrl: () => string): void {
     expect(passwords.length).toBeGreaterThan(6)
   })
 
-  test('after a connection that lasted the wait begins anew; after one that did not it continues', async () => {
+  test('the wait starts again after a stable connection, and grows after a short one', async () => {
     for (const [stableMs, expected] of [
       [0, [500, 500, 500]],
       [60_000, [500, 1_000, 2_000]],
@@ -201,7 +201,7 @@ export function pushContract(brokerUrl: () => string): void {
     }
   })
 
-  test('a stop says goodbye, and does not wait for a broker that has stopped answering', async () => {
+  test('a stop publishes the absence, and does not wait for an unresponsive broker', async () => {
     const seen = await presenceOf(device)
     const { connections } = start()
     await until(() => expect(seen.at(-1)).toBe('{"online":true}'))
@@ -213,7 +213,7 @@ export function pushContract(brokerUrl: () => string): void {
     expect(connections).toEqual([true, false])
   })
 
-  test('a flood of messages is taken in, and none of them is kept', async () => {
+  test('a flood of messages is received, and none is kept in memory', async () => {
     const { messages, connections } = start()
     await until(() => expect(connections).toEqual([true]))
     for (let batch = 0; batch < 20; batch += 1) {

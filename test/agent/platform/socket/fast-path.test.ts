@@ -171,7 +171,7 @@ describe('a request in one piece', () => {
     expect(received).toMatchObject([{ body: { n: 1 } }, { body: { n: 2 } }, { body: { n: 3 } }])
   })
 
-  it('is answered also when the client says that it was its last', async () => {
+  it('is answered also when the client closes its side after it', async () => {
     const echo = new Echo()
     await echo.open()
     const socket = echo.connect()

@@ -161,7 +161,7 @@ describe('the socket', () => {
     ])
   })
 
-  it('says what should be known about a grant besides the grant', async () => {
+  it('has a header with the warnings of the decision', async () => {
     const behind = new Behind()
     behind.answer = async () => ({ ...ANSWER, warnings: ['CLOCK_UNDECIDED_ALLOWED'] })
     await behind.open()
@@ -200,7 +200,7 @@ describe('the socket', () => {
     expect((await behind.post(accessBody(1))).headers['x-tallygate-advice']).toBe('LaserCut exists as version 1.0')
   })
 
-  it('says that it lives, and how the agent is', async () => {
+  it('reports its liveness and the status of the agent', async () => {
     const behind = new Behind()
     await behind.open()
     expect(await behind.get('/livez')).toMatchObject({ status: 200, body: { live: true } })
@@ -238,7 +238,7 @@ describe('the socket', () => {
     expect(await behind.get('ftp://x/livez')).toMatchObject({ status: 404 })
   })
 
-  it('has nothing at other addresses, and says so', async () => {
+  it('refuses unknown paths, other methods and malformed ids', async () => {
     const behind = new Behind()
     await behind.open()
     const nothing = { status: 404, body: { code: 'OPERATION_UNKNOWN' } }
@@ -337,7 +337,7 @@ describe('the socket', () => {
     socket.destroy()
   })
 
-  it('turns away what is more than the limit of waiting requests, and says when to come again', async () => {
+  it('refuses requests above the limit of waiting ones, with a Retry-After', async () => {
     const behind = new Behind()
     const gate = Promise.withResolvers<AccessAnswer>()
     behind.answer = () => gate.promise
@@ -352,7 +352,7 @@ describe('the socket', () => {
     expect(await behind.post(accessBody(4))).toMatchObject({ status: 200 })
   })
 
-  it('answers a refusal by its code, and a fault as one, without telling what it was', async () => {
+  it('answers a refusal with its code, and a fault with INTERNAL and without details', async () => {
     const behind = new Behind()
     await behind.open()
     behind.answer = async () => {

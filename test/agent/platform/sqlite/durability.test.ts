@@ -289,7 +289,7 @@ describe('a full ledger', () => {
     }
   })
 
-  it('keeps a segment of what it holds within reach of the disk by a file that gives way', async () => {
+  it('sets disk space aside in a file, so that it can still seal a segment on a full disk', async () => {
     const directory = temporaryDirectory()
     const journal = await journalIn(directory, { limits: { diskReservePages: 32 } })
     await journal.read()
@@ -426,7 +426,7 @@ describe('a long backlog', () => {
   })
 })
 
-describe('what is kept', () => {
+describe('the retention', () => {
   it('of a policy that was fetched after the cloud had named it counts from when it was named', async () => {
     const journal = await journalIn(temporaryDirectory())
     await attach(journal, {})

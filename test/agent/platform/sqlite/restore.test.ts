@@ -106,7 +106,7 @@ describe('a backup that takes the place of a ledger', () => {
     await expect(backUpLedger(path, missing)).rejects.toMatchObject({ code: 'OUTPUT_UNWRITABLE', message })
   })
 
-  it('names what is wrong with the path', async () => {
+  it('names the problem of the path', async () => {
     const { directory, path } = await backedUp()
     const absent = join(directory, 'absent', 'backup.db')
     const refusals: readonly [to: string, reason: string][] = [

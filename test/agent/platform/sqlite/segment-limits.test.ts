@@ -54,7 +54,7 @@ it('of more top-up requests than a segment takes the first go with it, and those
   expect(read.topUpRequests).toEqual(topUpRequests.slice(0, read.topUpRequests.length))
 })
 
-describe('what is given up', () => {
+describe('returned tokens', () => {
   const ACCOUNTS = 1_500
   const accounts = Array.from({ length: ACCOUNTS }, (_, n) => accountOf(n))
 

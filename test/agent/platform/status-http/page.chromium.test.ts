@@ -170,7 +170,7 @@ describe('the status page in a browser', { timeout: 60_000 }, () => {
     expect(shown.complaints).toEqual([])
   })
 
-  it('says so when the agent does not answer any more', async () => {
+  it('shows that the agent no longer answers', async () => {
     const shown = await Shown.open('working', PHONE)
     await shown.page.getByText('Refreshed every 2 seconds.').waitFor({ timeout: 15_000 })
     await shown.stop()

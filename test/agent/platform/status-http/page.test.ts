@@ -47,7 +47,7 @@ describe('the status page', () => {
     expect(page.split('&lt;script&gt;').length).toBeGreaterThan(10)
   })
 
-  it('says how long the grant is valid', () => {
+  it('shows how long the grant is valid', () => {
     const grantOf = (remainingMs: number): string | undefined =>
       /<dt>Grant<\/dt>\s*<dd>([^<]*)/.exec(
         statusPage(reportWith({ grant: { term: 1, expiresAt: 1, remainingMs } })),
@@ -56,7 +56,7 @@ describe('the status page', () => {
     expect(grantOf(1_500)).toBe('valid for another 1 second without the cloud')
   })
 
-  it('says whether rules are up to date, too old, or missing', () => {
+  it('shows whether rules are up to date, too old, or missing', () => {
     const rulesOf = (applied: number, newest: number, remainingMs: number): string | undefined => {
       const policies = [{ ...agentStatus().policies[0]!, applied, newest, remainingMs }]
       const grant = { term: 1, expiresAt: 1, remainingMs: 86_500_000 }
@@ -103,7 +103,7 @@ describe('the status page', () => {
     expect(rows).toEqual(['Session of Workshop', 'Session', 'Rules of Workshop', 'Rules'])
   })
 
-  it('shows the key of the device, since when, and the one that shall follow', () => {
+  it('shows the key of the device with its date, and the next key', () => {
     const { clock, key } = agentStatus()
     const since = clock.now - 3 * 86_400_000
     expect(statusPage(reportWith({ key: { ...key, since } }))).toContain(`<dd>${key.id}, for 3 days</dd>`)

@@ -228,7 +228,7 @@ describe('a request that cannot be read', () => {
   })
 })
 
-it('stops without a peer that says nothing in its TLS handshake', async () => {
+it('stops while a peer is silent in its TLS handshake', async () => {
   await using authority = await Authority.make()
   const tls = { ...(await authority.certify(Date.now() + 86_400_000)), clientCa: null }
   const server = await openFor({ host: '127.0.0.1', tls, token: null })

@@ -53,7 +53,7 @@ describe('the volatile log', () => {
     expect(logIn(directory).left()).toBeUndefined()
   })
 
-  it('does not tell of entries that never happened', () => {
+  it('returns no entries that were not written', () => {
     const directory = temporaryDirectory()
     const log = written(directory)
     log.retract(2)
@@ -130,7 +130,7 @@ describe('a log that was left', () => {
   const left = { bootId: 'b', epoch: 4, anchors: [START], entries: [one, two, three] }
   const journal = (n: number, head: string, epoch = 4) => ({ lastEntry: n, entryHead: head, epoch })
 
-  it('tells exactly what the journal lacks', () => {
+  it('returns exactly the entries that the journal lacks', () => {
     expect(missingFrom(left, journal(0, CHAIN_START), 'b')).toEqual([one, two, three])
     expect(missingFrom(left, journal(2, headOf(one, two)), 'b')).toEqual([three])
     expect(missingFrom(left, journal(3, headOf(one, two, three)), 'b')).toEqual([])
