@@ -34,37 +34,50 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
 
     const epochOf = ({ id }: TestDevice) => twin.store.read((reader) => reader.edge.epochs.get(id, 1))
 
-    /** The sync of a device fails after all of its work. */
-    const receivedFailing = (failing: TestDevice, orders: readonly OpenedSync[]) => {
+    /** A sync of each device, which has charged 30 tokens. */
+    const openedSyncs = () => Promise.all(devices.map((device) => chargedSync(twin, device)))
+
+    /** Receives them at the same time. */
+    const receive = (syncs: readonly OpenedSync[], batcher = twin.syncDeps.syncBatcher) =>
+      Promise.all(syncs.map((sync) => batcher.receive(sync)))
+
+    const expectMerged = (results: Awaited<ReturnType<typeof receive>>) =>
+      expect(results.map(({ outcome }) => outcome)).toEqual(devices.map(() => 'MERGE'))
+
+    /** The sync of a device fails after all of its work, and only that one. */
+    const receiveWithFailureOf = async (failing: TestDevice) => {
       const heartbeat: SyncDeps['heartbeat'] = async (tx, device, ...rest) => {
         await twin.syncDeps.heartbeat(tx, device, ...rest)
         if (device.id === failing.id) throw new CodedError('GRANTS_FORGOTTEN', 'at the end')
       }
       const batcher = new SyncBatcher({ ...twin.syncDeps, heartbeat }, setImmediate)
-      return Promise.allSettled(orders.map((order) => batcher.receive(order)))
+      const syncs = await openedSyncs()
+      const results = await Promise.allSettled(syncs.map((sync) => batcher.receive(sync)))
+      const failed = results.map(({ status }) => status === 'rejected')
+      expect(failed).toEqual(devices.map((device) => device === failing))
     }
 
     const together = (asked: readonly Asked[] = [topUpRequest(LINE, 50n)]) =>
       Promise.all(devices.map((device) => device.sync(asked)))
 
     it('share one transaction when they wait at the same time', async () => {
-      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
+      const syncs = await openedSyncs()
       const transactions = vi.spyOn(twin.store, 'transaction')
-      const results = await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
-      expect(results.map(({ outcome }) => outcome)).toEqual(devices.map(() => 'MERGE'))
+      const results = await receive(syncs)
+      expectMerged(results)
       expect(transactions).toHaveBeenCalledTimes(1)
       expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: BigInt(DEVICES * 30) })
     })
 
     it('all count as waiting for their transaction', async () => {
-      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
+      const syncs = await openedSyncs()
       const waiting: number[] = []
       const counting: Pick<Store, 'transaction'> = {
         transaction: (work) =>
           twin.store.transaction((tx) => work({ ...tx, serves: (count) => void waiting.push(count) })),
       }
       const batcher = new SyncBatcher({ ...twin.syncDeps, store: { ...twin.store, ...counting } }, setImmediate)
-      await Promise.all(orders.map((order) => batcher.receive(order)))
+      await receive(syncs, batcher)
       expect(waiting).toEqual([DEVICES])
     })
 
@@ -89,18 +102,14 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
     it('grant in advance at most a fair share when all devices were away for longer than the grant horizon', async () => {
       twin.time += 2 * DAY
       const last = devices.at(-1)
-      const orders = []
+      const syncs = []
       for (const device of devices) {
-        orders.push(await openedOf(twin, device, [topUpRequest(LINE, device === last ? 100_000n : 60n)]))
+        syncs.push(await openedOf(twin, device, [topUpRequest(LINE, device === last ? 100_000n : 60n)]))
       }
       const transactions = vi.spyOn(twin.store, 'transaction')
-      const results = await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
+      const results = await receive(syncs)
       expect(transactions).toHaveBeenCalledTimes(1)
-      for (const [index, device] of devices.entries()) {
-        const { merge } = results[index] ?? {}
-        if (merge?.accepted !== true) throw new Error('each is merged')
-        await device.accept(merge.answer)
-      }
+      for (const [index, device] of devices.entries()) await device.accept(answerOf(results[index]))
       const granted = devices.map((device) => device.counters(LINE).granted)
       expect(granted).toEqual([...Array<bigint>(DEVICES - 1).fill(60n), 100_000n / BigInt(DEVICES)])
     })
@@ -109,9 +118,9 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       await twin.setLineItem('ACT-1', { quantity: BigInt(DEVICES * 50) })
       await together([topUpRequest(LINE, 100n, 100n)])
       const transactions = vi.spyOn(twin.store, 'transaction')
-      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
-      const results = await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
-      expect(results.map(({ outcome }) => outcome)).toEqual(devices.map(() => 'MERGE'))
+      const syncs = await openedSyncs()
+      const results = await receive(syncs)
+      expectMerged(results)
       expect(transactions).toHaveBeenCalledTimes(1)
       expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: BigInt(DEVICES * 30) })
     })
@@ -121,9 +130,7 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       await together([topUpRequest(LINE, 100n, 100n)])
       const [failing, ...others] = devices as [TestDevice, ...TestDevice[]]
       const before = await epochOf(failing)
-      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
-      const results = await receivedFailing(failing, orders)
-      expect(results.map(({ status }) => status)).toEqual(['rejected', ...others.map(() => 'fulfilled')])
+      await receiveWithFailureOf(failing)
       expect(await epochOf(failing)).toEqual(before)
       expect((await twin.pool(LINE)).billedByDevices).toBe(BigInt(others.length * 30))
     })
@@ -136,14 +143,12 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
         await device.sync([topUpRequest(LINE, 50n)])
         devices.push(device)
       }
-      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
+      const syncs = await openedSyncs()
       const transactions = vi.spyOn(twin.store, 'transaction')
-      const results = await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
+      const results = await receive(syncs)
       expect(transactions).toHaveBeenCalledTimes(1)
       for (const [index, device] of devices.entries()) {
-        const { merge } = results[index] ?? {}
-        if (merge?.accepted !== true) throw new Error('each is merged')
-        await device.accept(merge.answer)
+        await device.accept(answerOf(results[index]))
         device.charge({ lineItemId: 'ACT-1', accounts: [LINE], amount: 1n })
       }
       // The next segments continue what was written.
@@ -153,9 +158,9 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
 
     it('answer a segment that comes twice at the same time with the same bytes, in a second transaction, and bill it once', async () => {
       const [device] = devices as [TestDevice]
-      const order = await orderOf(twin, device)
+      const sync = await chargedSync(twin, device)
       const transactions = vi.spyOn(twin.store, 'transaction')
-      const results = await Promise.all([order, { ...order }].map((each) => twin.syncDeps.syncBatcher.receive(each)))
+      const results = await receive([sync, { ...sync }])
       expect(results.map(({ outcome }) => outcome)).toEqual(['MERGE', 'REPEAT'])
       expect(transactions).toHaveBeenCalledTimes(2)
       const answers = results.map(({ merge }) => merge.accepted && merge.answer)
@@ -190,24 +195,22 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
     it('leave no trace of one that fails after all of its work, and take the others', async () => {
       const [failing, ...others] = devices as [TestDevice, ...TestDevice[]]
       const before = await epochOf(failing)
-      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
-      const results = await receivedFailing(failing, orders)
-      expect(results.map(({ status }) => status)).toEqual(['rejected', ...others.map(() => 'fulfilled')])
+      await receiveWithFailureOf(failing)
       expect(await epochOf(failing)).toEqual(before)
       expect((await twin.pool(LINE)).billedByDevices).toBe(BigInt(others.length * 30))
     })
 
     it('leave no trace of one that turns out to be unusual, which then has a transaction for itself', async () => {
       const [unusual] = devices as [TestDevice]
-      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
+      const syncs = await openedSyncs()
       let calls = 0
       const heartbeat = async (_tx: unknown, { id }: Pick<TestDevice, 'id'>): Promise<void> => {
         if (id === unusual.id && ++calls === 1) throw new Unusual()
       }
       const transactions = vi.spyOn(twin.store, 'transaction')
       const batcher = new SyncBatcher({ ...twin.syncDeps, heartbeat }, setImmediate)
-      const results = await Promise.all(orders.map((order) => batcher.receive(order)))
-      expect(results.map(({ outcome }) => outcome)).toEqual(devices.map(() => 'MERGE'))
+      const results = await receive(syncs, batcher)
+      expectMerged(results)
       expect(transactions).toHaveBeenCalledTimes(2)
       expect((await twin.pool(LINE)).billedByDevices).toBe(BigInt(DEVICES * 30))
     })
@@ -218,10 +221,10 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       const [locked, ...live] = sessions as [Session, ...Session[]]
       await twin.store.transaction((tx) => tx.sessions.save({ ...locked, state: 'LOCKED' }))
       twin.time += 60_000
-      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
+      const syncs = await openedSyncs()
       const transactions = vi.spyOn(twin.store, 'transaction')
-      const results = await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
-      expect(results.map(({ outcome }) => outcome)).toEqual(devices.map(() => 'MERGE'))
+      const results = await receive(syncs)
+      expectMerged(results)
       expect(transactions).toHaveBeenCalledTimes(1)
       const stored = (id: string) => twin.store.read((reader) => reader.sessions.get(id))
       for (const session of live) expect(await stored(session.id)).toEqual({ ...session, lastHeartbeat: twin.time })
@@ -229,12 +232,10 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
     })
 
     it('leave the session of one that fails as it was', async () => {
-      const [failing, ...others] = devices as [TestDevice, ...TestDevice[]]
+      const [failing] = devices as [TestDevice]
       const [session] = (await openSessions(twin, devices)) as [Session]
       twin.time += 60_000
-      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
-      const results = await receivedFailing(failing, orders)
-      expect(results.map(({ status }) => status)).toEqual(['rejected', ...others.map(() => 'fulfilled')])
+      await receiveWithFailureOf(failing)
       expect(await twin.store.read((reader) => reader.sessions.get(session.id))).toEqual(session)
     })
 
@@ -245,10 +246,10 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
         keptBy: keeper.id,
       }
       await twin.store.transaction((tx) => tx.sessions.insert(kept))
-      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
+      const syncs = await openedSyncs()
       const transactions = vi.spyOn(twin.store, 'transaction')
-      const results = await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
-      expect(results.map(({ outcome }) => outcome)).toEqual(devices.map(() => 'MERGE'))
+      const results = await receive(syncs)
+      expectMerged(results)
       expect(transactions).toHaveBeenCalledTimes(2)
     })
 
@@ -257,17 +258,15 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       await setOfflinePolicy(twin, INSTANCE, 'ACT-1', 50n)
       const [above, idle] = devices as [TestDevice, TestDevice]
       above.chargeInOverspend({ lineItemId: 'ACT-1', accounts: [LINE], amount: 70n })
-      const orders = [await openedOf(twin, above, []), await openedOf(twin, idle, [])]
+      const syncs = [await openedOf(twin, above, []), await openedOf(twin, idle, [])]
       const transactions = vi.spyOn(twin.store, 'transaction')
-      const results = await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
+      const results = await receive(syncs)
       expect(transactions).toHaveBeenCalledTimes(1)
-      const { merge } = results[1] ?? {}
-      if (merge?.accepted !== true) throw new Error('it is merged')
-      expect(await idle.accept(merge.answer)).toMatchObject({ releases: [{ account: LINE }] })
+      expect(await idle.accept(answerOf(results[1]))).toMatchObject({ releases: [{ account: LINE }] })
     })
 
     it('are run again by the store after a failure of the store', async () => {
-      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
+      const syncs = await openedSyncs()
       const lost = new Error('the connection was lost')
       const failures: unknown[] = []
       const heartbeat = async (): Promise<void> => {
@@ -283,24 +282,24 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
         }
       })
       const batcher = new SyncBatcher({ ...twin.syncDeps, heartbeat }, setImmediate)
-      const results = await Promise.all(orders.map((order) => batcher.receive(order)))
+      const results = await receive(syncs, batcher)
       expect(failures).toEqual([lost])
-      expect(results.map(({ outcome }) => outcome)).toEqual(devices.map(() => 'MERGE'))
+      expectMerged(results)
       expect((await twin.pool(LINE)).billedByDevices).toBe(BigInt(DEVICES * 30))
     })
 
     it('have transactions for themselves after a failure that one of them may have caused', async () => {
-      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
+      const syncs = await openedSyncs()
       failOnce(twin.store, new Error('a value is refused'))
-      const results = await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
-      expect(results.map(({ outcome }) => outcome)).toEqual(devices.map(() => 'MERGE'))
+      const results = await receive(syncs)
+      expectMerged(results)
       expect((await twin.pool(LINE)).billedByDevices).toBe(BigInt(DEVICES * 30))
     })
 
     it('all fail if the outcome of their transaction is unknown', async () => {
-      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
+      const syncs = await openedSyncs()
       failOnce(twin.store, new CodedError('OUTCOME_UNKNOWN', 'The connection was lost.'))
-      for (const each of await Promise.allSettled(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))) {
+      for (const each of await Promise.allSettled(syncs.map((sync) => twin.syncDeps.syncBatcher.receive(sync)))) {
         expect(each).toMatchObject({ status: 'rejected', reason: { code: 'OUTCOME_UNKNOWN' } })
       }
     })
@@ -326,20 +325,16 @@ async function playedOn(open: () => Promise<Twin>, quantity: bigint, sharesTrans
     }
     const asked = [topUpRequest(LINE, 40n + 20n * round, 60n + round)]
     // The same sequence in both cases.
-    const orders = []
-    for (const device of devices) orders.push(await openedOf(twin, device, asked))
+    const syncs = []
+    for (const device of devices) syncs.push(await openedOf(twin, device, asked))
     const { syncDeps } = twin
     const judged = []
     if (sharesTransactions) {
-      judged.push(...(await Promise.all(orders.map((order) => syncDeps.syncBatcher.receive(order)))))
+      judged.push(...(await Promise.all(syncs.map((sync) => syncDeps.syncBatcher.receive(sync)))))
     } else {
-      for (const order of orders) judged.push(await twin.store.transaction((tx) => receiveSegment(syncDeps, tx, order)))
+      for (const sync of syncs) judged.push(await twin.store.transaction((tx) => receiveSegment(syncDeps, tx, sync)))
     }
-    for (const [index, device] of devices.entries()) {
-      const { merge } = judged[index] ?? {}
-      if (merge?.accepted !== true) throw new Error('each is merged')
-      answers.push(await device.accept(merge.answer))
-    }
+    for (const [index, device] of devices.entries()) answers.push(await device.accept(answerOf(judged[index])))
   }
   const epochs = await twin.store.read(async (reader) => {
     const found = []
@@ -372,6 +367,11 @@ async function playedOn(open: () => Promise<Twin>, quantity: bigint, sharesTrans
   }
 }
 
+function answerOf(result: Awaited<ReturnType<SyncBatcher['receive']>> | undefined): string {
+  if (result?.merge.accepted !== true) throw new Error('each sync is merged')
+  return result.merge.answer
+}
+
 /** One for each, as its agent opens it. */
 export async function openSessions(twin: Twin, devices: readonly TestDevice[]): Promise<readonly Session[]> {
   const sessions = devices.map(({ id }) =>
@@ -397,7 +397,7 @@ function chargedBy(device: TestDevice) {
   return device.seal([topUpRequest(LINE, 50n)])
 }
 
-async function orderOf(twin: Twin, device: TestDevice): Promise<OpenedSync> {
+async function chargedSync(twin: Twin, device: TestDevice): Promise<OpenedSync> {
   device.charge({ lineItemId: 'ACT-1', accounts: [LINE], amount: 30n })
   return openedOf(twin, device, [topUpRequest(LINE, 50n)])
 }
