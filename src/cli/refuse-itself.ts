@@ -1,6 +1,7 @@
 /** Writing a backup or an export over its own database, under any name, would destroy it. */
 import { type BigIntStats, realpathSync, statSync } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
+import { orNull } from '../platform/or-null.ts'
 import { CodedError } from '../protocol/errors.ts'
 import { isNoFile } from './atomic-write.ts'
 
@@ -16,27 +17,17 @@ export function refuseItself(database: string, to: string): void {
 
 function isSame(one: string, other: string): boolean {
   if (placeOf(one) === placeOf(other)) return true
-  const [a, b] = [one, other].map(statsOf)
-  return a !== undefined && a.dev === b?.dev && a.ino === b.ino
+  const [a, b] = [statsOf(one), statsOf(other)]
+  return a !== null && a.dev === b?.dev && a.ino === b.ino
 }
 
-/** Undefined if there is no file, or this user may not look: the copy then reports the reason. */
-function statsOf(path: string): BigIntStats | undefined {
-  try {
-    return statSync(path, { bigint: true, throwIfNoEntry: false })
-  } catch {
-    return undefined
-  }
+/** Null if there is no file, or this user may not look: the copy then reports the reason. */
+function statsOf(path: string): BigIntStats | null {
+  return orNull(() => statSync(path, { bigint: true }))
 }
 
 /** The file need not exist. */
 function placeOf(path: string): string {
-  for (const place of [() => realpathSync(path), () => join(realpathSync(dirname(path)), basename(path))]) {
-    try {
-      return place()
-    } catch {
-      // Try the next.
-    }
-  }
-  return resolve(path)
+  const inDirectory = (): string => join(realpathSync(dirname(path)), basename(path))
+  return orNull(() => realpathSync(path)) ?? orNull(inDirectory) ?? resolve(path)
 }

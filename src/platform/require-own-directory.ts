@@ -1,10 +1,12 @@
 import { statSync } from 'node:fs'
+import { orNull } from './or-null.ts'
 import { CodedError } from '../protocol/errors.ts'
 
 /** For a service: its user cannot use files that root makes. @throws CodedError STATE_UNWRITABLE */
 export function requireOwnDirectory(directory: string): void {
-  const uid = process.geteuid?.() === 0 ? ownerOf(directory) : 0
-  if (uid === 0) return
+  // If the directory cannot be found, the work in it reports the reason.
+  const uid = process.geteuid?.() === 0 ? orNull(() => statSync(directory).uid) : null
+  if (uid === null || uid === 0) return
   throw new CodedError(
     'STATE_UNWRITABLE',
     `${directory} belongs to the user with the id ${uid}, who could not use files that root makes there.`,
@@ -14,13 +16,4 @@ export function requireOwnDirectory(directory: string): void {
       },
     },
   )
-}
-
-/** If the directory cannot be found, the work in it reports the reason. */
-function ownerOf(directory: string): number {
-  try {
-    return statSync(directory).uid
-  } catch {
-    return 0
-  }
 }

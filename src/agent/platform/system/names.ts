@@ -1,5 +1,6 @@
 /** Resolves users and groups with /etc/passwd and /etc/group. */
 import { readFileSync } from 'node:fs'
+import { orNull } from '../../../platform/or-null.ts'
 import type { Names } from '../../access/callers/caller-selector.ts'
 
 export function systemNames(passwd = '/etc/passwd', group = '/etc/group'): Names {
@@ -17,11 +18,6 @@ function idIn(path: string, name: string): number | undefined {
 }
 
 function linesOf(path: string): readonly (readonly string[])[] {
-  let text: string
-  try {
-    text = readFileSync(path, 'utf8')
-  } catch {
-    return []
-  }
+  const text = orNull(() => readFileSync(path, 'utf8')) ?? ''
   return text.split('\n').map((line) => line.split(':'))
 }

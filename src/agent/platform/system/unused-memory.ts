@@ -1,6 +1,7 @@
 /** What a process can do without: free memory of the C library, and pages of its program, which the kernel maps again when used. */
 import { readFileSync } from 'node:fs'
 import koffi from 'koffi'
+import { orNull } from '../../../platform/or-null.ts'
 
 const MADV_DONTNEED = 4
 
@@ -16,7 +17,8 @@ export function openUnusedMemory(): () => void {
   const advise = callOf('int madvise(uintptr_t from, size_t bytes, int advice)')
   return () => {
     trim?.(0)
-    for (const [from, to] of programRanges(memoryMap(), process.execPath)) {
+    const map = orNull(() => readFileSync('/proc/self/smaps', 'latin1')) ?? ''
+    for (const [from, to] of programRanges(map, process.execPath)) {
       const start = BigInt(`0x${from}`)
       advise?.(start, BigInt(`0x${to}`) - start, MADV_DONTNEED)
     }
@@ -39,20 +41,7 @@ export function programRanges(map: string, program: string): readonly Range[] {
   })
 }
 
-/** Empty on systems without it. */
-function memoryMap(): string {
-  try {
-    return readFileSync('/proc/self/smaps', 'latin1')
-  } catch {
-    return ''
-  }
-}
-
-/** Undefined where the C library lacks it. */
-function callOf(signature: string): ((...values: (number | bigint)[]) => number) | undefined {
-  try {
-    return koffi.load(null).func(signature)
-  } catch {
-    return undefined
-  }
+/** Null where the C library lacks it. */
+function callOf(signature: string): ((...values: (number | bigint)[]) => number) | null {
+  return orNull(() => koffi.load(null).func(signature))
 }

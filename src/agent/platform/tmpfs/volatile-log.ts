@@ -2,6 +2,7 @@
 import { closeSync, ftruncateSync, openSync, readFileSync, readdirSync, rmSync, writeSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { z } from 'zod'
+import { orNull } from '../../../platform/or-null.ts'
 import { makeDirectories } from '../../../platform/make-directories.ts'
 import { accountId } from '../../../protocol/edge/sync.ts'
 import { microText } from '../../../protocol/wire.ts'
@@ -67,7 +68,7 @@ export class TmpfsLog implements VolatileLog {
     const entries: PendingEntry[] = []
     let origin: { readonly bootId: string; readonly epoch: number } | undefined
     for (const number of numbers) {
-      const frames = this.#read(number)
+      const frames = orNull(() => readFrames(readFileSync(this.#path(number)))) ?? undefined
       // Only the newest file can be torn.
       if (frames === undefined || (frames.torn && number !== numbers.at(-1))) return undefined
       const [first, ...texts] = frames.texts
@@ -154,26 +155,13 @@ export class TmpfsLog implements VolatileLog {
     this.#size += bytes.length
   }
 
-  #read(number: number) {
-    try {
-      return readFrames(readFileSync(this.#path(number)))
-    } catch {
-      return undefined
-    }
-  }
-
   #path(number: number): string {
     return join(this.#options.directory, `${this.#options.name}.${number}`)
   }
 
   #numbers(): readonly number[] {
     const { directory, name } = this.#options
-    let names: readonly string[]
-    try {
-      names = readdirSync(directory)
-    } catch {
-      return []
-    }
+    const names = orNull(() => readdirSync(directory)) ?? []
     return names
       .filter((each) => each.startsWith(`${name}.`) && /^\d{1,15}$/.test(each.slice(name.length + 1)))
       .map((each) => Number(each.slice(name.length + 1)))

@@ -1,6 +1,7 @@
 /** Process metrics under Prometheus' standard names, read at each scrape without background work. */
 import { readFileSync, readdirSync } from 'node:fs'
 import { Counter, Gauge, type Registry } from 'prom-client'
+import { orNull } from '../../../platform/or-null.ts'
 
 export function collectProcessMetrics(registry: Registry): void {
   const registers = [registry]
@@ -46,18 +47,11 @@ export function collectProcessMetrics(registry: Registry): void {
 }
 
 function openFiles(): number | undefined {
-  try {
-    return readdirSync('/proc/self/fd').length
-  } catch {
-    return undefined
-  }
+  return orNull(() => readdirSync('/proc/self/fd'))?.length
 }
 
 function openFilesMax(): number | undefined {
-  try {
-    const limit = /^Max open files +(\d+)/m.exec(readFileSync('/proc/self/limits', 'latin1'))?.[1]
-    return limit === undefined ? undefined : Number(limit)
-  } catch {
-    return undefined
-  }
+  const limits = orNull(() => readFileSync('/proc/self/limits', 'latin1')) ?? ''
+  const [, limit] = /^Max open files +(\d+)/m.exec(limits) ?? []
+  return limit === undefined ? undefined : Number(limit)
 }
