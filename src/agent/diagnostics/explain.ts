@@ -81,29 +81,10 @@ export interface Explanation {
 export async function explain(kept: KeptDecision, engine = ENGINE.version): Promise<Explanation> {
   if (kept.kind === 'refusal') return refusalExplained(kept.refusal)
   const { raw, reading } = readEntry(kept.body)
-  const before: Omit<Explanation, 'items' | 'accounts' | 'replay' | 'answer' | 'kind'> = {
-    correlationId: raw.correlationId,
-    clock: reading,
-    instanceId: raw.instanceId,
-    instanceName: null,
-    policyRevision: raw.policyRevision,
-    engine: raw.engine,
-    requester: raw.kind === 'burn' ? null : { ...raw.requester, dictionary: null },
-    entry: raw.n,
-    session: raw.session ?? null,
-    checkOrder: deviceChecks(null, {
-      NOT_FOUND: [`instance ${raw.instanceId}`],
-      POLICY_MISSING: [`revision ${raw.policyRevision}`],
-      NOT_RECORDED: [`entry ${raw.n} of the ledger`],
-    }),
-  }
+  const recorded = recordedExplanation(raw, reading)
   const asRecorded = (result: Explanation['replay']['result'], says: string): Explanation => ({
-    ...before,
-    kind: 'decision',
-    items: raw.items.map((item) => recordedItem(item)),
-    accounts: [],
+    ...recorded,
     replay: { result, says },
-    answer: null,
   })
   if (raw.kind !== 'access') {
     const says = `A ${raw.kind} entry: no rules decided on it.`
@@ -130,9 +111,8 @@ export async function explain(kept: KeptDecision, engine = ENGINE.version): Prom
   const signed = opened === undefined ? ' The key that signed those rules is no longer one of the pinned keys.' : ''
   const balances = new Map(balancesUsed)
   return {
-    ...before,
+    ...recorded,
     instanceName: parsed.data.instanceName,
-    kind: 'decision',
     requester: { ...raw.requester, dictionary: inputs.dictionary },
     items: decision.items.map((outcome, index) => explainedItem(policy, request, outcome, { index, balances })),
     accounts: balancesUsed.map(([account, balance]) => explainedAccount(account, balance)),
@@ -146,6 +126,30 @@ export async function explain(kept: KeptDecision, engine = ENGINE.version): Prom
       inputs.apiVersion === null
         ? null
         : JSON.stringify(accessResponse(inputs.apiVersion, raw.correlationId, request, decision)),
+  }
+}
+
+/** All that the entry tells without its inputs and rules. */
+function recordedExplanation(raw: EntryBodyWire, reading: ClockReading): Omit<Explanation, 'replay'> {
+  return {
+    correlationId: raw.correlationId,
+    kind: 'decision',
+    clock: reading,
+    instanceId: raw.instanceId,
+    instanceName: null,
+    policyRevision: raw.policyRevision,
+    engine: raw.engine,
+    requester: raw.kind === 'burn' ? null : { ...raw.requester, dictionary: null },
+    entry: raw.n,
+    session: raw.session ?? null,
+    checkOrder: deviceChecks(null, {
+      NOT_FOUND: [`instance ${raw.instanceId}`],
+      POLICY_MISSING: [`revision ${raw.policyRevision}`],
+      NOT_RECORDED: [`entry ${raw.n} of the ledger`],
+    }),
+    items: raw.items.map(recordedItem),
+    accounts: [],
+    answer: null,
   }
 }
 
@@ -241,11 +245,17 @@ function deviceChecks(
   failed: string | null,
   evidence: Readonly<Partial<Record<ErrorCode, readonly string[]>>>,
 ): readonly Check[] {
-  const at = DEVICE_CHECKS.findIndex(([code]) => code === failed)
+  const failedAt = DEVICE_CHECKS.findIndex(([code]) => code === failed)
   return DEVICE_CHECKS.map(([code, asks], index): Check => {
-    const passed = at < 0 || index < at ? true : index === at ? false : null
+    const passed = hasPassed(index, failedAt)
     return { code, asks, passed, evidence: passed === null ? [] : (evidence[code] ?? []) }
   })
+}
+
+/** Null for a check after the failed one: it was not made. @param failedAt -1: no check failed */
+function hasPassed(index: number, failedAt: number): boolean | null {
+  if (failedAt < 0 || index < failedAt) return true
+  return index === failedAt ? false : null
 }
 
 function refusalExplained({ correlationId, at, request, caller, code, message }: KeptRefusal): Explanation {
@@ -309,22 +319,20 @@ function explainedItem(
   const failedAt = reason === null ? -1 : CHECK_NAMES.indexOf(REFUSAL_REASONS[reason].check)
   const evidence = itemEvidence(policy, request.requester, requested, { outcome, balances })
   const checkOrder = CHECK_NAMES.map((name, at): Check => {
-    const passed = failedAt < 0 || at < failedAt ? true : at === failedAt ? false : null
-    const known = passed === null ? [] : (evidence[at] ?? [])
+    const passed = hasPassed(at, failedAt)
     return {
       code: passed === false ? (reason ?? name) : (REASON_OF_CHECK.get(name) ?? name),
       asks: ITEM_CHECKS[name],
       passed,
-      evidence: known,
+      evidence: passed === null ? [] : evidence[name],
     }
   })
-  const tokens = outcome.outcome === 'GRANTED' ? formatMicro(outcome.total) : '0'
   return {
     item,
     version,
     count: formatDecimal(requested.count),
     outcome: reason ?? outcome.outcome,
-    tokens,
+    tokens: outcome.outcome === 'GRANTED' ? formatMicro(outcome.total) : '0',
     checkOrder,
   }
 }
@@ -334,12 +342,11 @@ function itemEvidence(
   { dictionary }: Requester,
   requested: RequestedItem,
   { outcome, balances }: { readonly outcome: ItemOutcome; readonly balances: Balances },
-): readonly (readonly string[])[] {
+): Readonly<Record<ItemCheck, readonly string[]>> {
   const view = policy.item(requested.name, requested.version)
-  if (!view.rated) {
-    const series = view.rejectionDetails.map(({ lineItemId, why }) => `${lineItemId}: ${why}`)
-    return [series.length === 0 ? ['no rate table in effect has it'] : series]
-  }
+  const unusable = view.rejectionDetails.map(({ lineItemId, why }) => `${lineItemId}: ${why}`)
+  if (!view.rated)
+    return { ...NO_EVIDENCE, RATED: unusable.length === 0 ? ['no rate table in effect has it'] : unusable }
   const usable = view.candidates.map(({ lineItem, undecided }) =>
     undecided
       ? `${lineItem.id}: usable, though the clock cannot tell whether its window is open`
@@ -358,24 +365,17 @@ function itemEvidence(
     if (ruling.ruling === 'REFUSE') rulings.push(`${lineItem.id}: ${ruling.why}${by}`)
     else rulings.push(`${lineItem.id}: ${action === null ? 'open to everybody' : `allowed${by}`}`)
   }
-  const capacity =
-    outcome.outcome === 'REFUSED'
-      ? outcome.rejectionDetails.flatMap((detail) => shortOf(detail, balances))
-      : chargesOf(outcome)
-  return [
-    view.candidates
-      .map(({ lineItem }) => `series ${lineItem.rateTableSeries === '' ? '(none)' : lineItem.rateTableSeries}`)
-      .filter(isFirst),
-    [...usable, ...view.rejectionDetails.map(({ lineItemId, why }) => `${lineItemId}: ${why}`)],
-    rates,
-    rulings,
-    ...[0, 1, 2].map((check) => (check === 0 || outcome.outcome === 'REFUSED' ? capacity : [])),
-  ]
+  const series = view.candidates.map(({ lineItem: { rateTableSeries } }) =>
+    rateTableSeries === '' ? 'series (none)' : `series ${rateTableSeries}`,
+  )
+  const evidence = { RATED: [...new Set(series)], USABLE: [...usable, ...unusable], PRICED: rates, ALLOWED: rulings }
+  if (outcome.outcome !== 'REFUSED') return { ...NO_EVIDENCE, ...evidence, TOKENS: chargesOf(outcome) }
+  // A detail names its account, so it explains each of these checks.
+  const short = outcome.rejectionDetails.flatMap((detail) => shortOf(detail, balances))
+  return { ...evidence, TOKENS: short, ALLOCATION: short, LIMIT: short }
 }
 
-function isFirst(text: string, index: number, all: readonly string[]): boolean {
-  return all.indexOf(text) === index
-}
+const NO_EVIDENCE = { RATED: [], USABLE: [], PRICED: [], ALLOWED: [], TOKENS: [], ALLOCATION: [], LIMIT: [] }
 
 function shortOf({ lineItemId, why, account, needed, left }: RejectionDetail, balances: Balances): readonly string[] {
   if (account === undefined || needed === undefined || left === undefined) return []
