@@ -37,27 +37,30 @@ export function databaseAddress(url: string, password: string | null = null): Da
   const parsed = urls.filter((each) => each !== null)
   const [first] = parsed
   if (first === undefined || parsed.length < urls.length) throw invalid('is not a URL.')
-  if (!/^postgres(ql)?:$/.test(first.protocol)) throw invalid('must begin with postgres://.')
-  const socket = first.searchParams.get('host')
-  if (socket?.includes(',') === true)
-    throw invalid('has several hosts in a parameter: write host:port,host:port before the database.')
-  if (names.length > 1 && (socket !== null || first.searchParams.has('port'))) {
-    throw invalid('has several hosts, and the parameter host or port, which replaces them all: omit the parameter.')
-  }
-  const role = first.searchParams.get('target_session_attrs')
-  if (role !== null && role !== 'read-write' && role !== 'primary') {
-    throw invalid('must have target_session_attrs=read-write, or omit it: the cloud needs the primary.')
-  }
+  const problem = problemOf(first, names.length)
+  if (problem !== null) throw invalid(problem)
   for (const { searchParams } of parsed) {
     // The driver takes these for verify-full, and prints a warning about its next version.
     if (/^(prefer|require|verify-ca)$/.test(searchParams.get('sslmode') ?? '') && !searchParams.has('uselibpqcompat'))
       searchParams.set('sslmode', 'verify-full')
+    // A Unix socket URL has no host, so the password must be a parameter.
+    if (password !== null) searchParams.set('password', password)
   }
   const user = first.username === '' ? '' : `${first.username}@`
-  const hosts = socket ?? parsed.map(({ host }) => host).join(',')
-  // A Unix socket URL has no host, so the password must be a parameter.
-  if (password !== null) for (const each of parsed) each.searchParams.set('password', password)
+  const hosts = first.searchParams.get('host') ?? parsed.map(({ host }) => host).join(',')
   return { connectionStrings: parsed.map(({ href }) => href), shown: `postgres://${user}${hosts}${first.pathname}` }
+}
+
+/** Of the address with its first host. Null: the driver understands it. */
+function problemOf({ protocol, searchParams }: URL, hosts: number): string | null {
+  if (!/^postgres(ql)?:$/.test(protocol)) return 'must begin with postgres://.'
+  if (searchParams.get('host')?.includes(',') === true)
+    return 'has several hosts in a parameter: write host:port,host:port before the database.'
+  if (hosts > 1 && (searchParams.has('host') || searchParams.has('port')))
+    return 'has several hosts, and the parameter host or port, which replaces them all: omit the parameter.'
+  if (!/^(read-write|primary)$/.test(searchParams.get('target_session_attrs') ?? 'primary'))
+    return 'must have target_session_attrs=read-write, or omit it: the cloud needs the primary.'
+  return null
 }
 
 /** A query that fails if it is not answered in time, on a connection whose other queries may take long. */
