@@ -46,98 +46,16 @@ const POSITION_MAX = (1n << 63n) - USAGE_ROW_POSITIONS
 
 export function usageReader(sql: Sql) {
   const { db } = sql
-  /** Those that can have such records: of the instance, and of several. An index has each of them in sequence. */
-  const rowsWithin = ({ after, upTo, instanceId, from, to, search }: Within) => {
-    let query = db.selectFrom('usage').where('seq', '>=', rowAfter(after)).where('seq', '<=', rowOfPosition(upTo))
-    if (from !== null) query = query.where('to_time', '>=', BigInt(from))
-    if (to !== null) query = query.where('from_time', '<', BigInt(to))
-    if (search?.deviceId !== undefined) query = query.where('device_id', '=', search.deviceId)
-    if (search?.isRefused === true) query = query.where('refused', '>', 0n)
-    if (instanceId === null) return [query]
-    // Listed twice: PostgreSQL drops a constant from the order below, and may then walk the later rows of others.
-    return [query.where('instance_id', 'in', [instanceId, instanceId]), query.where('instance_id', 'is', null)]
-  }
-  const listed = async (range: Within, order: Order, limit: number): Promise<Listed> => {
-    const lists: ListedRow[][] = []
-    for (const query of rowsWithin(range)) {
-      // By the index also where few of the later rows are of several instances: PostgreSQL would walk all rows for them.
-      const inIndex = range.instanceId === null ? query : query.orderBy('instance_id', order)
-      lists.push(await inIndex.select(['seq', 'records']).orderBy('seq', order).limit(limit).execute())
-    }
-    const isBefore = (one: bigint, other: bigint): boolean => (order === 'asc' ? one < other : one > other)
-    // Where one list may have more, the other waits for it.
-    const ends = lists.filter(({ length }) => length === limit).map((full) => full.at(-1)?.seq ?? 0n)
-    const rows = lists
-      .flat()
-      .filter(({ seq }) => !ends.some((end) => isBefore(end, seq)))
-      .sort((one, other) => (isBefore(one.seq, other.seq) ? -1 : 1))
-    return { rows, isAll: ends.length === 0 }
-  }
-  /** Reads the rows of the list in its sequence. @param limit records that it reads at a time, rounded up to whole rows */
-  const reader = (list: readonly ListedRow[], limit: number) => {
-    const known = new Map<bigint, UsageRow>()
-    let at = 0
-    return async (seq: bigint): Promise<UsageRow> => {
-      if (!known.has(seq)) {
-        known.clear()
-        const numbers: bigint[] = []
-        for (let records = 0n; records < limit && at < list.length; at += 1) {
-          const next = list[at]
-          if (next === undefined) break
-          records += next.records
-          numbers.push(next.seq)
-        }
-        // Not those from the first to the last number: PostgreSQL may walk all rows between them.
-        for (const some of chunks(numbers)) {
-          const part = db.selectFrom('usage').selectAll().where('seq', 'in', filledUp(some))
-          for (const row of await part.execute()) known.set(row.seq, row)
-        }
-      }
-      const row = known.get(seq)
-      if (row === undefined) throw new Error('invariant: the rows of one snapshot stay')
-      return row
-    }
-  }
-  /** @returns `last`: the row that the step ends with; null: there are no others */
-  const read = async (range: Within, order: Order, limit: number) => {
-    const rowsMax = range.search === undefined ? Math.min(limit, Number(UNPACKED_RECORDS)) : ROWS_SEARCHED
-    const { rows, isAll } = await listed(range, order, rowsMax)
-    const rowOf = reader(rows, rowsMax)
-    const records: NumberedUsage[] = []
-    let unpacked = 0n
-    for (const { seq, records: count } of rows) {
-      const found = numberedRecords(await rowOf(seq), range)
-      records.push(...(order === 'asc' ? found : found.toReversed()))
-      unpacked += count
-      if (records.length >= limit || unpacked >= UNPACKED_RECORDS) return { records, last: seq }
-    }
-    return { records, last: isAll ? null : (rows.at(-1)?.seq ?? null) }
-  }
-  /** The number of the first row with a later position; null: none. A restore leaves a gap of trillions of numbers. */
-  const nextRow = async (after: bigint): Promise<bigint | null> => {
-    const next = db.selectFrom('usage').select((of) => of.fn.min<bigint | null>('seq').as('seq'))
-    return (await next.where('seq', '>=', rowAfter(after)).executeTakeFirstOrThrow()).seq
-  }
-  /** The number of the last row up to a position; 0: none. */
-  const lastRow = async (upTo: bigint): Promise<bigint> => {
-    const last = db.selectFrom('usage').select((of) => of.fn.max<bigint | null>('seq').as('seq'))
-    return (await last.where('seq', '<=', rowOfPosition(upTo)).executeTakeFirstOrThrow()).seq ?? 0n
-  }
-  /** Write time of the first row with a later position, POSIX ms. */
-  const writtenAfter = async (position: bigint): Promise<number> => {
-    const next = db.selectFrom('usage').select('write_time').where('seq', '>=', rowAfter(position))
-    return Number((await next.orderBy('seq').limit(1).executeTakeFirst())?.write_time ?? 0)
-  }
   return {
     /** Oldest first, in a bounded step. */
     async range({ limit, ...range }: UsageRange): Promise<UsageStep> {
       const { after, upTo, from, to } = range
       let end = upTo
       if (from !== null || to !== null) {
-        const next = await nextRow(after)
+        const next = await nextRow(db, after)
         if (next !== null) end = least(upTo, (next - 1n + ROWS_COMPARED) * USAGE_ROW_POSITIONS)
       }
-      const { records, last } = await read({ ...range, upTo: end }, 'asc', limit)
+      const { records, last } = await readStep(db, { ...range, upTo: end }, 'asc', limit)
       return { records, end: last === null ? end : least(upTo, last * USAGE_ROW_POSITIONS) }
     },
     /** Newest first, in a bounded step. */
@@ -145,11 +63,11 @@ export function usageReader(sql: Sql) {
       const archived = await archivedUpTo(db)
       const from = upTo ?? POSITION_MAX
       const isCompared = within.from !== null || within.to !== null || within.search !== undefined
-      const begin = isCompared ? ((await lastRow(from)) - ROWS_COMPARED) * USAGE_ROW_POSITIONS : archived
+      const begin = isCompared ? ((await lastRow(db, from)) - ROWS_COMPARED) * USAGE_ROW_POSITIONS : archived
       const range = { ...within, after: begin > archived ? begin : archived, upTo: from }
-      const { records, last } = await read(range, 'desc', limit)
+      const { records, last } = await readStep(db, range, 'desc', limit)
       const end = last === null ? range.after : (last - 1n) * USAGE_ROW_POSITIONS
-      return { records, rest: end > archived ? { upTo: end, writtenBy: await writtenAfter(end) } : null }
+      return { records, rest: end > archived ? { upTo: end, writtenBy: await writtenAfter(db, end) } : null }
     },
     /** Of other writers with the identity of the device, in its newest such deliveries. */
     async ofBranches(deviceId: string, deliveries: number): Promise<readonly UsageRecord[]> {
@@ -168,7 +86,7 @@ export function usageReader(sql: Sql) {
     /** Of the first rows of the range: `end` is the position up to which they were counted. */
     async count(range: Within): Promise<{ readonly records: number; readonly end: bigint }> {
       const rows: CountedRow[] = []
-      for (const query of rowsWithin(range)) {
+      for (const query of rowsWithin(db, range)) {
         rows.push(...(await query.select(['seq', 'instance_id', 'records', 'from_time', 'to_time']).execute()))
       }
       let [records, unpacked] = [0, 0n]
@@ -184,7 +102,8 @@ export function usageReader(sql: Sql) {
       }
       return { records, end: range.upTo }
     },
-    nextRow,
+    /** The number of the first row with a later position; null: none. */
+    nextRow: (after: bigint): Promise<bigint | null> => nextRow(db, after),
     /** The highest position that is committed. A transaction in progress may commit a lower one. */
     end: (): Promise<bigint> => endOf(sql),
     /** End of the backup that lost the record at this position; null: not lost. */
@@ -198,6 +117,95 @@ export function usageReader(sql: Sql) {
       return row?.backup_end ?? null
     },
   }
+}
+
+/** Those that can have such records: of the instance, and of several. An index has each of them in sequence. */
+function rowsWithin(db: Sql['db'], { after, upTo, instanceId, from, to, search }: Within) {
+  let query = db.selectFrom('usage').where('seq', '>=', rowAfter(after)).where('seq', '<=', rowOfPosition(upTo))
+  if (from !== null) query = query.where('to_time', '>=', BigInt(from))
+  if (to !== null) query = query.where('from_time', '<', BigInt(to))
+  if (search?.deviceId !== undefined) query = query.where('device_id', '=', search.deviceId)
+  if (search?.isRefused === true) query = query.where('refused', '>', 0n)
+  if (instanceId === null) return [query]
+  // Listed twice: PostgreSQL drops a constant from the order below, and may then walk the later rows of others.
+  return [query.where('instance_id', 'in', [instanceId, instanceId]), query.where('instance_id', 'is', null)]
+}
+
+async function listRows(db: Sql['db'], range: Within, order: Order, limit: number): Promise<Listed> {
+  const lists: ListedRow[][] = []
+  for (const query of rowsWithin(db, range)) {
+    // By the index also where few of the later rows are of several instances: PostgreSQL would walk all rows for them.
+    const inIndex = range.instanceId === null ? query : query.orderBy('instance_id', order)
+    lists.push(await inIndex.select(['seq', 'records']).orderBy('seq', order).limit(limit).execute())
+  }
+  const isBefore = (one: bigint, other: bigint): boolean => (order === 'asc' ? one < other : one > other)
+  // Where one list may have more, the other waits for it.
+  const ends = lists.filter(({ length }) => length === limit).map((full) => full.at(-1)?.seq ?? 0n)
+  const rows = lists
+    .flat()
+    .filter(({ seq }) => !ends.some((end) => isBefore(end, seq)))
+    .sort((one, other) => (isBefore(one.seq, other.seq) ? -1 : 1))
+  return { rows, isAll: ends.length === 0 }
+}
+
+/** Reads the rows of the list in its sequence. @param limit records that it reads at a time, rounded up to whole rows */
+function rowReader(db: Sql['db'], list: readonly ListedRow[], limit: number) {
+  const known = new Map<bigint, UsageRow>()
+  let at = 0
+  return async (seq: bigint): Promise<UsageRow> => {
+    if (!known.has(seq)) {
+      known.clear()
+      const numbers: bigint[] = []
+      for (let records = 0n; records < limit && at < list.length; at += 1) {
+        const next = list[at]
+        if (next === undefined) break
+        records += next.records
+        numbers.push(next.seq)
+      }
+      // Not those from the first to the last number: PostgreSQL may walk all rows between them.
+      for (const some of chunks(numbers)) {
+        const part = db.selectFrom('usage').selectAll().where('seq', 'in', filledUp(some))
+        for (const row of await part.execute()) known.set(row.seq, row)
+      }
+    }
+    const row = known.get(seq)
+    if (row === undefined) throw new Error('invariant: the rows of one snapshot stay')
+    return row
+  }
+}
+
+/** @returns `last`: the row that the step ends with; null: there are no others */
+async function readStep(db: Sql['db'], range: Within, order: Order, limit: number) {
+  const rowsMax = range.search === undefined ? Math.min(limit, Number(UNPACKED_RECORDS)) : ROWS_SEARCHED
+  const { rows, isAll } = await listRows(db, range, order, rowsMax)
+  const rowOf = rowReader(db, rows, rowsMax)
+  const records: NumberedUsage[] = []
+  let unpacked = 0n
+  for (const { seq, records: count } of rows) {
+    const found = numberedRecords(await rowOf(seq), range)
+    records.push(...(order === 'asc' ? found : found.toReversed()))
+    unpacked += count
+    if (records.length >= limit || unpacked >= UNPACKED_RECORDS) return { records, last: seq }
+  }
+  return { records, last: isAll ? null : (rows.at(-1)?.seq ?? null) }
+}
+
+/** The number of the first row with a later position; null: none. A restore leaves a gap of trillions of numbers. */
+async function nextRow(db: Sql['db'], after: bigint): Promise<bigint | null> {
+  const next = db.selectFrom('usage').select((of) => of.fn.min<bigint | null>('seq').as('seq'))
+  return (await next.where('seq', '>=', rowAfter(after)).executeTakeFirstOrThrow()).seq
+}
+
+/** The number of the last row up to a position; 0: none. */
+async function lastRow(db: Sql['db'], upTo: bigint): Promise<bigint> {
+  const last = db.selectFrom('usage').select((of) => of.fn.max<bigint | null>('seq').as('seq'))
+  return (await last.where('seq', '<=', rowOfPosition(upTo)).executeTakeFirstOrThrow()).seq ?? 0n
+}
+
+/** Write time of the first row with a later position, POSIX ms. */
+async function writtenAfter(db: Sql['db'], position: bigint): Promise<number> {
+  const next = db.selectFrom('usage').select('write_time').where('seq', '>=', rowAfter(position))
+  return Number((await next.orderBy('seq').limit(1).executeTakeFirst())?.write_time ?? 0)
 }
 
 function numberedRecords(row: UsageRow, range: Within): readonly NumberedUsage[] {
