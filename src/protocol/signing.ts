@@ -100,12 +100,12 @@ function headerPart(typ: unknown, { privateKey, keyId }: Signer): string {
   return Buffer.from(JSON.stringify({ alg: algorithmOf(privateKey), typ, kid: keyId })).toString('base64url')
 }
 
-/** Ed25519 hashes by itself. */
+/** Ed25519 includes its hash. */
 function digestOf({ asymmetricKeyType }: KeyObject): 'sha256' | null {
   return asymmetricKeyType === 'ed25519' ? null : 'sha256'
 }
 
-/** JWS has both numbers of a signature in turn. Ed25519 has this format only. */
+/** The signature of a JWS is both numbers in sequence. Ed25519 has only this format. */
 function withFormat(key: KeyObject): { readonly key: KeyObject; readonly dsaEncoding: 'ieee-p1363' } {
   return { key, dsaEncoding: 'ieee-p1363' }
 }

@@ -7,7 +7,7 @@ import { constants, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
 
 const LEVEL = 1
 
-/** Output bytes to reserve for each byte of a compressed text; what is left over is given back. */
+/** Output bytes to reserve for each byte of a text; unused ones are released. */
 const COMPRESSED_TO = 1 / 4
 
 const OUTPUT_BYTES_MIN = 512
@@ -16,7 +16,7 @@ const OUTPUT_BYTES_MIN = 512
 const EXPANDED_FROM = 64
 const PIECE_BYTES_MAX = 1024 * 1024
 
-/** Longer texts are worth a stream. */
+/** Longer texts use a stream. */
 const IN_PLACE_BYTES_MAX = 1024 * 1024
 
 type Call = (...args: readonly unknown[]) => unknown

@@ -12,7 +12,7 @@ import {
 import type { Randomness } from './ports.ts'
 import type { Timers } from '../runtime/timers.ts'
 
-/** A reason starts a round but never decides what it does. */
+/** Starts a round. The work of a round does not depend on it. */
 export type WakeReason = 'timer' | 'notification' | 'low-water' | 'request' | 'operator'
 
 export type RoundResult =

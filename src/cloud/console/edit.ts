@@ -112,9 +112,9 @@ export function withChange(
 }
 
 /**
- * Saves a form. A browser sends a form again by itself if a connection breaks, and people go back to a form: it is saved once,
- * and each request with the same values succeeds. The form for something new has a key, and any other form is known by its values and
- * the revision of the rules that it shows. Returns what is wrong; nothing if it is saved. @throws CodedError
+ * Saves a form once, although browsers repeat a request when a connection breaks, and people go back to a form: each request
+ * with the same values succeeds. A form for something new is identified by its key, any other form by its values and the
+ * revision of the rules that it shows. Returns the problems; none if it is saved. @throws CodedError
  */
 export async function saveForm(edit: Edit, deps: EditDeps, form: Fields): Promise<readonly Problem[]> {
   const { store, instanceId, editor, present } = deps

@@ -325,7 +325,7 @@ function* useConflicts(use: ComparedUse, { addUsed, lowerUsed }: ImportInputs['w
   }
 }
 
-/** Devices can spend what they have, whatever the source has used meanwhile. */
+/** Devices can spend their grants although the source has used the tokens since. */
 function noteOutstanding({ notes }: ImportPlan, record: LineItemRecord, pool: Pool, difference: Micro): void {
   const { id, quantity, overdraftType, overdraftLimit } = record
   if (pool.grantedOut === 0n || overdraftType === 'Unlimited') return

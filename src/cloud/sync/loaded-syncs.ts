@@ -1,7 +1,7 @@
 /**
- * Decides usual syncs of a shared transaction on what it has loaded for all of them, one after another, and keeps what they
- * write until all are decided. A sync that needs anything else is unusual, and leaves no trace. Only what concerns short
- * accounts is read for each sync from the database, which then has the balances of all syncs so far.
+ * Decides the usual syncs of a shared transaction one after another. Loads their data once for all of them, and writes the
+ * results when all are decided. A sync that needs other data is unusual, and leaves no trace. Data about short accounts is
+ * the exception: it is read for each sync, from a database that has the balances of all syncs before it.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import { type Session, isLive } from '../../core/sessions/session.ts'

@@ -325,7 +325,7 @@ function checkEntries(
   return undefined
 }
 
-/** Checks one entry by itself: served instance, accounts of that instance, postings equal to the billed lines. */
+/** Checks a single entry: its instance is served and has its accounts, and the postings equal the billed lines. */
 export function entryProblem(entry: ReceivedEntry, instances: ReadonlySet<string>): MergeProblem | undefined {
   if (!instances.has(entry.instanceId)) return 'INSTANCE_NOT_SERVED'
   if (entry.kind === 'session' && entry.items.length + entry.postings.length > 0) return 'ENTRY_DOES_NOT_ADD_UP'

@@ -1,4 +1,4 @@
-/** A file that is deleted when the disk is full, so that the device can still deliver. A missing one is no error. */
+/** A file that is deleted when the disk is full, so that the device can still deliver. It may be missing. */
 import { closeSync, fsyncSync, openSync, rmSync, statSync, writeSync } from 'node:fs'
 import { hasSpace } from '../../../platform/disk-space.ts'
 import type { JournalFile } from './journal-file.ts'
@@ -16,7 +16,7 @@ export class DiskReserve {
 
   /**
    * Allocates real blocks unless already done. False if the disk lacks the space.
-   * @param log truncated if its space is what the disk lacks: a full disk keeps it long
+   * @param log truncated if the disk then has enough space: on a full disk, the log stays long
    */
   fill(log?: Pick<JournalFile, 'logBytes' | 'truncateLog'>): boolean {
     if (this.#size() === this.#bytes) return true
@@ -50,7 +50,7 @@ export class DiskReserve {
     }
   }
 
-  /** Checked first, so that a nearly full disk is not filled in vain. A file of another size gives its space. */
+  /** Checked first: a failed attempt would fill a nearly full disk. The space of a file with another size counts as free. */
   #hasSpace(more = 0): boolean {
     return hasSpace(this.#path, this.#bytes - this.#size() - more)
   }

@@ -25,7 +25,7 @@ interface BlockRow {
 /** Above every entry id. */
 export const ENTRY_ID_MAX = 2n ** 63n - 1n
 
-/** Entries of a block: more compress hardly better, and a damaged block loses all of its entries. */
+/** Entries of a block. More would compress little better, and a damaged block loses all of its entries. */
 export const BLOCK_ENTRIES = 256
 
 /** Limit for the texts of a block, unless one entry is longer. */
@@ -55,8 +55,8 @@ interface Block {
 const KEPT_BYTES_MAX = 1024 * 1024
 
 /**
- * Entries that are not in blocks yet, in a buffer that is used again and again, because the garbage collector hardly
- * sees buffers. Those that fill a block can be compressed beforehand.
+ * Entries that are not in blocks yet, in a buffer that is reused, because buffers hardly make the garbage collector run.
+ * Those that fill a block can be compressed beforehand.
  */
 export class UnstoredEntries {
   #blocks: Block[] = []

@@ -67,8 +67,8 @@ const NOTHING: Salvage = {
 /**
  * Works on a copy, because SQLite writes during recovery. The copy exists until `use` returns.
  *
- * @throws NoSpace before the first write; CodedError DATABASE_NEWER; what `use` throws; an error of the system: what it
- *   concerns must not count as lost
+ * @throws NoSpace before the first write; CodedError DATABASE_NEWER; errors of `use`; errors of the system, because data
+ *   that cannot be read now must not count as lost
  */
 export function salvaged<T>(path: string, left: BootLog | null, use: (salvage: Salvage) => T): T {
   const copy = `${path}.copy`

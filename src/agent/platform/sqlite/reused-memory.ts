@@ -1,8 +1,8 @@
 const KEPT_BYTES_MAX = 1024 * 1024
 
 /**
- * Memory that is used again and again, because the garbage collector hardly sees buffers. Longer pieces than 1 MiB are not kept.
- * @returns a function for a piece of a length, which is valid until its next call
+ * A buffer that is reused, because buffers hardly make the garbage collector run. More than 1 MiB is not kept.
+ * @returns a function that returns a part of this length, valid until the next call
  */
 export function reusedMemory(): (length: number) => Buffer {
   let kept = Buffer.alloc(0)

@@ -34,7 +34,7 @@ export function releaseWhenIdle({ timers, processorMs, heapBytes, release }: Idl
   })
 }
 
-/** Gives back memory after the start and, with `--expose-gc`, whenever idle. @param giveBack returns what is not in the heap */
+/** Releases memory after the start and, with `--expose-gc`, whenever idle. @param giveBack releases memory outside of the heap */
 export function releaseIdleMemory(timers: Timers, giveBack: () => void): () => void {
   const cancel = timers.after(STARTED_MS, giveBack)
   const collect = globalThis.gc

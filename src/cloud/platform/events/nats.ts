@@ -1,4 +1,4 @@
-/** JetStream drops an id that it has had within the duplicate window of its stream. Connects by itself. */
+/** Publishes events to JetStream, which drops repeated ids within the duplicate window of its stream. Connects when needed. */
 import { JetStreamApiError, type JetStreamClient, jetstream } from '@nats-io/jetstream'
 import {
   type Authenticator,

@@ -36,10 +36,10 @@ export interface PostgresStoreOptions {
   readonly limits?: Partial<Limits>
 }
 
-/** A registered key that was read is used for at most so long without reading it again, ms. */
+/** How long a registered key is used before it is read again, ms. */
 const KEYS_KEPT_MS = 200
 
-/** A change of registered keys is confirmed so long after its commit, ms: then no node uses what it has read before. */
+/** Wait between the commit of a change of registered keys and its response, ms: then no node uses the keys from before. */
 const KEYS_FORGOTTEN_MS = KEYS_KEPT_MS + 50
 
 export interface PostgresStore extends Store {

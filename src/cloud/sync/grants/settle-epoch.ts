@@ -7,7 +7,7 @@ import { type Settlement, settled } from '../../storage/device-records.ts'
 import type { MergeUnderRules } from '../merge-context.ts'
 import { saveMoves } from '../save-moves.ts'
 
-/** Counts what is out on a fenced epoch as used, or returns it to the pool. */
+/** Counts the outstanding tokens of a fenced epoch as used, or returns them to the pool. */
 export async function settleEpoch(
   { tx, device, epoch, now, rules }: Pick<MergeUnderRules, 'tx' | 'device' | 'epoch' | 'now' | 'rules'>,
   as: Settlement,

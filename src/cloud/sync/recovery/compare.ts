@@ -23,7 +23,7 @@ export async function compare(
   mark: SalesMark,
   shared: boolean,
 ): Promise<Comparison> {
-  // What a node at work counts meanwhile may be missing in what is read.
+  // Taken before the database is read: sales that this node counts during the reads may be missing in their results.
   const { turn, position } = mark
   const counted = new Map([...mark.counts()].map(({ name, sold }) => [name, sold]))
   const records = await store.read((reader) => reader.edge.salesMarks.list())
