@@ -1,5 +1,5 @@
-// What tests of the agent start from: a directory that goes away, a journal in it, a device that is attached and has a
-// policy and a grant, and small pieces of requests and policies.
+// Set-up of the agent's tests: a temporary directory with a journal, an attached device with a policy and a grant, and
+// parts of requests and policies.
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'

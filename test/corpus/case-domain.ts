@@ -1,6 +1,6 @@
 /**
- * A corpus case in the words of the engine: its policy, request, clock and rooms, and a decision turned back into the
- * words of the case. Ids are made from the names, so that a case decides the same wherever it is replayed.
+ * Converts a corpus case to the types of the engine (policy, request, clock and balances), and a decision to the form of
+ * the case. Ids are made from the names, so that a case is decided the same in every replay.
  */
 import {
   type AccountId,
@@ -31,7 +31,7 @@ import type { AccountName, ConditionFact, CorpusCase, LineItemFact } from './cas
 
 const CORPUS_INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
 
-/** What a decision says, in the words of a case: comparable with `want`. */
+/** A decision in the form of a case, comparable with `want`. */
 export type Answer = CorpusCase['want']
 
 export function policyOfCase({ facts }: CorpusCase): Policy {
@@ -87,7 +87,7 @@ export function clockOfCase({ clock }: CorpusCase): ClockReading {
   }
 }
 
-/** What each account can still give: its cap less what is used, or a device's grant where the case gives one. */
+/** The balance of each account: its cap minus the use, or the grant of a device if the case has one. */
 export function availableOfCase(corpusCase: CorpusCase): AvailableOf {
   const balances = new Map<AccountId, AvailableBalance>()
   const usedByRequester = new Map<AccountId, Micro>()

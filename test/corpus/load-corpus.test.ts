@@ -1,4 +1,4 @@
-/** The loader reads strictly: a case that could be misread stops the whole corpus. */
+/** The loader is strict: an ambiguous case fails the whole corpus. */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'

@@ -1,6 +1,6 @@
 /**
- * Sets a case of the corpus up in a twin over the service's API, asks for what the case asks for, and gives back the answer
- * in the words of the case. Only the use so far is written into the store: requests alone cannot make it.
+ * Sets a corpus case up in a twin over the service's API, sends its request, and returns the response in the form of the
+ * case. Only the use so far is written to the store, because requests cannot make it.
  */
 import { join } from 'node:path'
 import { type AccountId, actionAccount, limitAccount, lineAccount } from '../../src/core/accounts/account.ts'
@@ -13,14 +13,14 @@ import type { AccountName, CorpusCase, LineItemFact } from './case-format.ts'
 
 const VERSION = 'v1.1'
 
-/** A case as the wire can tell it: status codes and numbers; which action allowed shows in the accounts alone. */
+/** The parts of a decision that the API shows: status codes and numbers. Only the accounts show which action allowed it. */
 export interface WireAnswer {
   readonly items: readonly {
     readonly code: string
     readonly total: number
     readonly parts: readonly { readonly lineItem: string; readonly rate: number; readonly charged: number }[]
   }[]
-  /** Tokens by account, in the words of the case. */
+  /** Tokens by account, with the names of the case. */
   readonly taken: Readonly<Record<string, string>>
 }
 
@@ -124,7 +124,7 @@ async function saveConditions(
   return new Map(facts.map(({ name }, index) => [name, text(body, index, 'id')]))
 }
 
-/** Gives the ids of the actions, in their order. */
+/** Returns the ids of the actions in their order. */
 async function saveLineItem(
   twin: Twin,
   instance: string,
@@ -205,7 +205,7 @@ async function oneOff(twin: Twin, instance: string, corpusCase: CorpusCase): Pro
   return accepted(twin.call('POST', path, { body: bodyOf(corpusCase) }))
 }
 
-/** A refused request in a session answers 403 and says the same as a granted one. */
+/** A refused request in a session has the status 403 and the body of a granted one. */
 async function inSession(twin: Twin, instance: string, corpusCase: CorpusCase): Promise<Reply> {
   const path = `/api/${VERSION}/sessions`
   const { body: session } = await accepted(twin.call('POST', path, { body: { instanceId: instance } }))
@@ -248,7 +248,7 @@ async function takenSince(
   return Object.fromEntries(taken)
 }
 
-/** One text for an account, the same for a wanted posting and a found pool. */
+/** The same text for a wanted posting and for the pool of its account. */
 function wordsOf({ line, action, limit, requester, period = 0 }: AccountName): string {
   if (line !== undefined) return `line ${line} ${period}`
   if (action !== undefined) return `action ${action}`
@@ -261,7 +261,7 @@ async function accepted(call: Promise<Reply>, statuses: readonly number[] = [200
   return reply
 }
 
-/** Only the fields that say something: an empty version or series is one that is not given. */
+/** Omits empty fields: an empty version or series is none. */
 function given<T extends Readonly<Record<string, string>>>(fields: T): Partial<T> {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== '')) as Partial<T>
 }

@@ -44,7 +44,7 @@ function moreAnswers(apps: Applications): Promise<void> {
     })
 }
 
-/** Everything that was answered stands in the ledger once, whatever was refused; and the twin bills what the device counts. */
+/** The ledger has every answered entry once, also after refusals; and the twin bills the counts of the device. */
 async function expectNothingLost(apps: Applications): Promise<void> {
   await apps.end()
   const deviceId = await expectUseBilled(site)

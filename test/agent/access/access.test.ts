@@ -1,4 +1,4 @@
-// One access request over the real ledger and engine, a journal in memory, and a cloud that is as near as the test wants.
+// One access request with the real ledger and engine, a journal in memory, and a cloud that the test makes slow or unreachable.
 import { describe, expect, it } from 'vitest'
 import { Access, type AccessCall, RequestBodies } from '../../../src/agent/access/access.ts'
 import { Clock } from '../../../src/agent/runtime/clock.ts'
@@ -32,9 +32,9 @@ class Device {
   readonly activePolicies = new ActivePolicies()
   readonly recorded: PendingEntry[] = []
   readonly asked: WaitingTopUp[] = []
-  /** What the cloud does while a request waits for it. */
+  /** Runs while a request waits for the cloud. */
   cloud: (request: WaitingTopUp, deadlineMs: number) => Promise<void> = async () => undefined
-  /** What it says then that the pools could still give; of the others nothing. */
+  /** The balances that the cloud then reports; all other pools are empty. */
   poolBalances: PoolBalances = new Map()
   deviceId: string | null = 'device'
   served = [INSTANCE]

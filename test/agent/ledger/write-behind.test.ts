@@ -1,5 +1,5 @@
-// A device that spends ahead of its disk, over a real journal and a real log in files. The process is killed, and the
-// machine switched off, by copying what stands in the two directories at that moment and going on from the copy.
+// A device with write-behind, over a real journal and a real volatile log. A test kills the process, or cuts the power, by
+// copying both directories at that moment and starting another process with the copy.
 import { cpSync, readdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { setImmediate as nextTurn } from 'node:timers/promises'
@@ -25,7 +25,7 @@ const B = actionAccount(INSTANCE, 'line-1', 'b')
 const BLOCK = 1_000n
 const NO_SPACE = Object.assign(new Error('no space'), { code: 'ENOSPC' })
 
-/** What was sent to applications, per account, and what was decided. */
+/** Tokens by account: of the responses that were sent, and of all decisions. */
 interface Told {
   answered: Map<string, bigint>
   decided: Map<string, bigint>
@@ -43,7 +43,7 @@ class Process {
   readonly warned: string[] = []
   logFails = false
   turnFails = false
-  /** The journal takes nothing but what was answered, or nothing at all. */
+  /** The journal refuses entries that were not answered yet, or all entries. */
   journalFails: 'NO' | 'NEW' | 'ALL' = 'NO'
   commits = 0
   onStep: (step: string) => void = () => undefined
@@ -169,7 +169,7 @@ class Process {
     return { answered: new Map(this.told.answered), decided: new Map(this.told.decided) }
   }
 
-  /** Another directory with what stands in this one at this moment. */
+  /** Another directory with the present content of this one. */
   copy(): string {
     const directory = temporaryDirectory()
     cpSync(this.directory, directory, { recursive: true })

@@ -14,7 +14,7 @@ async function twoOfWhichOneCanRenew(): Promise<{ device: SessionDevice; ids: re
 const statesOf = (device: SessionDevice, ids: readonly string[]): readonly string[] =>
   ids.map((id) => device.session(id).state).toSorted()
 
-/** What the ledger holds in memory of the account is what stands on the disk. */
+/** The ledger has the same counters of the account in memory and on disk. */
 function expectMemoryAsOnDisk(device: SessionDevice): void {
   const { used, refunded } = new Map(device.ledger.accounts()).get(LINE) ?? {}
   const { used: usedOnDisk, refunded: refundedOnDisk } = device.disk.read().accounts.get(LINE) ?? {}

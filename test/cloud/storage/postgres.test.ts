@@ -254,7 +254,7 @@ describe('on PostgreSQL', () => {
       const accounts = Array.from({ length: 20 }, (_, period) => lineAccount(INSTANCE, 'B', period))
       const opened = await Promise.all(
         Array.from({ length: 20 }, (_, index) => {
-          // In any order: it is the store that puts them in one.
+          // In different orders: the store sorts them.
           const wanted = (index < 10 ? accounts : accounts.toReversed()).map((account) => ({ account, cap: 7n }))
           return nodes[index % 2]!.transaction((tx) => tx.accounts.open(wanted))
         }),

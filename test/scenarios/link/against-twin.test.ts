@@ -136,7 +136,7 @@ test('a device that is offline over a reset spends what it holds of the next per
   device.network.down = false
   await device.sync()
   expect(device.link.status().backlog).toBe(0)
-  // What was used of the period before stands in that period: each has its own books.
+  // Use of the previous period counts in that period: each period has its own accounts.
   expect(await used()).toBe(9)
   const pools = await twin.read((reader) =>
     reader.accounts.get([0, 1].map((next) => lineAccount(instanceId, 'ACT-1', period + next))),

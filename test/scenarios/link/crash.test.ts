@@ -57,7 +57,7 @@ test('after any commit the process may end: nothing is lost, nothing is billed t
     const out = (held?.granted ?? 0n) - (held?.returned ?? 0n)
     const { charged, refunded } = device.durable
     const current = (held?.used ?? 0n) - (held?.refunded ?? 0n)
-    // What the cloud holds back is what is billed, and the room that the device has in hand: no more.
+    // The cloud reserves exactly the billed tokens and the balance of the device.
     expect(device.cloud.outOn(ACCOUNT)).toBe(charged - refunded - current + out)
     expect(device.cloud.outOn(ACCOUNT) <= CAP).toBe(true)
     expect(device.left).toBe(out - current)

@@ -46,7 +46,7 @@ const entries = (from: number, count: number) =>
 
 const path = (directory: string): string => join(directory, 'journal.db')
 
-/** What goes up once the device has attached anew. */
+/** The entries that the device delivers after it has attached again. */
 async function delivered(journal: Journal): Promise<readonly string[]> {
   const { identity } = await journal.read()
   if (identity === null) await journal.saveIdentity(IDENTITY)
