@@ -329,6 +329,12 @@ describe('a request that the grant of the device does not hold', () => {
   })
   const needOf = (amount: bigint, account = LINE) => [{ account, amount }]
   const pool = (available: bigint, returnable = 0n) => ({ available, returnable })
+  const other = lineAccount(INSTANCE, 'line-2', 0)
+  const twoLineItems = () => {
+    const [first] = policyWith(1).lineItems
+    const second = { ...first!, id: 'line-2', endsAt: first!.endsAt + 1 }
+    return policyInForce(1, { lineItems: [first!, second] })
+  }
 
   it('requests the missing tokens from the cloud at once, and is decided with those that it gets', async () => {
     const device = await ready(5_000_000n)
@@ -349,11 +355,7 @@ describe('a request that the grant of the device does not hold', () => {
   })
 
   it('asks a second time for exactly what the pools together can pay', async () => {
-    const { lineItems } = policyWith(1)
-    const [first] = lineItems
-    const second = { ...first!, id: 'line-2', endsAt: first!.endsAt + 1 }
-    const device = await ready(0n, await policyInForce(1, { lineItems: [first!, second] }))
-    const other = lineAccount(INSTANCE, 'line-2', 0)
+    const device = await ready(0n, await twoLineItems())
     device.poolBalances = new Map([
       [LINE, pool(7_000_000n)],
       [other, pool(90_000_000n)],
@@ -372,11 +374,7 @@ describe('a request that the grant of the device does not hold', () => {
   })
 
   it('names the line item whose tokens other devices can return when the pools cannot pay', async () => {
-    const { lineItems } = policyWith(1)
-    const [first] = lineItems
-    const second = { ...first!, id: 'line-2', endsAt: first!.endsAt + 1 }
-    const device = await ready(0n, await policyInForce(1, { lineItems: [first!, second] }))
-    const other = lineAccount(INSTANCE, 'line-2', 0)
+    const device = await ready(0n, await twoLineItems())
     device.poolBalances = new Map([
       [LINE, pool(1_000_000n)],
       [other, pool(0n, 90_000_000n)],
@@ -395,11 +393,8 @@ describe('a request that the grant of the device does not hold', () => {
   })
 
   it('keeps the refusal of the cloud when the request for tokens of other devices is too slow', async () => {
-    const { lineItems } = policyWith(1)
-    const [first] = lineItems
-    const second = { ...first!, id: 'line-2', endsAt: first!.endsAt + 1 }
-    const device = await ready(0n, await policyInForce(1, { lineItems: [first!, second] }))
-    device.poolBalances = new Map([[lineAccount(INSTANCE, 'line-2', 0), pool(0n, 90_000_000n)]])
+    const device = await ready(0n, await twoLineItems())
+    device.poolBalances = new Map([[other, pool(0n, 90_000_000n)]])
     device.cloud = async () => device.time.advance(1_500)
     expect(statusOf(await device.ask(accessBody(10)))).toEqual(['202'])
     expect(device.asked).toHaveLength(2)

@@ -204,6 +204,14 @@ async function warm(device: Process): Promise<void> {
 
 const rebooted = (time: FakeTime): FakeTime => Object.assign(new FakeTime(time.truth()), { bootId: 'boot-2' })
 
+/** A process that starts after a kill at this moment counts exactly the answered use, and burns nothing. */
+async function expectAnsweredOnly(device: Process): Promise<void> {
+  const after = await Process.on(device.copy(), device.time)
+  expect(await after.used(A)).toBe(device.told.answered.get(A))
+  expect((await after.journal.read()).burned.size).toBe(0)
+  await after.journal.close()
+}
+
 async function expectExact(directory: string, told: Told, time: FakeTime): Promise<void> {
   const after = await Process.on(directory, time)
   const snapshot = await after.journal.read()
@@ -330,10 +338,7 @@ describe('a device that spends ahead of its disk', () => {
     Object.assign(device, { turnFails: true, journalFails: 'ALL' })
     // More than the block holds: it waits for a commit.
     await expect(device.charge({ [A]: 5n * BLOCK })).rejects.toMatchObject({ code: 'NOT_RECORDED' })
-    const after = await Process.on(device.copy(), device.time)
-    expect(await after.used(A)).toBe(device.told.answered.get(A))
-    expect((await after.journal.read()).burned.size).toBe(0)
-    await after.journal.close()
+    await expectAnsweredOnly(device)
   })
 
   it('takes no more space for its log while the disk refuses repeated charges', async () => {
@@ -350,10 +355,7 @@ describe('a device that spends ahead of its disk', () => {
     expect(files()).toEqual(before)
     device.journalFails = 'NO'
     expect(await device.charge({ [A]: 5n * BLOCK })).toBe('durable')
-    const after = await Process.on(device.copy(), device.time)
-    expect(await after.used(A)).toBe(device.told.answered.get(A))
-    expect((await after.journal.read()).burned.size).toBe(0)
-    await after.journal.close()
+    await expectAnsweredOnly(device)
   })
 
   it('has after a power cut never less than was answered, and more by no more than its blocks', async () => {

@@ -69,6 +69,13 @@ class Behind {
     return server
   }
 
+  /** Requests get their answer when the result resolves. */
+  holdAnswers(): PromiseWithResolvers<AccessAnswer> {
+    const gate = Promise.withResolvers<AccessAnswer>()
+    this.answer = () => gate.promise
+    return gate
+  }
+
   post(body: unknown, how: { path?: string; headers?: Record<string, string>; method?: string } = {}) {
     const text = typeof body === 'string' ? body : JSON.stringify(body)
     return send(this.path, how.method ?? 'POST', how.path ?? PATH, text, {
@@ -81,7 +88,7 @@ class Behind {
     return send(this.path, 'GET', path, null, {})
   }
 
-  /** Sends these bytes, and gives everything that comes until the connection is closed, or `until` is in it. */
+  /** Sends the bytes. Returns all that it receives until the connection is closed, or `until` is in it. */
   async raw(bytes: string | Uint8Array, until?: string): Promise<string> {
     const socket = connect(this.path)
     socket.on('error', () => undefined)
@@ -339,8 +346,7 @@ describe('the socket', () => {
 
   it('refuses requests above the limit of waiting ones, with a Retry-After', async () => {
     const behind = new Behind()
-    const gate = Promise.withResolvers<AccessAnswer>()
-    behind.answer = () => gate.promise
+    const gate = behind.holdAnswers()
     await behind.open({ waitingMax: 2 })
     const waiting = [behind.post(accessBody(1)), behind.post(accessBody(2))]
     await expect.poll(() => behind.calls.length).toBe(2)
@@ -458,8 +464,7 @@ describe('the socket', () => {
       ['no HTTP\r\n\r\n', 'with one request, by a client that sends no more', true],
     ])('%j after an answer that is still to come, which goes first, %s', async (odd, _, isLast) => {
       const behind = new Behind()
-      const gate = Promise.withResolvers<AccessAnswer>()
-      behind.answer = () => gate.promise
+      const gate = behind.holdAnswers()
       await behind.open()
       const socket = connect(behind.path)
       socket[isLast ? 'end' : 'write'](`${post}Host: x\r\n\r\n{}${odd}`)
@@ -481,8 +486,7 @@ describe('the socket', () => {
     ['another request', WHOLE, ['HTTP/1.1 200', 'granted']],
   ])('answers %s during an answer of the fast path, also if the client sends no more', async (_, more, answered) => {
     const behind = new Behind()
-    const gate = Promise.withResolvers<AccessAnswer>()
-    behind.answer = () => gate.promise
+    const gate = behind.holdAnswers()
     await behind.open()
     const socket = connect(behind.path)
     socket.write(WHOLE)
@@ -522,8 +526,7 @@ describe('the socket', () => {
 
   it('lives through a client that asks for a tunnel and is gone before its answers', async () => {
     const behind = new Behind()
-    const gate = Promise.withResolvers<AccessAnswer>()
-    behind.answer = () => gate.promise
+    const gate = behind.holdAnswers()
     const server = await behind.open()
     const head = `POST ${PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}`
     const socket = connect(behind.path)
@@ -584,8 +587,7 @@ describe('the socket', () => {
 
   it('refuses far too many requests after the answers to earlier ones', async () => {
     const behind = new Behind()
-    const gate = Promise.withResolvers<AccessAnswer>()
-    behind.answer = () => gate.promise
+    const gate = behind.holdAnswers()
     await behind.open()
     const socket = connect(behind.path)
     socket.on('error', () => undefined)
@@ -625,8 +627,7 @@ describe('the socket', () => {
     ['that Node parses', WHOLE.replace('Host', 'Expect: 100-continue\r\nHost')],
   ])('answers all requests %s of a connection that are pending at a stop', async (_what, whole) => {
     const behind = new Behind()
-    const gate = Promise.withResolvers<AccessAnswer>()
-    behind.answer = () => gate.promise
+    const gate = behind.holdAnswers()
     const server = await behind.open()
     const socket = connect(behind.path)
     socket.write(whole.repeat(3))
@@ -694,8 +695,7 @@ describe('the socket', () => {
 
   it('lives through applications that hang up in the middle of everything', async () => {
     const behind = new Behind()
-    const gate = Promise.withResolvers<AccessAnswer>()
-    behind.answer = () => gate.promise
+    const gate = behind.holdAnswers()
     await behind.open({ waitingMax: 1 })
     const head = `POST ${PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n`
     for (const sent of [head, `${head}{}`]) {
@@ -713,8 +713,7 @@ describe('the socket', () => {
 describe('a stop of the socket', () => {
   it('finishes requests in progress, accepts no new connections, and removes its file', async () => {
     const behind = new Behind()
-    const gate = Promise.withResolvers<AccessAnswer>()
-    behind.answer = () => gate.promise
+    const gate = behind.holdAnswers()
     const server = await behind.open()
     const keptOpen = connect(behind.path)
     await once(keptOpen, 'connect')
