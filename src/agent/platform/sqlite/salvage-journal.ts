@@ -204,42 +204,52 @@ interface Damage {
   readonly why: string
 }
 
-function fill(
-  database: Database.Database,
-  { identity, policies, sessions, undelivered, lost, answers }: Salvage,
-  damage: Damage | null,
-): void {
+function fill(database: Database.Database, salvage: Salvage, damage: Damage | null): void {
   database
     .transaction(() => {
-      if (identity !== null) {
-        database.prepare('INSERT INTO identity (only, document) VALUES (1, ?)').run(JSON.stringify(identity))
-      }
-      const policy = database.prepare(
-        'INSERT OR IGNORE INTO policy (instance_id, revision, document, confirmed_at) VALUES (?, ?, ?, ?)',
-      )
-      // Their confirmations were signed in answers that are not kept: the next sync confirms them again.
-      for (const row of policies) policy.run(row.instance_id, row.revision, row.document, 0)
-      const session = database.prepare(
-        'INSERT OR IGNORE INTO session (id, ended, since, document, snapshot, unsealed) VALUES (?, ?, ?, ?, ?, 1)',
-      )
-      for (const row of sessions) session.run(row.id, row.ended, row.since, row.document, row.snapshot)
-      const idOf = insertUndelivered(database, undelivered)
-      const answer = database.prepare(
-        `INSERT INTO answer (slot, session, n, request_hash, body, status, policy_revision, entry_id)
-           VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-      )
-      for (const [slot, each] of answers.entries()) {
-        const { session: name, n, requestHash, answer: body, status = 200, policyRevision, entry: of } = each
-        answer.run(slot, name, n, requestHash, body, status, policyRevision, of === null ? 0 : idOf(of))
-      }
-      if (damage === null) return
-      const { at, aside, why } = damage
-      const salvagedEntries = undelivered.reduce((sum, { bodies }) => sum + bodies.length, 0)
-      database
-        .prepare('INSERT INTO salvage (at, file, why, salvaged_entries, lost_entries) VALUES (?, ?, ?, ?, ?)')
-        .run(at, aside, why.slice(0, 1_000), salvagedEntries, lost)
+      insertState(database, salvage)
+      const idOf = insertUndelivered(database, salvage.undelivered)
+      insertAnswers(database, salvage.answers, idOf)
+      if (damage !== null) noteDamage(database, damage, salvage)
     })
     .exclusive()
+}
+
+function insertState(database: Database.Database, { identity, policies, sessions }: Salvage): void {
+  if (identity !== null) {
+    database.prepare('INSERT INTO identity (only, document) VALUES (1, ?)').run(JSON.stringify(identity))
+  }
+  const policy = database.prepare(
+    'INSERT OR IGNORE INTO policy (instance_id, revision, document, confirmed_at) VALUES (?, ?, ?, ?)',
+  )
+  // Their confirmations were signed in answers that are not kept: the next sync confirms them again.
+  for (const row of policies) policy.run(row.instance_id, row.revision, row.document, 0)
+  const session = database.prepare(
+    'INSERT OR IGNORE INTO session (id, ended, since, document, snapshot, unsealed) VALUES (?, ?, ?, ?, ?, 1)',
+  )
+  for (const row of sessions) session.run(row.id, row.ended, row.since, row.document, row.snapshot)
+}
+
+function insertAnswers(
+  database: Database.Database,
+  answers: Salvage['answers'],
+  idOf: ReturnType<typeof insertUndelivered>,
+): void {
+  const insert = database.prepare(
+    `INSERT INTO answer (slot, session, n, request_hash, body, status, policy_revision, entry_id)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+  )
+  for (const [slot, each] of answers.entries()) {
+    const { session, n, requestHash, answer: body, status = 200, policyRevision, entry } = each
+    insert.run(slot, session, n, requestHash, body, status, policyRevision, entry === null ? 0 : idOf(entry))
+  }
+}
+
+function noteDamage(database: Database.Database, { at, aside, why }: Damage, { undelivered, lost }: Salvage): void {
+  const salvagedEntries = undelivered.reduce((sum, { bodies }) => sum + bodies.length, 0)
+  database
+    .prepare('INSERT INTO salvage (at, file, why, salvaged_entries, lost_entries) VALUES (?, ?, ?, ?, ?)')
+    .run(at, aside, why.slice(0, 1_000), salvagedEntries, lost)
 }
 
 /** Returns the id of an entry by its epoch and number; 0: it is not among them. */
