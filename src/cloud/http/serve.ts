@@ -1,6 +1,6 @@
 /** Serves operations, with Fastify and for plain requests on the fast path. Both have the checks of `route.ts`. */
 import { Readable } from 'node:stream'
-import type { FastifyRequest, RouteOptions } from 'fastify'
+import type { FastifyReply, FastifyRequest, RouteOptions } from 'fastify'
 import { CodedError } from '../../protocol/errors.ts'
 import { REFUSALS, readJsonBody } from '../../protocol/service/refusals.ts'
 import { VERSION_HEADER } from '../../protocol/wire.ts'
@@ -59,18 +59,15 @@ function optionsOf(
   const heads = new WeakMap<FastifyRequest, Head>()
   const arrivals = new WeakMap<FastifyRequest, () => void>()
   const isOfDevices = !CLIENTS.some((kind) => principals.includes(kind))
+  const onSend: RouteOptions['onSend'] = async (_, reply) => {
+    deps.entrance.leave(reply.raw)
+    if (sendsTimeAndVersion) void reply.header('date', new Date(deps.now()).toUTCString())
+  }
   return {
     method,
     config: { answers },
     ...(bodyMax === undefined ? {} : { bodyLimit: bodyMax }),
-    ...(isOfDevices || sendsTimeAndVersion
-      ? {
-          onSend: async (_, reply) => {
-            deps.entrance.leave(reply.raw)
-            if (sendsTimeAndVersion) void reply.header('date', new Date(deps.now()).toUTCString())
-          },
-        }
-      : {}),
+    ...(isOfDevices || sendsTimeAndVersion ? { onSend } : {}),
     // Before the body is read: unauthorized callers must not cause reads.
     onRequest: async (request, reply) => {
       if (isOfDevices) await deps.entrance.enter(reply.raw, request.headers)
@@ -101,19 +98,24 @@ function optionsOf(
     handler: async (request, reply) => {
       const head = heads.get(request)
       if (head === undefined) throw new Error('invariant: a request that is handled was authenticated')
-      const { status, headers, body, text, stream } = await answer(head, request)
-      if (headers !== undefined) void reply.headers(headers)
-      if (stream !== undefined) {
-        await reply.code(status).type(stream.type).send(Readable.from(stream.pieces))
-      } else if (text !== undefined) {
-        void reply
-          .code(status)
-          .type(answers.get(status)?.mediaType ?? 'text/plain')
-          .send(text)
-      } else sendJson(reply, status, body)
+      await sendAnswer(reply, await answer(head, request), answers)
       return reply
     },
   }
+}
+
+async function sendAnswer(
+  reply: FastifyReply,
+  { status, headers, body, text, stream }: Answer,
+  answers: DeclaredAnswers,
+): Promise<void> {
+  if (headers !== undefined) void reply.headers(headers)
+  if (stream !== undefined) {
+    await reply.code(status).type(stream.type).send(Readable.from(stream.pieces))
+  } else if (text !== undefined) {
+    const type = answers.get(status)?.mediaType ?? 'text/plain'
+    void reply.code(status).type(type).send(text)
+  } else sendJson(reply, status, body)
 }
 
 async function answerAtOnce({ admit, answer }: Route, slots: Slots, request: PlainRequest): Promise<Answer> {
