@@ -1,4 +1,5 @@
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
+import { available, billed } from '../../core/accounts/grant.ts'
 import { accountInWords, counted, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { actionNameOf } from '../../core/rules/action-name.ts'
 import type { Policy } from '../../core/rules/policy.ts'
@@ -41,11 +42,11 @@ export async function devicePage(view: View): Promise<Page> {
     view,
     accounts.map(({ account }) => account),
   )
-  const grants = accounts.map(({ account, granted, used, refunded, returned, unlimited }) => [
-    accountInWords(account, names.get(account)),
-    unlimited ? 'unlimited' : tokensInWords(granted - returned - used + refunded),
-    tokensInWords(used - refunded),
-    tokensInWords(granted),
+  const grants = accounts.map((record) => [
+    accountInWords(record.account, names.get(record.account)),
+    record.unlimited ? 'unlimited' : tokensInWords(available(record)),
+    tokensInWords(billed(record)),
+    tokensInWords(record.granted),
   ])
   const sessions = await reader.sessions.page({ deviceId: device.id }, ROWS_SHOWN)
   const keys = (await reader.edge.devices.keysOf(device, ROWS_SHOWN)).map(

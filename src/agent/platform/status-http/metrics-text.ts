@@ -1,5 +1,6 @@
 /** The device report as Prometheus text. The series are fixed, and no label values come from callers. */
 import { isLineAccount } from '../../../core/accounts/account.ts'
+import { available } from '../../../core/accounts/grant.ts'
 import type { DeviceReportWire, Readiness } from '../../../protocol/local/report.ts'
 import { countersOf, offlineMs } from '../../diagnostics/health-status.ts'
 
@@ -27,10 +28,10 @@ export function metricsText({ status, machine, health, clock }: DeviceReportWire
   const totals = { available: 0n, used: 0n, refunded: 0n, burned: 0n }
   for (const account of status.accounts) {
     if (!isLineAccount(account.account)) continue
-    const { granted, used, refunded, returned } = countersOf(account)
-    totals.available += granted - returned - used + refunded
-    totals.used += used
-    totals.refunded += refunded
+    const counters = countersOf(account)
+    totals.available += available(counters)
+    totals.used += counters.used
+    totals.refunded += counters.refunded
     totals.burned += BigInt(account.burned)
   }
   const tokens = (amount: bigint): number => Number(amount) / MICRO
