@@ -67,7 +67,7 @@ describe('text', () => {
     return reportText(conditions, linesOf(results([70, 700, 70])), accounts, format)
   }
 
-  test('says which wanted ratio is reached, missed, or not measured', () => {
+  test('shows for each wanted ratio whether it is reached, missed, or not measured', () => {
     const text = report(table)
     expect(text).toMatch(/^64 +agent +decisions\/s, of redis +at least 1.2 +1.40 +reached$/m)
     expect(text).toMatch(/^64 +agent +decisions\/s, of floor \(net\) +at least 0.8 +0.70 +missed$/m)

@@ -30,7 +30,7 @@ it('changes nothing the second time', () => {
   expect(statSync(node).size).toBe(once)
 })
 
-it('refuses a file of another kind and leaves it as it is', () => {
+it('refuses a file of another kind and leaves it unchanged', () => {
   const text = file('text')
   writeFileSync(text, '#!/bin/sh\n')
   expect(() => strip(text)).toThrow('is not a 64-bit ELF file')

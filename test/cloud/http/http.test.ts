@@ -193,7 +193,7 @@ describe('the server', () => {
     }
   })
 
-  it('refuses a compressed body, and takes one that says that it is not', async () => {
+  it('refuses a compressed body, and accepts one with the encoding identity', async () => {
     await using twin = await openTwin()
     const body = '{"shortName":"s","accountId":"a"}'
     const packed = await twin.call('POST', INSTANCES, {
@@ -354,7 +354,7 @@ describe('the server', () => {
     expect(await twin.usage(instance)).toEqual([])
   })
 
-  it('answers what is no HTTP request, and a path that is not well-formed', async () => {
+  it('answers invalid HTTP requests and malformed paths', async () => {
     await using twin = await openTwin()
     const nonsense = await raw(twin, 'this is not HTTP\r\n\r\n')
     expect(nonsense).toMatch(/^HTTP\/1.1 400 /)

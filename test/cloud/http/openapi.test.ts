@@ -32,7 +32,7 @@ describe.each(documents)('%s', (_path, text) => {
     }
   })
 
-  it('says of every value what it may be', () => {
+  it('describes the permitted values of every field', () => {
     const empty = [...objectsIn(document)].filter(([, object]) => Object.keys(object).length === 0)
     expect(empty.map(([path]) => path)).toEqual([])
   })

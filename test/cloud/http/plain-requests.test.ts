@@ -96,7 +96,7 @@ async function inPieces(twin: Twin, bytes: Buffer): Promise<Received> {
 
 const OTHER = '0d2ff9a5-7b4f-4d39-9d3c-6a8a0a2f0a11'
 
-describe('an access request in one piece gets what it gets in two pieces', () => {
+describe('an access request in one piece gets the same response as one in two pieces', () => {
   it.each<[string, boolean, (shop: Awaited<ReturnType<typeof openShop>>) => Request | Promise<Request>]>([
     ['granted', true, () => ({})],
     ['of version 1.0', true, ({ instance }) => ({ path: `/elastic/api/v1.0/instances/${instance}/access-request` })],

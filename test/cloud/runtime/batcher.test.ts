@@ -139,7 +139,7 @@ describe('a batcher', () => {
     expect(batcher.idle).toBe(true)
   })
 
-  it('tells each its own outcome', async () => {
+  it('returns to each request its own outcome', async () => {
     const { batcher, batch } = openBatcher()
     const asked = ['good', 'bad'].map((request) => batcher.submit(request))
     const heard = Promise.allSettled(asked)

@@ -272,7 +272,7 @@ describe('on PostgreSQL', () => {
       expect(await nodes[0]!.read((reader) => reader.policyRevisions.get(INSTANCE))).toMatchObject({ revision: 41 })
     })
 
-    it('decide by rules that do not change meanwhile', async () => {
+    it('decide by rules that do not change during the decision', async () => {
       const nodes = [await withAccount(await node({}, named()), 1n), await node({}, named())] as const
       const [holds, gate] = [newGate(), newGate()]
       const deciding = nodes[0].transaction(async (tx) => {
@@ -290,7 +290,7 @@ describe('on PostgreSQL', () => {
       expect(await nodes[1].read((reader) => reader.policyRevisions.get(INSTANCE))).toMatchObject({ revision: 2 })
     })
 
-    it('decide by rules of several instances that do not change meanwhile', async () => {
+    it('decide by rules of several instances that do not change during the decision', async () => {
       const nodes = [await withAccount(await node({}, named()), 1n), await node({}, named())] as const
       const [holds, gate] = [newGate(), newGate()]
       const deciding = nodes[0].transaction(async (tx) => {
@@ -653,7 +653,7 @@ describe('on PostgreSQL', () => {
     })
   })
 
-  describe('waiting ends by itself', () => {
+  describe('every wait has a limit', () => {
     it('for a locked row', async () => {
       const store = await withAccount(await node({ lockTimeoutMs: 50 }), 10n)
       await store.transaction(async (tx) => {
@@ -750,7 +750,7 @@ describe('on PostgreSQL', () => {
       expect(rows).toEqual([{ number: 1 }, { number: 2 }])
     })
 
-    it('is refused when a newer version wrote the database, and leaves it as it is', async () => {
+    it('is refused and leaves the database unchanged when a newer version wrote it', async () => {
       await (await open(schema.url)).close()
       await runSql(schema.url, 'INSERT INTO tallygate_schema (number) VALUES (9999)')
       expect(await codeOf(schema.url)).toBe('DATABASE_NEWER')
@@ -772,7 +772,7 @@ describe('on PostgreSQL', () => {
       expect(await codeOf(url.href)).toBe('DATABASE_UNSUITABLE')
     })
 
-    it('is refused where the encoding has no room for all characters', async () => {
+    it('is refused if its encoding lacks some characters', async () => {
       const name = `test_latin1_${process.pid}`
       await runSql(
         server.url,

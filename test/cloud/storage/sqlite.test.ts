@@ -149,7 +149,7 @@ describe('a database file', () => {
     await again.close()
   })
 
-  it('is refused when a newer version wrote it, and left as it is', async () => {
+  it('is refused and left unchanged when a newer version wrote it', async () => {
     await open(path).close()
     const database = new Sqlite(path)
     database.pragma('user_version = 9999')

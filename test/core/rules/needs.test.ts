@@ -18,8 +18,8 @@ const decided = (...items: readonly ItemOutcome[]): Decision => ({
   warnings: [],
 })
 
-describe('what a request needs', () => {
-  it('is each granted item by itself where items are granted one by one', () => {
+describe('the needs of a request', () => {
+  it('have one entry for each granted item where items are granted separately', () => {
     const refused: ItemOutcome = { outcome: 'REFUSED', reason: 'DENIED_BY_RULE', rejectionDetails: [] }
     const free = granted(part('M', 0n))
     const decision = decided(granted(part('L', 5n, 'a'), part('M', 2n)), refused, free, granted(part('M', 3n)))
@@ -34,12 +34,12 @@ describe('what a request needs', () => {
     ])
   })
 
-  it('is all of it at once where all items are granted or none', () => {
+  it('have one entry for all items where all items are granted or none', () => {
     const decision = decided(granted(part('L', 5n, 'a')), granted(part('M', 3n)))
     expect(needsOf(decision, 'ALL_OR_NOTHING')).toEqual([decision.postings])
   })
 
-  it('is nothing where nothing is charged', () => {
+  it('are empty where nothing is charged', () => {
     const decision = { ...decided(granted(part('L', 0n))), postings: [] }
     expect([needsOf(decision, 'BEST_EFFORT'), needsOf(decision, 'ALL_OR_NOTHING')]).toEqual([[], []])
   })

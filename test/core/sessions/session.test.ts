@@ -241,7 +241,7 @@ describe('a session that a device keeps', () => {
 })
 
 describe('a refund', () => {
-  it('is rounded so that the parts sum to the rounded total and none exceeds what it paid', () => {
+  it('is rounded so that the shares sum to the rounded total, and none exceeds its charge', () => {
     fc.assert(
       fc.property(
         fc.array(fc.bigInt({ min: 1n, max: 1_000_000_000n }), { minLength: 1, maxLength: 20 }),

@@ -138,7 +138,7 @@ describe('the database file', () => {
     expect(statSync(directory).mode & 0o777).toBe(0o700)
   })
 
-  it('of a newer version is refused and left as it is', async () => {
+  it('of a newer version is refused and left unchanged', async () => {
     const path = join(temporaryDirectory(), 'journal.db')
     openDatabase(path).close()
     const newer = new Database(path)
@@ -156,7 +156,7 @@ describe('the database file', () => {
     database.close()
   })
 
-  it('of another program, or that is no database at all, is refused and left as it is', async () => {
+  it('of another program, or that is no database, is refused and left unchanged', async () => {
     const directory = temporaryDirectory()
     const foreign = join(directory, 'foreign.db')
     const database = new Database(foreign)

@@ -38,7 +38,7 @@ async function site(twin: Twin, rates: Readonly<Record<string, number>> = { Prin
 }
 
 describe('a one-off access request', () => {
-  it('charges count times rate and tells who paid', async () => {
+  it('charges count times rate, and names the line items that paid', async () => {
     await using twin = await openTwin()
     const instance = await site(twin)
     await twin.lineItem(instance)
@@ -103,7 +103,7 @@ describe('a one-off access request', () => {
     expect(await ask(twin, instance, { Sign: 8 })).toEqual([{ second: 51, last: 5 }])
   })
 
-  it('grants and refuses each item by itself, in the given order', async () => {
+  it('grants and refuses each item separately, in the given order', async () => {
     await using twin = await openTwin()
     const instance = await site(twin, { Print: 3, Sign: 7, Scan: 1 })
     await twin.lineItem(instance, { quantity: 10 })

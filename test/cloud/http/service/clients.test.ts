@@ -180,7 +180,7 @@ describe.each(VERSIONS)('clients of %s', (version) => {
     ])
   })
 
-  it('get an error that says to write a count without quotes', async () => {
+  it('get an error that asks for a count without quotes', async () => {
     await using twin = await openTwin()
     const instance = await twin.shop()
     const body = { requester: { type: 'user', value: 'x' }, requestedItems: [{ item: 'Print', count: '1.0' }] }

@@ -13,7 +13,7 @@ describe('configuration', () => {
     ])
   })
 
-  it('is changed by one value or several, and tells when and by which key', async () => {
+  it('is changed by one or several values, and shows the time and the key of each change', async () => {
     await using twin = await openTwin()
     const updatedBy = text((await twin.call('GET', '/api/v1.1/public-keys')).body, 'keys', 0, 'id')
     const one = await twin.call('PATCH', path('v1.0'), { body: { name: 'timezone.tolerant', value: 'true' } })

@@ -36,7 +36,7 @@ describe('a bucket', () => {
     expect((await place.list()).toSorted()).toEqual(names)
   })
 
-  it('that refuses says why, without the credentials', async () => {
+  it('that refuses is reported with the reason, without the credentials', async () => {
     const wrong = bucket({ secretAccessKey: new Secret('not-the-secret', 'a test') })
     const works = [() => wrong.list(), () => wrong.get('a'), () => wrong.create('a', Buffer.from('x'))]
     for (const work of works) {

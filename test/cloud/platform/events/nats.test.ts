@@ -46,14 +46,14 @@ describe('a NATS sink that cannot connect', () => {
     }
   }
 
-  it('says which settings the server refuses', async () => {
+  it('names the settings that the server refuses', async () => {
     const address = await serving(`${info({ auth_required: true })}-ERR 'Authorization Violation'\r\n`)
     expect(await problem(`nats://${address}`)).toBe(
       `nats://${address} refuses the cloud: check its user name and password, or its credentials (events.nats_…)`,
     )
   })
 
-  it('says what is wrong with TLS', async () => {
+  it('names the problem of TLS', async () => {
     await using authority = await Authority.make()
     const certified = await authority.certify(Date.now() + 86_400_000)
     const address = await serving(info({ tls_required: true }), certified)
@@ -63,7 +63,7 @@ describe('a NATS sink that cannot connect', () => {
     expect(await problem(`nats://${address}`)).toBe(`nats://${address} requires TLS: write tls:// in events.nats_url`)
   })
 
-  it('says that the connection was closed before a server responded', async () => {
+  it('reports a connection that was closed before a server responded', async () => {
     const service = createServer((socket) => void socket.end()).listen(0, '127.0.0.1')
     onTestFinished(() => void service.close())
     await once(service, 'listening')
@@ -73,7 +73,7 @@ describe('a NATS sink that cannot connect', () => {
     )
   })
 
-  it('says that the connection ended before an event was acknowledged', async () => {
+  it('reports a connection that ended before an event was acknowledged', async () => {
     const service = createServer((socket) => {
       socket.on('error', () => undefined)
       socket.write(info({}))

@@ -191,7 +191,7 @@ function connectPacket(id: string): Buffer {
 }
 
 describe('an embedded broker', () => {
-  it('closes without a peer that says nothing in its TLS handshake', async () => {
+  it('closes while a peer is silent in its TLS handshake', async () => {
     await using authority = await Authority.make()
     const broker = await openEmbeddedBroker({
       ...{ host: '127.0.0.1', port: 0, tls: await authority.certify(Date.now() + DAY), log: { info: () => undefined } },

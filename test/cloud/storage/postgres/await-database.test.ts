@@ -65,7 +65,7 @@ describe('a twin whose database does not answer yet', () => {
     return { url: proxy.url, back: await proxy.refuse() }
   }
 
-  it('waits for it, says so once, and serves when it is there', async () => {
+  it('waits for it, logs the wait once, and serves when it responds', async () => {
     const { url, back } = await away()
     const twin = start(url)
     expect(await twin.line(WAITS)).toMatchObject({ code: 'DATABASE_UNREACHABLE', waitMs: 60_000 })
@@ -84,14 +84,14 @@ describe('a twin whose database does not answer yet', () => {
     })
   })
 
-  it('ends at once where it shall not wait', async () => {
+  it('ends at once if it must not wait', async () => {
     const { url } = await away()
     const twin = start(url, '--db-wait', '0')
     expect(await twin.line(WAITS)).toBeUndefined()
     expect(await twin.ended).toMatchObject({ code: 69 })
   })
 
-  it('ends in good order when it is stopped meanwhile', async () => {
+  it('stops cleanly during the wait', async () => {
     const { url } = await away()
     const twin = start(url)
     await twin.line(WAITS)
