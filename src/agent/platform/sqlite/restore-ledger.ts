@@ -27,7 +27,15 @@ import {
 } from './read-damaged.ts'
 import { readLedgerCopy } from './read-ledger.ts'
 import { requireIntegrity } from './require-integrity.ts'
-import { asideOf, closeWhole, filled, finishSalvage, isSalvageUnfinished, lockLedger } from './salvage-journal.ts'
+import {
+  asideOf,
+  closeWhole,
+  filled,
+  finishSalvage,
+  isSalvageUnfinished,
+  lockLedger,
+  refuseEmptied,
+} from './salvage-journal.ts'
 
 export interface Restored {
   /** Path of the replaced ledger; null: there was none. */
@@ -113,9 +121,11 @@ type OpenedLedger = Database.Database | 'DAMAGED' | 'NONE'
 
 /** Locks the ledger against agents and checkpoints it, so that one rename replaces it. */
 function lock(path: string): OpenedLedger {
-  if (!existsSync(path)) return 'NONE'
   let database: Database.Database | undefined
   try {
+    // SQLite would delete its log. Empty alone, it is what is left of a ledger, too.
+    refuseEmptied(path, [path])
+    if (!existsSync(path)) return 'NONE'
     database = openDatabase(path)
     foldLocked(database, path)
     database.pragma('journal_mode = DELETE')
@@ -143,8 +153,8 @@ function withSalvage<T>(
   left: BootLog | null,
   use: (before: Salvage | null) => T,
 ): T {
-  if (opened === 'NONE') return use(null)
-  if (opened === 'DAMAGED') return salvaged(path, left, use)
+  if (opened === 'NONE' && left === null) return use(null)
+  if (typeof opened === 'string') return salvaged(path, left, use)
   // Reuses the locking connection: closing another one in this process would release the lock.
   const salvage = salvageOf(opened)
   if (!salvage.hasOpenReservations) return use(salvage)

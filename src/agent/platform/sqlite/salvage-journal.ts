@@ -136,7 +136,7 @@ function probed(path: string, limits: JournalLimits): JournalStore {
 }
 
 /** SQLite treats an empty file as a new database, and deletes its log. It has lost its content if files exist that are created later. */
-function refuseEmptied(path: string, later: readonly string[]): void {
+export function refuseEmptied(path: string, later: readonly string[]): void {
   if (!isEmpty(path)) return
   // Another process may be creating the file.
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, BUSY_MS)

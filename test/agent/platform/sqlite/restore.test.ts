@@ -240,6 +240,27 @@ describe('a backup that takes the place of a ledger', () => {
     expect(await undeliveredRangesIn(directory)).toBe(100)
   })
 
+  it.each(['empty', 'missing'])('keeps what the log of a ledger still gives whose database is %s', async (kind) => {
+    const { directory, journal, path } = await deviceWithBacklog()
+    const file = join(directory, 'backup.db')
+    await backUpLedger(path, file)
+    await journal.append(entries(61, 60), STAMP)
+    const left = join(temporaryDirectory(), 'journal.db')
+    copyFileSync(`${path}-wal`, `${left}-wal`)
+    if (kind === 'empty') writeFileSync(left, '')
+    await journal.close()
+    const { undelivered, replaced } = await restoreLedger(file, left, BEGIN)
+    expect(undelivered).toBe(100)
+    expect(existsSync(replaced ?? '')).toBe(true)
+    expect(await undeliveredRangesIn(dirname(left))).toBe(100)
+  })
+
+  it('says that an empty ledger may have had more', async () => {
+    const { file, path } = await backedUp()
+    writeFileSync(path, '')
+    expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 40, lost: null })
+  })
+
   it('gives the stored responses that a damaged ledger does not, so that a retry is not charged twice', async () => {
     const { directory, journal, path } = await deviceWithBacklog()
     const answered = (n: number, session: string, request: number) => ({

@@ -1,4 +1,5 @@
 // A damaged journal beside the volatile log of a device that spends ahead of its disk.
+import { rmSync } from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import { describe, expect, it } from 'vitest'
@@ -92,17 +93,18 @@ describe('a damaged journal whose volatile log fits', () => {
   })
 
   it('is continued by the log when a backup replaces it', async () => {
-    for (const table of ['policy', 'block']) {
+    for (const damaged of ['policy', 'block', 'all']) {
       const { directory, log } = await device()
       const path = join(directory, 'journal.db')
       const file = join(directory, 'backup.db')
       await backUpLedger(path, file)
-      damage(path, table)
+      if (damaged === 'all') rmSync(path)
+      else damage(path, damaged)
       const left = log.left()
       if (left === undefined) throw new Error('the log can be read')
       expect(await restoreLedger(file, path, 0, { log: left, bootId: BOOT })).toMatchObject({
         undelivered: ANSWERED - DELIVERED,
-        lost: 0,
+        lost: damaged === 'all' ? null : 0,
       })
       const journal = await journalIn(directory)
       expect(await deliveredBy(journal)).toEqual(bodiesOf(charges(DELIVERED + 1, ANSWERED)))
