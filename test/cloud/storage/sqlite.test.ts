@@ -447,6 +447,15 @@ describe('a database file', () => {
     database.close()
   }
 
+  it.each(['empty', 'missing'])('is refused if it is %s beside its log, which stays', (kind) => {
+    leaveLog()
+    if (kind === 'empty') writeFileSync(path, '')
+    else rmSync(path)
+    const log = readFileSync(`${path}-wal`)
+    expect(codeOf(() => open(path))).toBe('DATABASE_CORRUPT')
+    expect(readFileSync(`${path}-wal`)).toEqual(log)
+  })
+
   it('is read only when the commits that a killed process has left are flushed', async () => {
     leaveLog()
     const flushed = Promise.withResolvers<undefined>()

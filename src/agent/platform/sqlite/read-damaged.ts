@@ -2,6 +2,7 @@
 import { constants, copyFileSync, rmSync, statSync } from 'node:fs'
 import Database from 'better-sqlite3'
 import { NoSpace, hasSpace } from '../../../platform/disk-space.ts'
+import { holdsFrames, sizeOf } from '../../../platform/database-files.ts'
 import { orNull } from '../../../platform/or-null.ts'
 import { sessionSnapshot } from '../../../protocol/edge/sessions.ts'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -18,9 +19,6 @@ import { restoreHeader } from './restore-header.ts'
 import { isPassing, unlessDamaged } from './unless-damaged.ts'
 
 export const SUFFIXES = ['', '-wal', '-shm', '-journal']
-
-/** Length of an empty write-ahead log. */
-const LOG_HEADER_BYTES = 32
 
 /** Of entries, in order. Those of a database are read again each time, because memory may not suffice for all of them. */
 export type Bodies = Iterable<string> & { readonly length: number }
@@ -438,14 +436,6 @@ export function remove(database: string): void {
   for (const suffix of SUFFIXES) rmSync(`${database}${suffix}`, { force: true })
 }
 
-export function holdsFrames(path: string): boolean {
-  return (sizeOf(`${path}-wal`) ?? 0) > LOG_HEADER_BYTES
-}
-
 function isFile(path: string): boolean {
   return statSync(path, { throwIfNoEntry: false })?.isFile() === true
-}
-
-export function sizeOf(path: string): number | undefined {
-  return statSync(path, { throwIfNoEntry: false })?.size
 }

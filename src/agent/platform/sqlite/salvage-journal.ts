@@ -2,22 +2,14 @@ import { existsSync, lstatSync, renameSync, statSync, writeFileSync } from 'node
 import { dirname } from 'node:path'
 import Database from 'better-sqlite3'
 import { lockDirectory } from './lock-directory.ts'
+import { holdsFrames, sizeOf } from '../../../platform/database-files.ts'
 import { orNull } from '../../../platform/or-null.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { entryHash } from '../../../protocol/signing.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
 import { JournalStore } from './journal-store.ts'
 import type { JournalLimits } from './journal-file.ts'
-import {
-  SUFFIXES,
-  type Salvage,
-  type Undelivered,
-  holdsFrames,
-  lastOf,
-  remove,
-  salvaged,
-  sizeOf,
-} from './read-damaged.ts'
+import { SUFFIXES, type Salvage, type Undelivered, lastOf, remove, salvaged } from './read-damaged.ts'
 import { BLOCK_ENTRIES, insertEntries } from './entry-blocks.ts'
 import { BUSY_MS, flushDirectoryOf, openDatabase, refusalOf } from './open-database.ts'
 

@@ -1,9 +1,11 @@
 /** Opens a database with durable commits and migrates it. Settings are read back at each open: a mismatch is an error. */
 import { closeSync, existsSync, openSync } from 'node:fs'
 import Sqlite from 'better-sqlite3'
+import { holdsFrames, sizeOf } from '../../../platform/database-files.ts'
 import { databaseFailure } from '../../../platform/database-failure.ts'
 import { integrityOf } from '../../../platform/integrity.ts'
 import { denialOf } from '../../../platform/denial-of.ts'
+import { orNull } from '../../../platform/or-null.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type Migration, readMigrations } from '../sql/migrations.ts'
 
@@ -24,11 +26,19 @@ const CACHE_KIB = 16_384
  * @throws CodedError DATABASE_CORRUPT, DATABASE_NEWER or STATE_UNWRITABLE
  */
 export function openDatabase(path: string, { check }: { readonly check: boolean }): Database {
+  refuseEmptied(path)
   makeForOwner(path)
   return opened(path, (database) => {
     if (check) verify(database, path)
     migrate(database, path)
   })
+}
+
+/** SQLite would delete the log: all that is left of the database. Looks at it first, because another process may create both. */
+function refuseEmptied(path: string): void {
+  const isEmptied = orNull(() => holdsFrames(path) && (sizeOf(path) ?? 0) === 0)
+  if (isEmptied !== true) return
+  throw new CodedError('DATABASE_CORRUPT', `${path} is empty, but its log ${path}-wal is not.`)
 }
 
 /** A second, read-only connection to a file opened by {@link openDatabase}. */
