@@ -72,9 +72,9 @@ export async function answerSession(service: SessionService, request: SessionReq
       const query = parseInput(sessionsQuery, queryOf(request.url), 'query')
       if (query.instanceId !== undefined) requireInstance(request, query.instanceId)
       const instanceId = query.instanceId ?? instanceHeaderOf(headers)
-      const isShown = (kept: KeptSession): boolean =>
-        (instanceId === null || kept.session.instanceId === instanceId) && isOwn(request, kept)
-      return plain(JSON.stringify(service.list(isShown).slice(0, SESSIONS_SHOWN_MAX).map(listedToWire)))
+      const isListed = (kept: KeptSession): boolean =>
+        (instanceId === null || kept.session.instanceId === instanceId) && isShown(request, kept)
+      return plain(JSON.stringify(service.list(isListed).slice(0, SESSIONS_SHOWN_MAX).map(listedToWire)))
     }
     case 'show':
       return plain(JSON.stringify(sessionToWire(service.get(target.sessionId, belongs))))
@@ -157,15 +157,20 @@ function withHeartbeat(reply: Reply, everyMs: number | null): Reply {
   return everyMs === null ? reply : { ...reply, headers: [...reply.headers, LOCAL_HEADERS.heartbeat, String(everyMs)] }
 }
 
-/** Sessions of other callers appear not to exist. */
+/** Sessions of other callers appear not to exist. A charge counts for the quota of the session's owner. */
 function belongsTo(request: SessionRequest): (kept: KeptSession) => void {
   return (kept) => {
-    if (!isOwn(request, kept)) throw new CodedError('NOT_FOUND', `There is no session ${kept.session.id}.`)
-    requireInstance(request, kept.session.instanceId)
+    const { id, instanceId } = kept.session
+    if (!isShown(request, kept)) throw new CodedError('NOT_FOUND', `There is no session ${id}.`)
+    if (kept.owner !== request.owner && !isForAdministrators(request.target)) {
+      const owner = kept.owner ?? 'another user'
+      throw new CodedError('CALLER_NOT_ALLOWED', `Only ${owner} may send requests and heartbeats in the session ${id}.`)
+    }
+    requireInstance(request, instanceId)
   }
 }
 
-function isOwn({ owner, administers }: SessionRequest, kept: KeptSession): boolean {
+function isShown({ owner, administers }: SessionRequest, kept: KeptSession): boolean {
   return administers || kept.owner === owner
 }
 

@@ -349,6 +349,30 @@ describe('callers at the socket', () => {
   })
 
   it.skipIf(process.getuid?.() !== 0)(
+    'charge nothing to sessions of others, also if they may use and administer the agent',
+    async () => {
+      const { site, caller, application } = await agent({ 'socket-mode': '0666', 'callers-administer': `uid:${LOWLY}` })
+      chmodSync(site.directory, 0o755)
+      const id = await caller.open()
+      expect((await caller.ask(id, 1)).status).toBe(200)
+      const path = `/api/v1.1/sessions/${id}`
+      const body = (count: number) =>
+        JSON.stringify({
+          requester: { type: 'user', value: 'eve' },
+          rollbackOnDeny: true,
+          requestedItems: [{ item: 'print', count }],
+        })
+      const refused = new RegExp(`^403 .*Only uid:0 may.*CALLER_NOT_ALLOWED`)
+      expect(await callAs(LOWLY, site, path, 'PUT', body(2))).toMatch(refused)
+      expect(await callAs(LOWLY, site, path, 'PUT', '{}')).toMatch(refused)
+      expect(await callAs(LOWLY, site, `${path}/heartbeat`)).toMatch(refused)
+      const { accounts } = await application.status()
+      expect(accounts[0]?.used).toBe(1_000_000n)
+      expect(await callAs(LOWLY, site, path, 'DELETE')).toBe('204')
+    },
+  )
+
+  it.skipIf(process.getuid?.() !== 0)(
     'have names and numbers of application sessions of their own: no answer, and no session, comes into other hands by one',
     async () => {
       const { site, caller } = await agent({ 'socket-mode': '0666' })
