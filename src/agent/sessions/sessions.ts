@@ -153,6 +153,11 @@ export class Sessions {
     return (durable ?? latest).session
   }
 
+  isOpen(id: string): boolean {
+    const slot = this.#slots.get(id)
+    return slot !== undefined && !hasEnded(slot.latest.session)
+  }
+
   /** @throws CodedError CALLER_LIMITED, SESSIONS_LIMITED, OVERLOADED, NOT_RECORDED, and those of requireRules and Access.once */
   open(call: OpenSessionRequest): Promise<SessionAnswer> {
     return this.#once(call.idempotencyKey, async (claim) => {

@@ -75,8 +75,8 @@ export class RequestHandler {
   readonly #deps: RequestHandlerDeps
   readonly #callers = new WeakMap<Socket, Caller | CodedError>()
   readonly #connected = new Map<string, number>()
-  /** Connections whose end ends a session. */
-  readonly #bound = new WeakSet<Socket>()
+  /** Sessions that end with their connection. */
+  readonly #bound = new WeakMap<Socket, Set<string>>()
   #waiting = 0
   phase: Phase = 'SERVING'
 
@@ -138,11 +138,6 @@ export class RequestHandler {
       refuse(authorized)
       return
     }
-    const onDisconnect = (call: () => void): void => {
-      this.#bound.add(socket)
-      if (socket.destroyed) call()
-      else socket.once('close', call)
-    }
     const sessionRequest = {
       target,
       url,
@@ -150,10 +145,24 @@ export class RequestHandler {
       body,
       ...authorized,
       administers,
-      onDisconnect,
+      bind: (sessionId: string) => this.#bind(sessionId, socket),
     }
     if (this.#refuseIfFull(refuse)) return
     this.#wait(answerSession(this.#deps.sessions, sessionRequest), answer, refuse)
+  }
+
+  #bind(sessionId: string, connection: Socket): void {
+    const { sessions } = this.#deps
+    const known = this.#bound.get(connection)
+    const bound = known ?? new Set()
+    if (known === undefined) {
+      this.#bound.set(connection, bound)
+      connection.once('close', () => bound.forEach((id) => sessions.connectionClosed(id)))
+    }
+    // A connection may open any number of sessions, one after another.
+    for (const id of bound) if (!sessions.isOpen(id)) bound.delete(id)
+    bound.add(sessionId)
+    if (connection.destroyed) sessions.connectionClosed(sessionId)
   }
 
   other(target: Exclude<Route, { to: 'access' | 'session' }>, connection: Socket, answer: Answer): void {

@@ -26,7 +26,7 @@ import { answered, plain } from './reply.ts'
 
 export type SessionService = Pick<
   Sessions,
-  'open' | 'list' | 'get' | 'request' | 'heartbeat' | 'heartbeatMs' | 'close' | 'connectionClosed'
+  'open' | 'list' | 'get' | 'isOpen' | 'request' | 'heartbeat' | 'heartbeatMs' | 'close' | 'connectionClosed'
 >
 
 export type SessionTarget = Extract<Route, { to: 'session' }>
@@ -40,8 +40,8 @@ export interface SessionRequest {
   readonly owner: string | null
   readonly administers: boolean
   readonly quota?: CallerQuota | undefined
-  /** Calls back when the request's connection closes, immediately if it is closed already. */
-  readonly onDisconnect: (call: () => void) => void
+  /** Ends the session when the request's connection closes, immediately if it is closed already. */
+  readonly bind: (sessionId: string) => void
 }
 
 export const takesBody = ({ operation }: SessionTarget): boolean =>
@@ -65,7 +65,7 @@ export async function answerSession(service: SessionService, request: SessionReq
       const answer = await service.open({ instanceId, owner, bound, idempotencyKey, quota })
       if (!answer.operable) return replyTo(target, answer)
       const { sessionId } = JSON.parse(answer.body) as { readonly sessionId: string }
-      if (bound) request.onDisconnect(() => service.connectionClosed(sessionId))
+      if (bound) request.bind(sessionId)
       return withHeartbeat(replyTo(target, answer), service.heartbeatMs(sessionId))
     }
     case 'list': {

@@ -26,7 +26,11 @@ class Caller {
 
   constructor(socketPath: string) {
     this.#client = new HttpClient({ address: `unix:${socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
-    onTestFinished(() => this.#client[Symbol.dispose]())
+    onTestFinished(() => this.end())
+  }
+
+  end(): void {
+    this.#client[Symbol.dispose]()
   }
 
   async call(method: 'GET' | 'POST' | 'PUT' | 'DELETE', path: string, body?: unknown, headers = {}): Promise<Said> {
@@ -256,6 +260,36 @@ describe('a session that is bound to its connection', () => {
     expect(isCut).toBe(true)
     expect(await session.state()).toBe('IDLE')
     expect((await session.request({ type: 'user', value: 'ada' }, [{ item: 'print', count: 1 }])).granted).toBe(true)
+  })
+
+  it('ends with the first of two connections over which it was opened', async () => {
+    const { site, caller } = await agent()
+    const key = { 'x-tallygate-session': randomUUID(), 'x-tallygate-request': '1', 'x-tallygate-bound': 'connection' }
+    const [first, second] = [new Caller(site.socketPath), new Caller(site.socketPath)]
+    const id = await first.open(key)
+    expect([await second.open(key), (await caller.ask(id, 2)).status]).toEqual([id, 200])
+    second.end()
+    await expect
+      .poll(async () => (await caller.call('GET', `/api/v1.1/sessions/${id}`)).body)
+      .toMatchObject({ state: 'TERMINATED' })
+    expect((await first.ask(id, 1)).status).toBe(409)
+  })
+
+  it('may be one of many of its connection, which all end with it, and needs a single listener', async () => {
+    const { site, caller } = await agent()
+    const warnings: string[] = []
+    const warned = ({ name }: Error) => void warnings.push(name)
+    process.on('warning', warned)
+    onTestFinished(() => void process.off('warning', warned))
+    const many = new Caller(site.socketPath)
+    const ids: string[] = []
+    for (let n = 0; n < 12; n += 1) ids.push(await many.open({ 'x-tallygate-bound': 'connection' }))
+    await many.call('DELETE', `/api/v1.1/sessions/${ids[0]}`)
+    await many.open({ 'x-tallygate-bound': 'connection' })
+    expect((await caller.call('GET', '/api/v1.1/sessions')).body).toHaveLength(12)
+    many.end()
+    await expect.poll(async () => (await caller.call('GET', '/api/v1.1/sessions')).body).toEqual([])
+    expect(warnings).not.toContain('MaxListenersExceededWarning')
   })
 
   it('ends as well when the connection closes before the answer', async () => {
