@@ -738,7 +738,7 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
   'src/cloud/sync/merge/bill-branch.ts': [
     [["body.kind !== 'session'", "'session'"], untested('entries of sessions in a branch')],
     ['body.n === n', untested('an entry of a branch that contains another number')],
-    [['fresh.length === 0', '{ ...NOTHING_UNBILLED, unsound }'], untested('a branch without fresh entries')],
+    [['fresh.length === 0', '{ ...NOTHING_UNBILLED, unsound, refunds }'], untested('a branch without fresh entries')],
     ['[]', 'The text in its place is no entry.'],
     ['false', untested('a branch near the end of a 64-bit counter')],
   ],

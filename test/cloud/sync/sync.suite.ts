@@ -845,8 +845,9 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         device.refund(charge(50n))
         clone.refund(charge(50n))
         await device.sync()
-        await clone.sync()
+        expect(await clone.sync()).not.toHaveProperty('unbilled')
         expect((await twin.pool(LINE)).billedByDevices).toBe(0n)
+        expect(await evidence(clone)).toMatchObject([{ kind: 'FORK', problem: 'Not paid: 1 refund.' }])
       })
 
       it('never sell the same tokens to a third', async () => {

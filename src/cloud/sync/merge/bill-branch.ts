@@ -24,15 +24,17 @@ export async function billBranch(
   entries: readonly OpenedEntry[],
 ): Promise<BranchUnbilled> {
   const { tx, device, segment, now, rules } = context
-  const charging = entries.filter(({ body }) => body.kind !== 'refund' && body.kind !== 'session')
+  const moving = entries.filter(({ body }) => body.kind !== 'session')
   const instances = new Set(device.instanceIds)
   const isSound = ({ n, body }: OpenedEntry): boolean => body.n === n && entryProblem(body, instances) === undefined
-  const sound = charging.filter(isSound)
-  const unsound = charging.length - sound.length
+  const sound = moving.filter(isSound)
+  const unsound = moving.length - sound.length
   const [first, last] = [sound[0]?.n ?? 0, sound.at(-1)?.n ?? 0]
   const known = await tx.edge.entries.hashes(device.id, epoch.number, first, last)
-  const fresh = sound.filter(({ hash }) => !known.has(hash))
-  if (fresh.length === 0) return { ...NOTHING_UNBILLED, unsound }
+  const unknown = sound.filter(({ hash }) => !known.has(hash))
+  const fresh = unknown.filter(({ body }) => body.kind !== 'refund')
+  const refunds = unknown.length - fresh.length
+  if (fresh.length === 0) return { ...NOTHING_UNBILLED, unsound, refunds }
 
   const branch: Branch = {
     epoch,
@@ -57,13 +59,14 @@ export async function billBranch(
   await saveMoves({ tx, epoch, now }, moved)
   return {
     unsound,
+    refunds,
     unknown: fresh.length - ofRules.length,
     implausible: ofRules.length - billed.length,
     accounts: new Set([...likely.tally.doubted, ...tally.doubted]),
   }
 }
 
-const NOTHING_UNBILLED: BranchUnbilled = { unsound: 0, unknown: 0, implausible: 0, accounts: new Set() }
+const NOTHING_UNBILLED: BranchUnbilled = { unsound: 0, refunds: 0, unknown: 0, implausible: 0, accounts: new Set() }
 
 function chargedAccounts(entries: readonly OpenedEntry[]): ReadonlySet<AccountId> {
   return new Set(entries.flatMap(({ body }) => body.postings.map(({ account }) => account)))

@@ -14,7 +14,7 @@ import {
   ownerOf,
   signAnswer,
 } from '../merge-context.ts'
-import { reportedOf, sumUnbilled, unbilledOf } from './unbilled.ts'
+import { reportedOf, sumUnbilled, unbilledOf, withEntries } from './unbilled.ts'
 
 export async function keepFork(context: MergeContext, recorded: MergedSegment | undefined): Promise<MergeResult> {
   const { deps, tx, device, epoch, segment, now } = context
@@ -39,7 +39,7 @@ export async function keepFork(context: MergeContext, recorded: MergedSegment | 
     recordedDocument: last?.signed?.document ?? null,
     problem: unbilled?.problem ?? null,
   })
-  const all = sumUnbilled(unbilled, await mergeUndelivered({ ...context, rules }))
+  const all = sumUnbilled(withEntries(unbilled), await mergeUndelivered({ ...context, rules }))
   await tx.edge.devices.save({ ...device, lastSyncAt: now }, device)
   const answer = await signAnswer(deps, {
     outcome: 'FENCED',

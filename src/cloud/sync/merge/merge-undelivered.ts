@@ -24,7 +24,7 @@ import type { OpenedEntry, OpenedUndelivered } from '../open-segment.ts'
 import type { DeviceAccountRecord, Epoch } from '../../storage/device-records.ts'
 import { overspendCapOf } from '../../policy/rules-in-force.ts'
 import { type MergeUnderRules, type Unbilled, isServed } from '../merge-context.ts'
-import { unbilledOf } from './unbilled.ts'
+import { unbilledOf, withEntries } from './unbilled.ts'
 import { saveAccounts, saveMoves, writeCounted } from '../save-moves.ts'
 
 type Context = Pick<MergeUnderRules, 'tx' | 'device' | 'epoch' | 'segment' | 'now' | 'present' | 'rules'>
@@ -57,7 +57,9 @@ export async function mergeUndelivered(context: Context, also: readonly AccountI
   const unreadable = count - entries.length
   if (others.length + unreadable === 0) return null
   const branch = await billBranch(context, earlier, others)
-  return keepUnmerged(context, earlier, others.length + unreadable, unbilledOf({ unreadable, branch }))
+  return withEntries(
+    await keepUnmerged(context, earlier, others.length + unreadable, unbilledOf({ unreadable, branch })),
+  )
 }
 
 const LOST_DO_NOT_ADD_UP = 'What the device says of entries that the cloud has lost does not add up.'

@@ -5,6 +5,8 @@ import type { Unbilled } from '../merge-context.ts'
 
 export interface BranchUnbilled {
   readonly unsound: number
+  /** Their charges may be billed by another writer, or be missing. */
+  readonly refunds: number
   readonly unknown: number
   readonly implausible: number
   readonly accounts: ReadonlySet<AccountId>
@@ -16,7 +18,7 @@ export function unbilledOf(
   },
 ): Unbilled | null {
   const { broken = 0, unreadable = 0, misplaced = 0, lost = 0, branch } = counts
-  const { unsound = 0, unknown = 0, implausible = 0, accounts = new Set<string>() } = branch ?? {}
+  const { unsound = 0, refunds = 0, unknown = 0, implausible = 0, accounts = new Set<string>() } = branch ?? {}
   const reasons: readonly (readonly [count: number, why: string])[] = [
     [broken, 'broken hash chain'],
     [misplaced, 'of an epoch that is not before the current one'],
@@ -27,11 +29,19 @@ export function unbilledOf(
     [implausible, `more than was granted and than copies can have used of ${[...accounts].join(', ')}`],
   ]
   const found = reasons.filter(([count]) => count > 0)
-  if (found.length === 0) return null
-  return {
-    entries: found.reduce((sum, [count]) => sum + count, 0),
-    problem: `Not billed: ${found.map(([count, why]) => `${counted(count, 'entry', 'entries')} (${why})`).join('; ')}.`,
-  }
+  const problems = [
+    ...(found.length === 0
+      ? []
+      : [`Not billed: ${found.map(([count, why]) => `${counted(count, 'entry', 'entries')} (${why})`).join('; ')}.`]),
+    ...(refunds === 0 ? [] : [`Not paid: ${counted(refunds, 'refund', 'refunds')}.`]),
+  ]
+  if (problems.length === 0) return null
+  return { entries: found.reduce((sum, [count]) => sum + count, 0), problem: problems.join(' ') }
+}
+
+/** Refunds that are not paid are named in the evidence, but are no use that is not billed. */
+export function withEntries(unbilled: Unbilled | null): Unbilled | null {
+  return unbilled?.entries === 0 ? null : unbilled
 }
 
 export function reportedOf(unbilled: Unbilled | null): { readonly unbilled?: number } {
