@@ -205,7 +205,9 @@ export const AREAS: readonly Area[] = [
     title: 'Cloud: merging of segments',
     target: 80,
     mutate: cloud(
+      'sync/receive-segment',
       'sync/merge/merge-next',
+      'sync/merge/keep-fork',
       'sync/merge/bill-branch',
       'sync/take-proofs',
       'sync/merge/merge-undelivered',

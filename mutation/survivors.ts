@@ -742,6 +742,20 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     ['[]', 'The text in its place is no entry.'],
     ['false', untested('a branch near the end of a 64-bit counter')],
   ],
+  'src/cloud/sync/merge/keep-fork.ts': [
+    ['!epoch.forked', 'The store keeps one event for each fork.'],
+    ['received.entryHashes.at(-1) ?? received.entriesPreviousHash', 'Without entries, none is billed.'],
+  ],
+  'src/cloud/sync/receive-segment.ts': [
+    [
+      /^\[\.\.\.touched|^epoch >= device\.epoch|^header\.seq === 1|^known === undefined \|\||^known\.lastSeq/,
+      'Only concurrent transactions show which sessions are locked.',
+    ],
+    [/^proofs\.length/, 'A shortcut: nothing that is shown proves nothing.'],
+    ['number < device.epoch', 'The newest epoch of a device is known.'],
+    ['receipt?.epoch === epoch', 'The hash of a segment covers its epoch.'],
+    [/^merge\.accepted|^'REJECTED'/, untested('the outcome of a rejected segment, which the gate of syncs counts')],
+  ],
   'src/cloud/sync/merge/merge-next.ts': [
     ['context.proof === null', untested('a segment that was answered before a restore gets no new grant')],
     [/^named\.filter|^\(account\) => isServed/, untested('accounts of instances that the device no longer serves')],

@@ -14,6 +14,7 @@ import type { SegmentWire } from '../../../src/protocol/edge/sync.ts'
 import { attachAnswer } from '../../../src/protocol/edge/attach.ts'
 import { CHAIN_START, entryHash, openDocument } from '../../../src/protocol/signing.ts'
 import {
+  EPOCHS_FORGOTTEN_MAX,
   EVIDENCE_BYTES_MAX,
   EVIDENCE_OF_DEVICE_BYTES_MAX,
   EVIDENCE_OF_DEVICE_SEGMENTS_MAX,
@@ -176,6 +177,20 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         if (!late.accepted) throw new Error(late.problem)
         expect(await device.accept(late.answer)).toMatchObject({ outcome: 'KNOWN', seq: 2 })
         expect((await twin.pool(LINE)).grantedOut).toBe(200n)
+      })
+
+      it('is a contact of its epoch, also if it is repeated, known, or ahead of the cloud', async () => {
+        const device = await TestDevice.join(twin)
+        const early = await device.seal()
+        await device.sync()
+        const last = await device.seal()
+        await device.sync()
+        const ahead = await device.sealAs({ ...device.payload(), seq: 9 })
+        for (const { document } of [last, early, ahead]) {
+          twin.time += DAY
+          expect(await twin.sync(device.id, document)).toMatchObject({ accepted: true })
+          expect(await epoch(device)).toMatchObject({ quietSince: twin.time })
+        }
       })
 
       it('returns what the device gives up', async () => {
@@ -818,6 +833,32 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(newest).toMatchObject({ seq: 2, recordedHash: hash, recordedDocument: expect.any(String) as string })
       })
 
+      it('leave the grants forgotten that the cloud has forgotten before', async () => {
+        const device = await TestDevice.join(twin)
+        const clone = device.copy()
+        await send(device, { ...device.payload(), seq: 9 })
+        await device.sync()
+        clone.charge(charge(0n))
+        expect(await clone.sync()).toMatchObject({ outcome: 'FENCED', forked: true })
+        expect(await epoch(device)).toMatchObject({ grantsForgotten: true })
+      })
+
+      it('are not billed entries with a broken chain, which stay evidence', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(LINE, 100n)])
+        const clone = device.copy()
+        await device.sync()
+        clone.charge(charge(10n))
+        const payload = clone.payload()
+        const { entries } = payload
+        const taken = await send(clone, { ...payload, entries: { ...entries, head: entryHash(entries.head, 'other') } })
+        expect(taken).toMatchObject({ accepted: true, unbilled: { entries: 1 } })
+        expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 0n })
+        expect(await evidence(clone)).toMatchObject([
+          { kind: 'FORK', problem: expect.stringContaining('broken hash chain') as string },
+        ])
+      })
+
       it('are seen when a restored device sends another segment with a number from long ago', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
@@ -916,6 +957,32 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await device.sync([topUpRequest(LINE, 10n)])).toMatchObject({ outcome: 'MERGED', epoch: 5 })
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 90n, billedByDevices: 80n })
         expect(await epoch(device, 1)).toMatchObject({ status: 'FENCED' })
+        expect(await twin.device(device.id)).toMatchObject({ epoch: 5 })
+      })
+
+      it.each([
+        [EPOCHS_FORGOTTEN_MAX, true],
+        [EPOCHS_FORGOTTEN_MAX + 1, false],
+      ])('with an epoch %i above the newest one that it knows, believes it: %s', async (more, accepted) => {
+        const device = await TestDevice.join(twin)
+        device.state.epoch += more
+        expect(await send(device, { ...device.payload(), seq: 2 })).toMatchObject({ accepted })
+        expect((await epoch(device)) !== undefined).toBe(accepted)
+        expect(await twin.device(device.id)).toMatchObject({ epoch: accepted ? 1 + more : 1 })
+      })
+
+      it('takes up an epoch that it has forgotten as fenced, if it knows a later one', async () => {
+        const device = await TestDevice.join(twin)
+        device.state.epoch = 5
+        const late = device.copy()
+        await device.sync()
+        late.state.epoch = 3
+        late.state.counters.set(LINE, { granted: 80n, used: 0n, refunded: 0n, returned: 0n })
+        late.charge(charge(80n))
+        expect(await late.sync()).toMatchObject({ outcome: 'FENCED', epoch: 3, forked: false })
+        const known = { status: 'FENCED', fenceReason: 'SUPERSEDED', grantsForgotten: true, lastSeq: 1 }
+        expect(await epoch(device, 3)).toMatchObject(known)
+        expect(await epoch(device, 5)).toMatchObject({ status: 'ACTIVE' })
         expect(await twin.device(device.id)).toMatchObject({ epoch: 5 })
       })
 

@@ -112,7 +112,8 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       const last = await device.seal([topUpRequest(LINE, 100n)])
       expect((await send(device, last)).answer).toMatchObject({ outcome: 'BEHIND', seq: 0 })
       for (const { sealed, answer } of segments) {
-        expect((await send(device, sealed, [answer])).document).toBe(answer)
+        const shown = segments.map((each) => each.answer).reverse()
+        expect((await send(device, sealed, shown)).document).toBe(answer)
       }
       expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 180n, billedByDevices: 80n })
       await override()
@@ -856,6 +857,15 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       twin.time += 1
       await send(device, await device.seal(), [await rules(ahead)])
       expect((await twin.store.read((reader) => reader.policyRevisions.get(INSTANCE)))?.revision).toBe(ahead + 1)
+    })
+
+    it('notices it by a response and rules that come together', async () => {
+      const device = await TestDevice.join(twin)
+      const sealed = await device.seal()
+      const newer = { instanceId: INSTANCE, revision: 99, issuedAt: twin.time }
+      const rules = await signDocument('policy', JSON.stringify(newer), twin.keys.signer)
+      await send(device, sealed, [await forgottenAnswer(device, sealed, 100n), rules])
+      expect(twin.restored).toEqual([{ deviceId: device.id, instanceIds: [INSTANCE] }])
     })
 
     it.each([
