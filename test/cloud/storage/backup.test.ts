@@ -20,3 +20,16 @@ test('a backup of a damaged database names the database, not the copy, and leave
   )
   expect(readdirSync(directory)).toEqual(['twin.db'])
 })
+
+test('a backup of an emptied database is refused, and the last one stays', () => {
+  const directory = temporaryDirectory()
+  const [path, backup] = [join(directory, 'twin.db'), join(directory, 'copy.db')]
+  openDatabase(path, { check: false }).close()
+  backUpStore(path, backup)
+  const last = readFileSync(backup)
+  writeFileSync(path, '')
+  expect(() => backUpStore(path, backup)).toThrow(
+    expect.objectContaining({ code: 'DATABASE_CORRUPT', message: `${path} is empty.` }) as Error,
+  )
+  expect(readFileSync(backup)).toEqual(last)
+})
