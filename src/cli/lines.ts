@@ -1,15 +1,11 @@
-/**
- * Names come from requesters: characters that control a terminal, change the text direction or are invisible become escapes.
- * Joiners stay, because emoji and some scripts need them.
- */
+import { UNSEEN } from '../protocol/unseen.ts'
 import type { Output } from './io.ts'
 
-const UNSEEN =
-  // oxlint-disable-next-line no-control-regex -- control characters are intended here
-  /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g
-
+/** Names come from requesters: unseen characters become escapes, as in JSON. */
 export function harmless(text: string): string {
-  return text.replace(UNSEEN, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`)
+  return text.replace(UNSEEN, (char) =>
+    char.replace(/./gs, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`),
+  )
 }
 
 export function writeLines(output: Output, lines: readonly string[]): void {

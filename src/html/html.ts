@@ -1,4 +1,5 @@
 /** HTML from template literals. Interpolated strings are escaped; {@link Html} values are not. */
+import { UNSEEN } from '../protocol/unseen.ts'
 
 /** Trusted HTML; only {@link html} creates it. */
 export class Html {
@@ -38,12 +39,7 @@ function escapeMarkup(text: string): string {
   return text.replace(/[&<>"']/g, (char) => ESCAPES[char] ?? '')
 }
 
-/**
- * Escapes markup, and shows invisible and bidirectional control characters by code so that names cannot impersonate others.
- * Joiners stay, because emoji and some scripts need them.
- */
+/** Escapes markup, and shows unseen characters by code. */
 function escapeHtml(text: string): string {
-  return escapeMarkup(
-    text.replace(/(?![\u200c\u200d])[\p{Cc}\p{Cf}]/gu, (char) => `\\u{${(char.codePointAt(0) ?? 0).toString(16)}}`),
-  )
+  return escapeMarkup(text.replace(UNSEEN, (char) => `\\u{${(char.codePointAt(0) ?? 0).toString(16)}}`))
 }

@@ -18,8 +18,15 @@ describe('a name with characters that a terminal obeys', () => {
 
   it('does not look like another name because of invisible characters', () => {
     expect(harmless('an\u200bna\u00ad \u2060b\ufeff')).toBe('an\\u200bna\\u00ad \\u2060b\\ufeff')
-    expect(harmless('👨‍👩‍👧')).toBe('👨‍👩‍👧')
+    expect(harmless('an\u200dna \ufe0fb\u{e0061}')).toBe('an\\u200dna \\ufe0fb\\udb40\\udc61')
   })
+
+  it.each(['👨‍👩‍👧', '👩🏽‍🔧', '❤️‍🔥', '1️⃣', 'می\u200cخواهم', 'क्\u200dष', '٤٢\u0601'])(
+    'keeps %s, whose joiners and selectors are meant',
+    (name) => {
+      expect(harmless(name)).toBe(name)
+    },
+  )
 
   it('takes the place in a table that it is shown with', () => {
     const [first = '', second = ''] = columns([

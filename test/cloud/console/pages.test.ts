@@ -523,6 +523,7 @@ it('shows names with joiners as they are written, and other characters that cann
     ['می\u200cخواهم', 'می\u200cخواهم'],
     ['\u{1f469}\u200d\u{1f527}', '\u{1f469}\u200d\u{1f527}'],
     ['An\u200bna', 'An\\u{200b}na'],
+    ['An\u200dna', 'An\\u{200d}na'],
     ['Anna\u202e', 'Anna\\u{202e}'],
   ] as const) {
     const { page } = await browser.open(`/devices?${new URLSearchParams({ search: name }).toString()}`)
