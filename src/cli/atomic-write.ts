@@ -5,6 +5,7 @@ import { open, rename, rm } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { scratchAt } from '../agent/platform/system/scratch.ts'
 import { makeDirectories } from '../platform/make-directories.ts'
+import { refuseDirectory } from '../platform/refuse-directory.ts'
 import { CodedError } from '../protocol/errors.ts'
 import { unwritableReason } from '../protocol/file-reasons.ts'
 
@@ -17,6 +18,8 @@ export async function writeFileAtomically(path: string, content: string | Uint8A
     await writeThrough(path, pieces)
     return
   }
+  // Before the content is made, which may take long.
+  await atPath(path, async () => refuseDirectory(path))
   // A random name: parallel runs must not share a partial file, and another user must not prepare it.
   const partial = `${path}.${randomUUID()}.partial`
   // Synchronous: a signal while another thread makes the file could leave it behind.

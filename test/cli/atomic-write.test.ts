@@ -28,6 +28,10 @@ async function* bytes(...pieces: readonly string[]): AsyncIterable<Uint8Array> {
   for (const piece of pieces) yield await Promise.resolve(Buffer.from(piece))
 }
 
+async function* neverRead(): AsyncIterable<Uint8Array> {
+  yield await Promise.reject<Uint8Array>(new Error('the content is read'))
+}
+
 it('a pipe gets what is written, and stays', async () => {
   const path = join(directory, 'pipe')
   execFileSync('mkfifo', [path])
@@ -77,6 +81,12 @@ it('names the reason why a path cannot be written', async () => {
   await expect(at('none/file')).rejects.toThrow('none/file: its directory does not exist.')
   writeFileSync(join(directory, 'file'), '')
   await expect(at('file/file')).rejects.toThrow('file/file: a part of its path is not a directory.')
+  for (const path of ['/', directory]) {
+    await expect(writeFileAtomically(path, neverRead()), path).rejects.toThrow(
+      `Cannot write ${path}: it is a directory.`,
+    )
+  }
+  expect(readdirSync(directory)).toEqual(['file'])
 })
 
 it('a private directory gets its missing parents, for this user only', () => {

@@ -33,3 +33,13 @@ test('a backup of an emptied database is refused, and the last one stays', () =>
   )
   expect(readFileSync(backup)).toEqual(last)
 })
+
+test('refuses a directory before it copies', () => {
+  const directory = temporaryDirectory()
+  const path = join(directory, 'twin.db')
+  openDatabase(path, { check: false }).close()
+  for (const to of ['/', directory]) {
+    expect(() => backUpStore(path, to)).toThrow(`Cannot write ${to}: it is a directory.`)
+  }
+  expect(readdirSync(directory)).toEqual(['twin.db'])
+})

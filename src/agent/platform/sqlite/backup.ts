@@ -9,6 +9,7 @@ import { unwritableReason } from '../../../protocol/file-reasons.ts'
 import { DISK_OR_QUOTA_FULL, isFailedWrite, lacksSpace } from '../../../platform/disk-space.ts'
 import type { LedgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import { flush } from '../../../platform/flush.ts'
+import { refuseDirectory } from '../../../platform/refuse-directory.ts'
 import { type Verification, verifyLedger } from '../../ledger/verify-ledger.ts'
 import { scratchAt } from '../system/scratch.ts'
 import { copyConsistently } from './consistent-snapshot.ts'
@@ -37,7 +38,7 @@ export async function backUpLedger(path: string, to: string): Promise<BackedUp> 
     const reason = isFull && isFailedWrite(cause) ? DISK_OR_QUOTA_FULL : unwritableReason(cause)
     return new CodedError('OUTPUT_UNWRITABLE', `Cannot write ${to}: ${reason}${where}.`, { cause })
   }
-  if (statSync(to, { throwIfNoEntry: false })?.isDirectory() === true) throw unwritable({ code: 'EISDIR' })
+  atPlace(() => refuseDirectory(to), unwritable)
   const folder = atPlace(() => mkdtempSync(join(place, '.tallygate-backup-')), unwritable)
   const isGone = scratchAt(folder)
   try {

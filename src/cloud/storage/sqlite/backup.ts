@@ -4,6 +4,7 @@ import { dirname } from 'node:path'
 import Sqlite from 'better-sqlite3'
 import { integrityOf } from '../../../platform/integrity.ts'
 import { flush } from '../../../platform/flush.ts'
+import { refuseDirectory } from '../../../platform/refuse-directory.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { unwritableReason } from '../../../protocol/file-reasons.ts'
 import { coded, openReader } from './database.ts'
@@ -18,6 +19,7 @@ export function backUpStore(path: string, to: string): void {
   const database = openReader(path)
   try {
     unlessWritable({ path, to }, () => {
+      refuseDirectory(to)
       rmSync(partial, { force: true })
       closeSync(openSync(partial, 'wx', 0o600))
       database.pragma('query_only = OFF')
