@@ -381,6 +381,12 @@ describe('a file that is invalid names the line and changes nothing:', () => {
   })
 
   test('a name that does not exist is USAGE', async () => {
+    const without = await run('configuration', 'set', 'timezone.tolerant')
+    expect(without).toMatchObject({
+      code: 64,
+      out: '',
+      err: expect.stringContaining('USAGE: --value: is missing. See ') as string,
+    })
     const { err } = await run('configuration', 'set', 'nope', '--value', '1')
     expect(err).toContain('USAGE: unknown configuration value "nope". See ')
   })

@@ -376,8 +376,12 @@ export const NOUNS: readonly Noun[] = [
         const problem = configurationProblem('v1.1', row)
         if (problem !== undefined) context.addIssue({ code: 'custom', message: problem })
       }),
-      complete: (given, current) => ({ ...current, ...given, value: String(given['value'] ?? current['value']) }),
+      complete: (given) => ({
+        ...given,
+        ...(given['value'] === undefined ? {} : { value: valueText(given['value']) }),
+      }),
       current: ({ name, value }) => ({ name, value }),
+      derived: 'value',
       call: ({ body }) => ({ method: 'PATCH', path: `${PROVISIONING}/configuration`, body: [body] }),
     },
   },
