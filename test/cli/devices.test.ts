@@ -403,6 +403,10 @@ test('the offline policy is shown in tokens, and exactly with --json', async () 
     'essential: 2.5 tokens above the grant on each of 2 devices; in total at most 5 above the pool\n',
   )
   expect(JSON.parse((await policy('--json')).out)).toEqual(state)
+  Object.assign(state, { overspendCap: '1000000', devices: 1, exposure: '1000000' })
+  expect((await policy()).out).toBe(
+    'essential: 1 token above the grant on the only device; in total at most 1 above the pool\n',
+  )
 })
 
 test('every command takes --json', async () => {

@@ -2,7 +2,7 @@ import { Command, Option } from 'commander'
 import { type Call, queryText } from '../../client/call.ts'
 import { counted, tokensInWords } from '../../core/accounts/in-words.ts'
 import { chunksOf } from '../../core/chunks.ts'
-import { type Micro, formatMicro, parseDecimal, toMicro } from '../../core/pricing/amount.ts'
+import { type Micro, formatMicro, parseDecimal, toMicro, wholeTokens } from '../../core/pricing/amount.ts'
 import {
   cloudReserveState,
   deviceList,
@@ -142,7 +142,8 @@ async function offlinePolicy(flags: LineItemFlags, io: Io): Promise<void> {
   const body = overspendCap === undefined ? refusal : { policy: 'essential', overspendCap: String(overspendCap) }
   using service = await administrator(flags, io)
   const state = await service.json(await lineItemCall('offline-policy', flags, service, body), offlinePolicyState)
-  const each = `${formatMicro(state.overspendCap)} tokens above the grant on each of ${state.devices} devices`
+  const devices = state.devices === 1 ? 'the only device' : `each of ${state.devices} devices`
+  const each = `${tokensText(state.overspendCap)} above the grant on ${devices}`
   const plain =
     state.policy === 'refuse'
       ? 'refuse: devices spend only granted tokens'
@@ -156,8 +157,15 @@ async function cloudReserve(flags: LineItemFlags, io: Io): Promise<void> {
   using service = await administrator(flags, io)
   const state = await service.json(await lineItemCall('cloud-reserve', flags, service, body), cloudReserveState)
   const recalled = state.onDevices > 0n ? `, including ${formatMicro(state.onDevices)} still on devices` : ''
-  const plain = `${formatMicro(state.tokens)} tokens are reserved for the cloud${recalled}`
+  const be = state.tokens === ONE_TOKEN ? 'is' : 'are'
+  const plain = `${tokensText(state.tokens)} ${be} reserved for the cloud${recalled}`
   writeLines(io.stdout, [flags.json === true ? jsonLine(state) : plain])
+}
+
+const ONE_TOKEN = wholeTokens(1)
+
+function tokensText(amount: Micro): string {
+  return `${formatMicro(amount)} ${amount === ONE_TOKEN ? 'token' : 'tokens'}`
 }
 
 function tokensFrom(text: string | undefined, min: Micro, problem: string): Micro | undefined {
