@@ -25,20 +25,24 @@ export interface KeyFileOptions {
  * @param mayBeNew called if the file is missing
  * @throws CodedError DEVICE_KEY_UNUSABLE, also if others can read it; STATE_UNWRITABLE for a new key; of {@link systemFailure}
  */
-export async function openKeyFile(
+export async function openKeyFile(options: KeyFileOptions, mayBeNew?: () => Promise<boolean>): Promise<DeviceKey> {
+  return deviceKey(await readOrCreate(options, mayBeNew), options.path)
+}
+
+async function readOrCreate(
   { path, create }: KeyFileOptions,
   mayBeNew: () => Promise<boolean> = async () => true,
-): Promise<DeviceKey> {
+): Promise<string> {
   // Service managers provide keys with an access list, which shows as group permissions.
   const closedTo = create ? 0o077 : 0o007
   const existing = await read(path, closedTo)
-  if (existing !== undefined) return deviceKey(existing, path)
+  if (existing !== undefined) return existing
   if (!create) throw unusable(path, 'there is no such file')
   if (!(await mayBeNew())) throw unusable(path, 'there is no such file, and the ledger is of a device that has a key')
   await write(path)
   const written = await read(path, closedTo)
   if (written === undefined) throw unusable(path, 'it was removed as soon as it was written')
-  return deviceKey(written, path)
+  return written
 }
 
 export interface KeyFilesOptions extends KeyFileOptions {
@@ -52,11 +56,12 @@ export interface KeyFilesOptions extends KeyFileOptions {
  */
 export async function openKeyFiles(options: KeyFilesOptions, mayBeNew?: () => Promise<boolean>): Promise<DeviceKeys> {
   const { create, nextPath } = options
-  const current = await openKeyFile(options, mayBeNew)
+  const own = await readOrCreate(options, mayBeNew)
+  const current = await deviceKey(own, options.path)
   const text = nextPath === null ? undefined : await read(nextPath, create ? 0o077 : 0o007)
   const next = text === undefined || nextPath === null ? null : await deviceKey(text, nextPath)
-  const links = linksIn((await read(options.path, create ? 0o077 : 0o007)) ?? '')
-  return new KeyFiles(options, { current, next: next?.signer.keyId === current.signer.keyId ? null : next, links })
+  const isOther = next !== null && next.signer.keyId !== current.signer.keyId
+  return new KeyFiles(options, { current, next: isOther ? next : null, links: linksIn(own) })
 }
 
 /** A generated next key is renamed over the current one; provided files are only read. */
