@@ -7,7 +7,12 @@ import { type OutputChunk, type Plugin, rolldown } from 'rolldown'
 import { SCALAR, scriptOfPackage } from '../../src/cloud/http/openapi/scalar-package.ts'
 
 /** Below src and dist. Each gets its own bundle, so that it contains only what it uses of a shared module. */
-const ENTRY_POINTS = ['cli/main', 'cli/service-manager/long-start-worker', 'demo/stepped-clock'] as const
+const ENTRY_POINTS = [
+  'cli/main',
+  'cli/backup-worker',
+  'cli/service-manager/long-start-worker',
+  'demo/stepped-clock',
+] as const
 
 /** They load a binary for the machine, from a path beside their code. */
 const NATIVE = ['better-sqlite3', 'koffi']

@@ -8,7 +8,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { afterEach, beforeEach, expect, test } from 'vitest'
+import { deviceWithBacklog } from '../agent/platform/sqlite/damaged.ts'
+import { openDatabase } from '../../src/cloud/storage/sqlite/database.ts'
 import { COMMAND } from '../support/command.ts'
+import { needsStrace } from '../support/strace.ts'
 
 let directory: string
 let stack: AsyncDisposableStack
@@ -44,8 +47,10 @@ async function signalled(
   args: readonly string[],
   signal: NodeJS.Signals,
   isSoFar: () => boolean,
+  tracer: readonly string[] = [],
 ): Promise<number | NodeJS.Signals | null> {
-  const child = spawn(process.execPath, [COMMAND, ...args], { stdio: ['ignore', 'ignore', 'ignore'] })
+  const [program = '', ...all] = [...tracer, process.execPath, COMMAND, ...args]
+  const child = spawn(program, all, { stdio: ['ignore', 'ignore', 'ignore'] })
   stack.defer(() => void child.kill('SIGKILL'))
   await expect.poll(isSoFar, { timeout: 20_000, interval: 20 }).toBe(true)
   child.kill(signal)
@@ -117,3 +122,30 @@ test('an export that is ended in the middle leaves no part of its file', async (
   const code = await signalled([...args, '--out', join(directory, 'usage.csv')], 'SIGTERM', () => files().length > 0)
   expect([code, files()]).toEqual([143, []])
 })
+
+// The last step of a backup takes a minute here. As the others, it blocks its thread.
+const SLOW_RENAME = ['strace', '-D', '-f', '-qq', '-o', '/dev/null', '-e', 'inject=rename:delay_enter=60000000']
+
+const backups = {
+  backup: async () => {
+    const { journal, path } = await deviceWithBacklog()
+    await journal.close()
+    return ['backup', '--db', path]
+  },
+  'cloud backup': async () => {
+    openDatabase(join(directory, 'twin.db'), { check: false }).close()
+    return ['cloud', 'backup', '--store-path', directory]
+  },
+} as const
+
+test.for(['backup', 'cloud backup'] as const)(
+  'SIGINT ends %s at once, without a part of its file',
+  async (name, context) => {
+    needsStrace(context)
+    const folder = mkdtempSync(join(tmpdir(), 'tallygate-copies-'))
+    stack.defer(() => rmSync(folder, { recursive: true }))
+    const args = [...(await backups[name]()), join(folder, 'copy.db')]
+    const files = () => readdirSync(folder)
+    expect([await signalled(args, 'SIGINT', () => files().length > 0, SLOW_RENAME), files()]).toEqual([130, []])
+  },
+)

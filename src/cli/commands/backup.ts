@@ -1,8 +1,9 @@
 import { Command } from 'commander'
-import { backUpLedger } from '../../agent/platform/sqlite/backup.ts'
+import { type BackedUp, backUpLedger } from '../../agent/platform/sqlite/backup.ts'
 import { ERRORS } from '../../protocol/errors.ts'
 import { shellWord } from '../../protocol/shell-quoted.ts'
 import { agentDatabase } from '../local-agent.ts'
+import { inBackupWorker } from '../in-backup-worker.ts'
 import type { Io } from '../io.ts'
 import { jsonLine, writeLines } from '../lines.ts'
 import { noteBackup } from '../note-backup.ts'
@@ -24,7 +25,9 @@ export function command(io: Io): Command {
     .action(async (file: string, flags: BackupFlags) => {
       const database = agentDatabase(flags.db, io)
       refuseItself(database, file)
-      const { deviceId, state, verification } = await backUpLedger(database, file)
+      const { deviceId, state, verification } = await backUpLedger(database, file, (ledger) =>
+        inBackupWorker<BackedUp>({ ledger }),
+      )
       const { findings, checked } = verification
       const isWhole = findings.length === 0
       const { epoch, lastEntry } = state

@@ -9,6 +9,7 @@ import { absenceOf } from '../../platform/denial-of.ts'
 import { runService } from '../../platform/run-service.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { underFileLock } from '../file-lock.ts'
+import { inBackupWorker } from '../in-backup-worker.ts'
 import type { Io } from '../io.ts'
 import { writeLines } from '../lines.ts'
 import { noteBackup } from '../note-backup.ts'
@@ -69,7 +70,7 @@ function backupCommand(service: Command, io: Io): Command {
       const { backUpStore } = await import('../../cloud/storage/sqlite/backup.ts')
       const database = databaseIn(store.path)
       refuseItself(database, file)
-      backUpStore(database, file)
+      await backUpStore(database, file, (store) => inBackupWorker({ store }))
       const unnoted = noteBackup(database, file, io.now())
       if (unnoted !== null) io.stderr.write(`${unnoted}\n`)
       writeLines(io.stdout, [

@@ -11,7 +11,7 @@ import type { LedgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import { flush } from '../../../platform/flush.ts'
 import { refuseDirectory } from '../../../platform/refuse-directory.ts'
 import { type Verification, verifyLedger } from '../../ledger/verify-ledger.ts'
-import { scratchAt } from '../system/scratch.ts'
+import { scratchAt } from '../../../platform/scratch.ts'
 import { copyConsistently } from './consistent-snapshot.ts'
 import { flushDirectoryOf } from './open-database.ts'
 import { readLedgerCopy } from './read-ledger.ts'
@@ -21,26 +21,52 @@ export interface BackedUp extends Pick<LedgerBundle, 'deviceId' | 'state'> {
   readonly verification: Verification
 }
 
+/** Files that {@link copyLedger} makes, and its caller removes. */
+export interface LedgerCopy {
+  readonly path: string
+  readonly to: string
+  readonly folder: string
+  /** Beside `to`, if the folder is in another directory; otherwise null. */
+  readonly partial: string | null
+}
+
 /**
  * Writes the ledger's content at one moment during the call to a single file, replacing it at the end. Needs space for
  * two copies in the directory of `to`. Root makes them in the directory for temporary files, if `to` is in that of another
  * user, who could put links in their place.
  *
  * @param path the agent's database; the agent may run
+ * @param copy calls {@link copyLedger}, also in another thread
  * @throws CodedError LEDGER_UNREADABLE, DATABASE_CORRUPT, DATABASE_NEWER, OUTPUT_UNWRITABLE
  */
-export async function backUpLedger(path: string, to: string): Promise<BackedUp> {
-  const isOfOther = isOfOtherUser(dirname(to))
-  const place = isOfOther ? tmpdir() : dirname(to)
-  const unwritable = (cause: unknown): CodedError => {
-    const isFull = lacksSpace(cause, join(place, 'backup.db'))
-    const where = isOfOther && isFull ? ` (copies are made in ${place}; TMPDIR can name another directory)` : ''
-    const reason = isFull && isFailedWrite(cause) ? DISK_OR_QUOTA_FULL : unwritableReason(cause)
-    return new CodedError('OUTPUT_UNWRITABLE', `Cannot write ${to}: ${reason}${where}.`, { cause })
+export async function backUpLedger(
+  path: string,
+  to: string,
+  copy: (files: LedgerCopy) => Promise<BackedUp> = copyLedger,
+): Promise<BackedUp> {
+  const partial = isOfOtherUser(dirname(to)) ? `${to}.${randomUUID()}.partial` : null
+  const place = partial === null ? dirname(to) : tmpdir()
+  const folder = atPlace(
+    () => {
+      refuseDirectory(to)
+      return mkdtempSync(join(place, '.tallygate-backup-'))
+    },
+    (cause) => unwritable({ to, folder: join(place, 'folder'), partial }, cause),
+  )
+  const files = partial === null ? [folder] : [folder, partial]
+  const areGone = files.map(scratchAt)
+  try {
+    return await copy({ path, to, folder, partial })
+  } finally {
+    for (const file of files) rmSync(file, { recursive: true, force: true })
+    for (const isGone of areGone) isGone()
   }
-  atPlace(() => refuseDirectory(to), unwritable)
-  const folder = atPlace(() => mkdtempSync(join(place, '.tallygate-backup-')), unwritable)
-  const isGone = scratchAt(folder)
+}
+
+/** @throws CodedError as {@link backUpLedger} */
+export async function copyLedger({ path, ...files }: LedgerCopy): Promise<BackedUp> {
+  const { to, folder, partial } = files
+  const coded = (cause: unknown): CodedError => unwritable(files, cause)
   try {
     const [copy, whole] = [join(folder, 'journal.db'), join(folder, 'backup.db')]
     await copyConsistently(path, copy)
@@ -51,7 +77,7 @@ export async function backUpLedger(path: string, to: string): Promise<BackedUp> 
     const database = new Database(copy)
     try {
       // SQL literal: quotes are doubled.
-      atPlace(() => database.exec(`VACUUM INTO '${whole.replaceAll("'", "''")}'`), unwritable)
+      atPlace(() => database.exec(`VACUUM INTO '${whole.replaceAll("'", "''")}'`), coded)
     } finally {
       database.close()
     }
@@ -59,36 +85,32 @@ export async function backUpLedger(path: string, to: string): Promise<BackedUp> 
     atPlace(() => {
       chmodSync(whole, 0o600)
       flush(whole)
-      if (isOfOther) copyInto(whole, to)
-      else renameSync(whole, to)
+      if (partial !== null) {
+        // Through no link: a new file replaces the other one.
+        copyFileSync(whole, partial, constants.COPYFILE_EXCL)
+        flush(partial)
+      }
+      renameSync(partial ?? whole, to)
       flushDirectoryOf(to)
-    }, unwritable)
+    }, coded)
     return backedUp
   } catch (error) {
-    throw lacksSpace(error, join(folder, 'backup.db')) ? unwritable(error) : error
-  } finally {
-    rmSync(folder, { recursive: true, force: true })
-    isGone()
+    throw lacksSpace(error, join(folder, 'backup.db')) ? coded(error) : error
   }
+}
+
+function unwritable({ to, folder, partial }: Omit<LedgerCopy, 'path'>, cause: unknown): CodedError {
+  const place = dirname(folder)
+  const isFull = lacksSpace(cause, join(place, 'backup.db'))
+  const where = partial !== null && isFull ? ` (copies are made in ${place}; TMPDIR can name another directory)` : ''
+  const reason = isFull && isFailedWrite(cause) ? DISK_OR_QUOTA_FULL : unwritableReason(cause)
+  return new CodedError('OUTPUT_UNWRITABLE', `Cannot write ${to}: ${reason}${where}.`, { cause })
 }
 
 /** Than root, who runs this command. */
 function isOfOtherUser(directory: string): boolean {
   const owner = statSync(directory, { throwIfNoEntry: false })
   return process.geteuid?.() === 0 && owner !== undefined && owner.uid !== 0
-}
-
-/** Through no link: a new file replaces the other one. */
-function copyInto(from: string, to: string): void {
-  const partial = `${to}.${randomUUID()}.partial`
-  try {
-    copyFileSync(from, partial, constants.COPYFILE_EXCL)
-    flush(partial)
-    renameSync(partial, to)
-  } catch (error) {
-    rmSync(partial, { force: true })
-    throw error
-  }
 }
 
 function atPlace<T>(work: () => T, coded: (cause: unknown) => CodedError): T {

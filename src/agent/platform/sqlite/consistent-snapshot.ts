@@ -9,7 +9,7 @@ import { join } from 'node:path'
 import { lacksSpace } from '../../../platform/disk-space.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { systemFailure, unreadableReason, unwritableReason } from '../../../protocol/file-reasons.ts'
-import { scratchAt } from '../system/scratch.ts'
+import { scratchAt } from '../../../platform/scratch.ts'
 
 /** The agent may write a checkpoint during a copy. */
 const ATTEMPTS = 20

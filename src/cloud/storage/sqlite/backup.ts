@@ -5,21 +5,46 @@ import Sqlite from 'better-sqlite3'
 import { integrityOf } from '../../../platform/integrity.ts'
 import { flush } from '../../../platform/flush.ts'
 import { refuseDirectory } from '../../../platform/refuse-directory.ts'
+import { scratchAt } from '../../../platform/scratch.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { unwritableReason } from '../../../protocol/file-reasons.ts'
 import { coded, openReader } from './database.ts'
 
+/** The caller of {@link copyStore} removes the partial file and its journal. */
+export interface StoreCopy {
+  readonly path: string
+  readonly to: string
+  readonly partial: string
+}
+
 /**
  * @param path an existing database
  * @param to target file, replaced once the copy is complete
+ * @param copy calls {@link copyStore}, also in another thread
  * @throws CodedError STATE_UNWRITABLE, DATABASE_CORRUPT, OUTPUT_UNWRITABLE
  */
-export function backUpStore(path: string, to: string): void {
+export async function backUpStore(
+  path: string,
+  to: string,
+  copy: (files: StoreCopy) => Promise<void> | void = copyStore,
+): Promise<void> {
   const partial = `${to}.${process.pid}.partial`
+  unlessWritable({ path, to }, () => refuseDirectory(to))
+  const files = [partial, `${partial}-journal`]
+  const areGone = files.map(scratchAt)
+  try {
+    await copy({ path, to, partial })
+  } finally {
+    for (const file of files) rmSync(file, { force: true })
+    for (const isGone of areGone) isGone()
+  }
+}
+
+/** @throws CodedError as {@link backUpStore} */
+export function copyStore({ path, to, partial }: StoreCopy): void {
   const database = openReader(path)
   try {
     unlessWritable({ path, to }, () => {
-      refuseDirectory(to)
       rmSync(partial, { force: true })
       closeSync(openSync(partial, 'wx', 0o600))
       database.pragma('query_only = OFF')
@@ -35,7 +60,6 @@ export function backUpStore(path: string, to: string): void {
     })
   } finally {
     database.close()
-    rmSync(partial, { force: true })
   }
 }
 

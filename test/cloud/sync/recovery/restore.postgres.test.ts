@@ -48,7 +48,7 @@ class Site {
     if (this.#postgres !== null) return backUpSchema(this.#postgres.server, this.#postgres.db)
     const database = join(this.twin.settings.store.path, 'twin.db')
     const copy = join(this.twin.directory, 'backup.db')
-    backUpStore(database, copy)
+    await backUpStore(database, copy)
     return async () => {
       for (const suffix of ['-wal', '-shm', '']) rmSync(`${database}${suffix}`, { force: true })
       cpSync(copy, database)
