@@ -4,6 +4,7 @@ import { Command } from 'commander'
 import { cloudOptions } from '../../cloud/settings.ts'
 import { counted } from '../../core/accounts/in-words.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
+import type { MigrationProgress } from '../../cloud/storage/postgres/migrate-store.ts'
 import { actAsOwnerOf } from '../../platform/act-as-owner-of.ts'
 import { absenceOf } from '../../platform/denial-of.ts'
 import { runService } from '../../platform/run-service.ts'
@@ -82,7 +83,7 @@ function backupCommand(service: Command, io: Io): Command {
 function migrateCommand(io: Io): Command {
   return new Command('migrate')
     .description(
-      'Copies the SQLite database of a stopped cloud into an empty PostgreSQL database, and verifies the copy. Run it again to continue an interrupted copy.',
+      'Copies the SQLite database of a stopped cloud into an empty PostgreSQL database, and verifies the copy. Shows the progress every 5 seconds. Run it again to continue an interrupted copy.',
     )
     .requiredOption(
       '--from <sqlite:path>',
@@ -94,6 +95,7 @@ function migrateCommand(io: Io): Command {
       if (path === undefined) throw new CodedError('USAGE', '--from takes sqlite: and the path of the file.')
       const absence = absenceOf(path)
       if (absence !== null) throw new CodedError('USAGE', `--from takes a database file, but ${path} ${absence}.`)
+      const { giveWayTo } = await import('../../cloud/runtime/give-way.ts')
       const { migrateStore } = await import('../../cloud/storage/postgres/migrate-store.ts')
       const { openDatabase } = await import('../../cloud/storage/sqlite/database.ts')
       const { claimStore } = await import('../../cloud/storage/sqlite/claim-store.ts')
@@ -107,11 +109,28 @@ function migrateCommand(io: Io): Command {
         onCopied: ({ name, rows, sha256 }) => {
           if (rows > 0) io.stdout.write(`${name}: ${counted(rows, 'row', 'rows')}, SHA-256 ${sha256}\n`)
         },
+        onProgress: seldom(io, ({ name, step, rows, all }: MigrationProgress) => {
+          const total = all === null ? '' : ` of ${all}`
+          return `${name}: ${rows}${total} rows ${step}`
+        }),
+        giveWay: giveWayTo(() => performance.now(), setImmediate),
       })
       const tokens = `${formatMicro(charged)} tokens charged by the cloud, ${formatMicro(grantedOut)} granted to devices and not returned`
       io.stdout.write(`The copy is complete and equal: ${counted(accounts, 'account', 'accounts')}, ${tokens}.\n`)
       io.stdout.write(`Start the cloud with this database, and with the same --store-path.\n`)
     })
+}
+
+const PROGRESS_EVERY_MS = 5_000
+
+/** Shows the progress of long work on stderr, so that short work is silent. */
+function seldom<T>({ now, stderr }: Io, textOf: (progress: T) => string): (progress: T) => void {
+  let shownAt = now()
+  return (progress) => {
+    if (now() - shownAt < PROGRESS_EVERY_MS) return
+    shownAt = now()
+    writeLines(stderr, [textOf(progress)])
+  }
 }
 
 const RELOAD = 'reload every node (SIGHUP)'

@@ -6,7 +6,9 @@ import { openDatabaseOfServer } from '../../../src/cloud/storage/postgres/databa
 import { databaseAddress } from '../../../src/cloud/storage/postgres/hosts.ts'
 import { LIMITS } from '../../../src/cloud/storage/postgres/limits.ts'
 import { createPartitions, partitionRows } from '../../../src/cloud/storage/postgres/partitions.ts'
+import { type MigrationProgress, migrateStore } from '../../../src/cloud/storage/postgres/migrate-store.ts'
 import { openPostgresStore } from '../../../src/cloud/storage/postgres/store.ts'
+import { openDatabase } from '../../../src/cloud/storage/sqlite/database.ts'
 import { usageBounds } from '../../../src/cloud/storage/sqlite/read-tables.ts'
 import { PostgresSchema, runSql } from '../../support/postgres-schema.ts'
 import { ServerProxy } from '../../support/server-proxy.ts'
@@ -80,6 +82,35 @@ describe('tallygate cloud migrate', () => {
     ])
     const { body } = await twin.call('GET', '/edge/api/v1/devices')
     expect(pick(body, 'devices', 0, 'name')).toBe('über')
+  })
+
+  it('shows its progress, and leaves turns to others, such as Ctrl-C, while it reads', async () => {
+    const { file } = await soldTwin()
+    const schema = await newSchema()
+    const source = openDatabase(file, { check: false })
+    onTestFinished(() => void source.close())
+    const seen: string[] = []
+    const stop = new Error('stopped')
+    const isRead = ({ name, step, rows, all }: MigrationProgress): void => {
+      if (name === 'segments') seen.push(`${rows} of ${all} ${step}`)
+    }
+    const work = { source, from: file, to: schema.url, onCopied: () => undefined, onProgress: isRead }
+    const giveWay = () => (seen.length === 1 ? Promise.reject(stop) : undefined)
+    await expect(migrateStore({ ...work, giveWay })).rejects.toBe(stop)
+    expect(seen).toEqual(['500 of null read'])
+    await migrateStore({ ...work, giveWay: () => undefined })
+    expect(seen.slice(1)).toEqual([
+      ...['500 of null read', '1000 of null read'],
+      ...['500 of 1200 copied', '1000 of 1200 copied'],
+      ...['500 of 1200 compared', '1000 of 1200 compared'],
+    ])
+    let now = 0
+    const again = await newSchema()
+    const { err } = await tallygate(['cloud', 'migrate', '--from', `sqlite:${file}`, '--to', again.url], {
+      now: () => (now += 5_000),
+    })
+    expect(err).toContain('segments: 500 rows read\n')
+    expect(err).toContain('segments: 1000 of 1200 rows copied\n')
   })
 
   it('moves a cloud that has rate tables and no instance', async () => {

@@ -5,6 +5,7 @@
  */
 import type pg from 'pg'
 import { CodedError } from '../../../protocol/errors.ts'
+import type { GiveWay } from '../../runtime/give-way.ts'
 import { RowDigest, type TableDigest, type Value } from '../sql/row-digest.ts'
 import type { Database } from '../sqlite/database.ts'
 import {
@@ -42,6 +43,19 @@ export interface MigrateStore {
   readonly to: string
   /** Called when all rows of a table are in the target. */
   readonly onCopied: (table: MigratedTable) => void
+  /** Called at short intervals. */
+  readonly onProgress: (progress: MigrationProgress) => void
+  /** The digests are long work. */
+  readonly giveWay: GiveWay
+}
+
+/** Rows of a table that are read, copied or compared. */
+export interface MigrationProgress {
+  readonly name: string
+  readonly step: 'read' | 'copied' | 'compared'
+  readonly rows: number
+  /** Null until all are read. */
+  readonly all: number | null
 }
 
 const ROWS_MAX = 500
@@ -51,21 +65,22 @@ const COPY_CLASS = ADVISORY_CLASS + 2
 /**
  * @throws CodedError MIGRATION_REFUSED, MIGRATION_DIFFERS, STATE_IN_USE, and those of the database server
  */
-export async function migrateStore({ source, from, to, onCopied }: MigrateStore): Promise<MigratedTokens> {
+export async function migrateStore(work: MigrateStore): Promise<MigratedTokens> {
+  const { source, from, to, onCopied } = work
   const address = databaseAddress(to)
   const { client, schema } = await openDatabaseOfServer(address, LIMITS)
   const connection = { isLost: false }
   client.on('error', () => (connection.isLost = true))
   try {
     await lockTarget(client, schema, address.shown)
-    const tables = tablesOf(source).map((table) => ({ ...table, expected: digestOf(source, table) }))
+    const tables = await expectedTables(work)
     const bounds = usageBounds(source, partitionRows)
     const filled = await begin(client, tables, { bounds, from, shown: address.shown })
-    if (filled !== null) await requireCopy(client, tables, { filled, from, shown: address.shown })
+    if (filled !== null) await requireCopy(client, tables, work, { filled, shown: address.shown })
     for (const table of tables) {
       if (filled === null) {
-        await copy(client, source, table)
-        await verify(client, table)
+        await copy(client, table, work)
+        await verify(client, table, work)
       }
       onCopied({ name: table.name, ...table.expected })
     }
@@ -82,6 +97,18 @@ export async function migrateStore({ source, from, to, onCopied }: MigrateStore)
 
 interface ExpectedTable extends TableShape {
   readonly expected: TableDigest
+}
+
+async function expectedTables({ source, onProgress, giveWay }: MigrateStore): Promise<readonly ExpectedTable[]> {
+  const tables: ExpectedTable[] = []
+  for (const table of tablesOf(source)) {
+    const expected = await digestOf(source, table, (rows) => {
+      if (rows % ROWS_MAX === 0) onProgress({ name: table.name, step: 'read', rows, all: null })
+      return giveWay()
+    })
+    tables.push({ ...table, expected })
+  }
+  return tables
 }
 
 async function lockTarget(client: pg.Client, schema: number, shown: string): Promise<void> {
@@ -130,28 +157,32 @@ async function begin(
 async function requireCopy(
   client: pg.Client,
   tables: readonly ExpectedTable[],
-  { filled, from, shown }: { readonly filled: string; readonly from: string; readonly shown: string },
+  work: MigrateStore,
+  { filled, shown }: { readonly filled: string; readonly shown: string },
 ): Promise<void> {
   try {
-    for (const table of tables) await verify(client, table)
+    for (const table of tables) await verify(client, table, work)
   } catch (error) {
     if (!(error instanceof CodedError)) throw error
     throw new CodedError(
       'MIGRATION_REFUSED',
-      `${shown} is not empty, and not a copy of ${from}: its table ${filled} has rows.`,
+      `${shown} is not empty, and not a copy of ${work.from}: its table ${filled} has rows.`,
     )
   }
 }
 
-async function copy(client: pg.Client, source: Database, table: TableShape): Promise<void> {
+async function copy(client: pg.Client, table: ExpectedTable, { source, onProgress }: MigrateStore): Promise<void> {
   const { rows: counted } = await client.query<{ rows: bigint }>(`SELECT count(*) AS rows FROM ${quoted(table.name)}`)
+  let rows = Number(counted[0]?.rows ?? 0n)
   let batch: Value[][] = []
   let bytes = 0
-  for (const row of rowsOf(source, table, Number(counted[0]?.rows ?? 0n))) {
+  for (const row of rowsOf(source, table, rows)) {
     batch.push(row)
     for (const value of row) bytes += value === null || typeof value === 'bigint' ? 8 : value.length
     if (batch.length < ROWS_MAX && bytes < BYTES_MAX) continue
     await insert(client, table, batch)
+    rows += batch.length
+    onProgress({ name: table.name, step: 'copied', rows, all: table.expected.rows })
     batch = []
     bytes = 0
   }
@@ -169,7 +200,7 @@ async function insert(client: pg.Client, { name, columns }: TableShape, rows: re
 }
 
 /** Reads the rows back. */
-async function verify(client: pg.Client, table: ExpectedTable): Promise<void> {
+async function verify(client: pg.Client, table: ExpectedTable, { onProgress }: MigrateStore): Promise<void> {
   const { name, columns, key, expected } = table
   const order = key.map((column) => `${quoted(column.name)}${column.isText ? ' COLLATE "C"' : ''}`).join(', ')
   const digest = new RowDigest()
@@ -181,6 +212,7 @@ async function verify(client: pg.Client, table: ExpectedTable): Promise<void> {
     const { rows } = await client.query<Value[]>({ text: `FETCH ${ROWS_MAX} FROM copied`, rowMode: 'array' })
     for (const row of rows) digest.add(row)
     if (rows.length < ROWS_MAX) break
+    onProgress({ name, step: 'compared', rows: digest.rows, all: expected.rows })
   }
   await client.query('COMMIT')
   const found = digest.end()

@@ -14,6 +14,10 @@ export class RowDigest {
   readonly #hash: Hash = createHash('sha256')
   #rows = 0
 
+  get rows(): number {
+    return this.#rows
+  }
+
   add(row: readonly Value[]): void {
     this.#rows += 1
     for (const value of row) {

@@ -61,9 +61,18 @@ export function rowsOf(database: Database, { name, columns, key }: TableShape, s
     .iterate(skipped) as IterableIterator<Value[]>
 }
 
-export function digestOf(database: Database, table: TableShape): TableDigest {
+/** @param onRow called after each row, and waited for */
+export async function digestOf(
+  database: Database,
+  table: TableShape,
+  onRow: (rows: number) => Promise<void> | undefined,
+): Promise<TableDigest> {
   const digest = new RowDigest()
-  for (const row of rowsOf(database, table)) digest.add(row)
+  for (const row of rowsOf(database, table)) {
+    digest.add(row)
+    const pause = onRow(digest.rows)
+    if (pause !== undefined) await pause
+  }
   return digest.end()
 }
 
