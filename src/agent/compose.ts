@@ -10,6 +10,7 @@ import { DECISIONS_MAX } from '../protocol/local/report.ts'
 import { signDocument } from '../protocol/signing.ts'
 import { Secret } from '../settings/option.ts'
 import { LiveSettings } from '../settings/reload.ts'
+import { requireConsistent } from './check-settings.ts'
 import { createCloudHttp } from './platform/http/cloud-client.ts'
 import { EXCHANGE_DEFAULTS, type HttpExchange, createExchange } from './platform/http/exchange.ts'
 import { proxyOf } from './platform/http/proxy-settings.ts'
@@ -113,7 +114,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   const { timers = systemTimers, time = started.adopt(openTimeSource(), (opened) => opened.close()) } = overrides
   const late: Late = {}
   const { log, logBuffer } = openLog(first, { ...overrides, timers, time }, late, started)
-  const live = liveSettings(first, { log, time, late })
+  const live = liveSettings(consistent(first), { log, time, late })
   const settings = live.view
   late.settings = settings
   const shutdown = new Shutdown(log)
@@ -176,7 +177,8 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     link,
     ended: shutdown.ended,
     reload: (load) => {
-      live.reload(load)
+      // Also what waits for a restart: the restart would fail.
+      live.reload(() => consistent(load()))
       link.wake('operator')
     },
     stop: () => shutdown.stop(),
@@ -268,6 +270,12 @@ function liveSettings(
     log,
     now: () => nowOf(late, time),
   })
+}
+
+/** @throws CodedError CONFIG_INVALID */
+function consistent(settings: AgentSettings): AgentSettings {
+  requireConsistent(settings)
+  return settings
 }
 
 function nowOf({ clock }: Late, time: TimeSource): number {

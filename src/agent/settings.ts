@@ -226,7 +226,7 @@ const options = {
     }),
     topUpDeadline: duration({
       reloadable: true,
-      help: 'How long a request may wait for a top-up from the cloud when the device is connected and its balance is too low. With 0ms, no request waits or brings tokens: the device grants only what it has received in advance (grants.starting).',
+      help: 'How long a request may wait for a top-up from the cloud when the device is connected and its balance is too low. With 0ms, no request waits or brings tokens: the device grants only what it has received in advance (grants.starting, which must then be above 0).',
       default: '2s',
       min: '0ms',
       max: '60s',

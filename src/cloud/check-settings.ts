@@ -30,6 +30,16 @@ export function requireConsistent(settings: CloudSettings): void {
       'edge.settle_after must be longer than edge.sync_every: devices that report in time would be settled.',
     )
   }
+  for (const name of ['grantLifetime', 'policyUsable'] as const) {
+    if (edge[name] > edge.syncEvery) continue
+    const key = name === 'grantLifetime' ? 'edge.grant_lifetime' : 'edge.policy_usable'
+    throw invalid(`${key} must be longer than edge.sync_every: devices would refuse requests between two reports.`)
+  }
+  if (edge.settleAs === 'release' && edge.settleAfter < edge.grantLifetime) {
+    throw invalid(
+      'With edge.settle_as "release", edge.settle_after must be at least edge.grant_lifetime: devices could still spend the tokens that return to the pool.',
+    )
+  }
   requirePublicUrl(http)
   requireBroker(settings.push)
   requireNats(settings.events)

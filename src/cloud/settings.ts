@@ -327,7 +327,7 @@ const options = {
   edge: {
     grantLifetime: duration({
       reloadable: true,
-      help: 'How long a device may spend its tokens without contact to the cloud.',
+      help: 'How long a device may spend its tokens without contact to the cloud. Longer than edge.sync_every.',
       default: '7d',
       min: '1m',
       max: '366d',
@@ -339,7 +339,7 @@ const options = {
       max: '366d',
     }),
     policyUsable: duration({
-      help: 'How long a device may decide by its current rules without contact to the cloud.',
+      help: 'How long a device may decide by its current rules without contact to the cloud. Longer than edge.sync_every.',
       default: '30d',
       min: '1m',
       max: '3660d',
@@ -360,7 +360,7 @@ const options = {
     }),
     settleAs: choice(['charge', 'release'], {
       reloadable: true,
-      help: 'How these tokens are settled: "charge" counts them as used until the device reports otherwise; "release" returns them to the pool. If the device has used released tokens, more may be used than was sold.',
+      help: 'How these tokens are settled: "charge" counts them as used until the device reports otherwise; "release" returns them to the pool. If the device has used released tokens, more may be used than was sold; edge.settle_after must be at least edge.grant_lifetime.',
       default: 'charge',
     }),
     settlePercentMax: integer({

@@ -778,6 +778,7 @@ test.each([
   ['value', { TALLYGATE_AGENT_ENROLLMENT_TOKEN: ' ' }],
   ['variable', { TALLYGATE_AGENT_SOCKT_PATH: 'x' }],
   ['value beside them', { TALLYGATE_AGENT_STATE_LEDGER_MAX: '8', TALLYGATE_AGENT_SOCKET_MODE: 'x' }],
+  ['pair', { TALLYGATE_AGENT_GRANTS_STARTING: '0', TALLYGATE_AGENT_GRANTS_TOP_UP_DEADLINE: '0ms' }],
 ])('a wrong %s does not hide the agent that the other settings name', async (_name, wrong) => {
   const env = { ...wrong, TALLYGATE_AGENT_STATE_DIRECTORY: '/nowhere/state', TALLYGATE_AGENT_SOCKET_PATH: '/nowhere/s' }
   const io = { env, now: Date.now, readText: () => '' }

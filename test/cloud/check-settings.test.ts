@@ -21,6 +21,8 @@ it('accepts the defaults, and settings that have an effect', () => {
   check({ 'http-public-url': 'https://cloud.example/plant' })
   check({ ...SIGN_IN, ...ACCESS })
   check(NATS_USER)
+  check({ 'edge-settle-as': 'release', 'edge-settle-after': '7d' })
+  check({ 'edge-settle-after': '1h' })
   check({ ...NATS, 'events-nats-credentials-file': 'a' })
 })
 
@@ -39,6 +41,12 @@ it.each([
   [{ 'events-nats-username': 'cloud' }, 'Set it, or remove the credentials'],
   [{ 'metrics-listen': '127.0.0.1:99999' }, 'with a port from 0 to 65535'],
   [{ 'edge-sync-every': '2h', 'edge-settle-after': '1h' }, 'edge.settle_after must be longer'],
+  [{ 'edge-grant-lifetime': '5m' }, 'edge.grant_lifetime must be longer than edge.sync_every'],
+  [{ 'edge-policy-usable': '1h', 'edge-sync-every': '2h' }, 'edge.policy_usable must be longer than edge.sync_every'],
+  [
+    { 'edge-settle-as': 'release', 'edge-settle-after': '6d' },
+    'edge.settle_after must be at least edge.grant_lifetime',
+  ],
   [{ 'http-public-url': 'https://cloud.example/dynamicmonetization/' }, 'ends with /dynamicmonetization'],
   [{ 'http-public-url': 'https://user:secret@cloud.example' }, 'without user name'],
   [{ 'http-public-url': 'https://cloud.example/?a' }, 'without user name'],

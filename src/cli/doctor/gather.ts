@@ -6,6 +6,7 @@ import { dirname, join, resolve } from 'node:path'
 import Database from 'better-sqlite3'
 import { decodeJwt } from 'jose'
 import { parse as parseToml } from 'smol-toml'
+import { requireConsistent } from '../../agent/check-settings.ts'
 import { createExchange, EXCHANGE_DEFAULTS } from '../../agent/platform/http/exchange.ts'
 import { proxyOf } from '../../agent/platform/http/proxy-settings.ts'
 import { keyFilesOf, openKeyFiles } from '../../agent/platform/key-file/key-file.ts'
@@ -172,6 +173,7 @@ function namedBy(
   let problem: Problem | null = null
   try {
     settings = loadSettings(agentOptions, sources)
+    requireConsistent(settings)
   } catch (error) {
     problem = problemOf(error)
     settings = usableSettings(agentOptions, sources)
