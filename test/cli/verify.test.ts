@@ -3,6 +3,8 @@ import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import fc from '../support/fast-check.ts'
 import { describe, expect, it, test } from 'vitest'
+import { verifyLedger } from '../../src/agent/ledger/verify-ledger.ts'
+import { readLedger } from '../../src/agent/platform/sqlite/read-ledger.ts'
 import { ENGINE } from '../../src/core/engine.ts'
 import type { Journal } from '../../src/agent/ledger/journal.ts'
 import type { EntryBodyWire, Segment, SyncAnswerWire } from '../../src/protocol/edge/sync.ts'
@@ -115,6 +117,17 @@ async function verify(...args: readonly string[]): Promise<Verified & { readonly
 }
 
 const kinds = ({ findings }: Verified) => findings.map(({ kind, where }) => `${where}: ${kind}`)
+
+test('the check of a ledger leaves turns to others, such as Ctrl-C, between segments and between entries', async () => {
+  const { path } = await ledger()
+  for (const last of [4, 4 + 5]) {
+    let steps = 0
+    const giveWay = () => ((steps += 1) === last ? Promise.reject(new Error('stopped')) : undefined)
+    const checked = readLedger(path, (read) => verifyLedger(read, giveWay))
+    await expect(checked).rejects.toThrow('stopped')
+    expect(steps).toBe(last)
+  }
+})
 
 test('a ledger that is whole is said to be, while the agent runs on, and is left as it is', async () => {
   const { path, journal } = await ledger()

@@ -55,6 +55,8 @@ const engineOf = z.object({ engine: engineVersion })
 
 const FINDINGS_MAX = 1_000
 
+type GiveWay = () => Promise<void> | undefined
+
 type SegmentRow = LedgerBundle['segments'][number]
 
 type EntryRow = LedgerBundle['entries'][number]
@@ -78,15 +80,16 @@ interface CheckedSegments {
   readonly newest: ReadonlyMap<string, { readonly where: string; readonly counters: Segment['counters'][number] }>
 }
 
-export async function verifyLedger(ledger: ReadableLedger): Promise<Verification> {
+/** @param giveWay called for each row, and waited for: the check of a large ledger takes minutes */
+export async function verifyLedger(ledger: ReadableLedger, giveWay: GiveWay = () => undefined): Promise<Verification> {
   const findings: Finding[] = []
   const find = (kind: Finding['kind'], where: string, problem: string): void => {
     if (findings.length < FINDINGS_MAX) findings.push({ kind, where, problem })
   }
   const trust = await trustOf(ledger, find)
-  const { segments, receipts, newest } = await checkSegments(ledger, trust, find)
+  const { segments, receipts, newest } = await checkSegments(ledger, trust, find, giveWay)
   chainSegments(ledger, segments, find)
-  const { entries, chained, engines, sums } = checkEntries(ledger, segments, find)
+  const { entries, chained, engines, sums } = await checkEntries(ledger, segments, find, giveWay)
   checkCounters(ledger, sums, find)
   checkSealedCounters(ledger, newest, find)
   await checkSigned(ledger, trust, find)
@@ -110,11 +113,17 @@ async function trustOf(keys: Pick<LedgerBundle, 'trustedKeys' | 'formerKeys'>, f
 
 const nameOf = ({ epoch, seq }: Pick<SegmentRow, 'epoch' | 'seq'>): string => `segment ${seq} of epoch ${epoch}`
 
-async function checkSegments(ledger: ReadableLedger, trust: Trust, find: Find): Promise<CheckedSegments> {
+async function checkSegments(
+  ledger: ReadableLedger,
+  trust: Trust,
+  find: Find,
+  giveWay: GiveWay,
+): Promise<CheckedSegments> {
   const segments: CheckedSegment[] = []
   const newest = new Map<string, { readonly where: string; readonly counters: Segment['counters'][number] }>()
   let receipts = 0
   for (const row of ledger.segments) {
+    await giveWay()
     const payload = checkedPayload(row, ledger, find)
     if (payload === undefined) continue
     const { epoch, seq, hash, state } = row
@@ -222,7 +231,12 @@ interface EntrySums {
   readonly all: Sums | null
 }
 
-function checkEntries(ledger: ReadableLedger, segments: readonly CheckedSegment[], find: Find): CheckedEntries {
+async function checkEntries(
+  ledger: ReadableLedger,
+  segments: readonly CheckedSegment[],
+  find: Find,
+  giveWay: GiveWay,
+): Promise<CheckedEntries> {
   const { state } = ledger
   const chain = new EntryChain(ledger, segments, find)
   const counts = new Map<number, number>()
@@ -230,6 +244,8 @@ function checkEntries(ledger: ReadableLedger, segments: readonly CheckedSegment[
   let entries = 0
   let isWhole = state.lastEntry === 0
   for (const entry of ledger.entries) {
+    const pause = giveWay()
+    if (pause !== undefined) await pause
     entries += 1
     const value = parseJson(entry.body)
     const engine = engineOf.safeParse(value).data?.engine

@@ -10,6 +10,7 @@ import { absenceOf } from '../../platform/denial-of.ts'
 import { runService } from '../../platform/run-service.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { underFileLock } from '../file-lock.ts'
+import { givingWay } from '../giving-way.ts'
 import { inBackupWorker } from '../in-backup-worker.ts'
 import type { Io } from '../io.ts'
 import { writeLines } from '../lines.ts'
@@ -95,7 +96,6 @@ function migrateCommand(io: Io): Command {
       if (path === undefined) throw new CodedError('USAGE', '--from takes sqlite: and the path of the file.')
       const absence = absenceOf(path)
       if (absence !== null) throw new CodedError('USAGE', `--from takes a database file, but ${path} ${absence}.`)
-      const { giveWayTo } = await import('../../cloud/runtime/give-way.ts')
       const { migrateStore } = await import('../../cloud/storage/postgres/migrate-store.ts')
       const { openDatabase } = await import('../../cloud/storage/sqlite/database.ts')
       const { claimStore } = await import('../../cloud/storage/sqlite/claim-store.ts')
@@ -113,7 +113,7 @@ function migrateCommand(io: Io): Command {
           const total = all === null ? '' : ` of ${all}`
           return `${name}: ${rows}${total} rows ${step}`
         }),
-        giveWay: giveWayTo(() => performance.now(), setImmediate),
+        giveWay: givingWay(),
       })
       const tokens = `${formatMicro(charged)} tokens charged by the cloud, ${formatMicro(grantedOut)} granted to devices and not returned`
       io.stdout.write(`The copy is complete and equal: ${counted(accounts, 'account', 'accounts')}, ${tokens}.\n`)

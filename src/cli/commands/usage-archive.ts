@@ -7,6 +7,7 @@ import type { Store } from '../../cloud/storage/store.ts'
 import type { ReadArchiveDeps } from '../../cloud/usage/archive/read-archive.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { timeArgument } from '../arguments.ts'
+import { givingWay } from '../giving-way.ts'
 import { INTERRUPTED, type Io } from '../io.ts'
 import { writeLines } from '../lines.ts'
 import { settingsOf } from '../service-settings.ts'
@@ -42,7 +43,6 @@ export function archiveCommand(io: Io): Command {
 
 async function writeArchives(settings: CloudSettings, place: string, before: number, io: Io): Promise<void> {
   const { archiveUsage } = await import('../../cloud/usage/archive/archive-usage.ts')
-  const { giveWayTo } = await import('../../cloud/runtime/give-way.ts')
   const stop = io.stop()
   const target = await archiveAt(place, settings, stop)
   const store = await openStore(settings)
@@ -54,7 +54,7 @@ async function writeArchives(settings: CloudSettings, place: string, before: num
         tenantId: settings.usage.tenantId,
         holder: `tallygate usage archive on ${hostname()}, process ${process.pid} (${randomUUID()})`,
         now: io.now,
-        giveWay: giveWayTo(() => performance.now(), setImmediate),
+        giveWay: givingWay(),
         isStopping: () => stop.aborted,
         onArchive: ({ manifest, records: some }) =>
           writeLines(io.stdout, [`${manifest}: ${counted(some, 'record', 'records')}`]),

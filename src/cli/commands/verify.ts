@@ -4,6 +4,7 @@ import { Command } from 'commander'
 import { counted } from '../../core/accounts/in-words.ts'
 import { readLedger } from '../../agent/platform/sqlite/read-ledger.ts'
 import { type Finding, type ReadableLedger, type Verification, verifyLedger } from '../../agent/ledger/verify-ledger.ts'
+import { givingWay } from '../giving-way.ts'
 import { ENGINE } from '../../core/engine.ts'
 import { orNull } from '../../platform/or-null.ts'
 import { TEXT_BYTES_MAX } from '../../platform/read-file.ts'
@@ -38,7 +39,7 @@ export function command(io: Io): Command {
       }
       const verify = async (ledger: ReadableLedger): Promise<Verification> => {
         if (flags.export !== undefined) await writeFileAtomically(flags.export, exported(ledger))
-        return await verifyLedger(ledger)
+        return await verifyLedger(ledger, givingWay())
       }
       const path = bundle ?? databaseOf(flags, io)
       const verification =

@@ -33,6 +33,7 @@ import { readLastBackup } from '../../platform/last-backup.ts'
 import { immutableAt, isReadOnly } from '../../platform/denial-of.ts'
 import type { Outgoing } from '../../platform/outgoing.ts'
 import { softwareVersion } from '../../platform/software-version.ts'
+import { givingWay } from '../giving-way.ts'
 import type { Io } from '../io.ts'
 import { lookAtEndpoint } from './endpoint.ts'
 import { runningAgents } from './running-agents.ts'
@@ -85,7 +86,7 @@ export async function gather(
   const [cloud, broker, verification] = await Promise.all([
     reach(identity === null ? edgeUrlIn(settings.enrollment.token) : identity.edgeUrl),
     reach(identity?.pushUrl),
-    inspected.problem ?? readLedger(databasePath, verifyLedger).catch(problemOf),
+    inspected.problem ?? readLedger(databasePath, (ledger) => verifyLedger(ledger, givingWay())).catch(problemOf),
   ])
   const pid = configuration.choice.process?.pid ?? agents[0]?.pid ?? null
   const isReached = cloud !== null && typeof cloud.connected === 'number'
