@@ -17,3 +17,8 @@ export function withListOptions(command: Command, json = 'print one JSON documen
 export function widthFor({ wide }: ListFlags, { stdout }: Pick<Io, 'stdout'>): number | undefined {
   return wide === true || stdout.isTTY !== true || stdout.columns === 0 ? undefined : stdout.columns
 }
+
+/** Of a list that the service ends. */
+export function endText(count: number, several: string): string {
+  return `The list ends after the newest ${count} ${several}: there may be more.\n`
+}

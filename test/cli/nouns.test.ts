@@ -336,6 +336,7 @@ it('ends a session of the cloud', async () => {
   const { body } = await twin.call('POST', '/api/v1.1/sessions', { body: { instanceId } })
   const id = (body as { sessionId: string }).sessionId
   expect(await table('sessions', 'list')).toEqual([[id, 'IDLE', 'Test', 'never', 'never']])
+  expect((await run('sessions', 'show', 'nope')).err).toContain('USAGE: nope is not the id of a session')
   expect((await run('sessions', 'delete', id)).out).toBe(`session ${id}: deleted\n`)
   expect((await run('sessions', 'show', id)).out).toMatch(/state +TERMINATED/)
 })

@@ -1,7 +1,7 @@
 /** Exit code 1 if a request is refused or the session accepts no more requests. */
 import { Command } from 'commander'
 import type { z } from 'zod'
-import { liveSessions, session, sessionCreated } from '../../protocol/service/sessions.ts'
+import { SESSIONS_SHOWN_MAX, liveSessions, session, sessionCreated } from '../../protocol/service/sessions.ts'
 import {
   agentClient,
   instanceInWords,
@@ -15,7 +15,7 @@ import {
 import { showAccessAnswer } from '../access-answer.ts'
 import { uuidArgument } from '../arguments.ts'
 import { columns, jsonLine, table, writeLines } from '../lines.ts'
-import { type ListFlags, widthFor, withListOptions } from '../lists.ts'
+import { type ListFlags, endText, widthFor, withListOptions } from '../lists.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { itemRequestBody, type ItemRequestFlags, withItemRequest } from '../item-request.ts'
@@ -109,6 +109,7 @@ function withJson(command: Command): Command {
 async function list(flags: SocketFlags & ListFlags, io: Io): Promise<void> {
   using client = agentClient(flags, io)
   const sessions = await client.json({ method: 'GET', path: SESSIONS }, liveSessions)
+  if (sessions.length === SESSIONS_SHOWN_MAX) io.stderr.write(endText(sessions.length, 'sessions'))
   if (flags.json === true) {
     writeLines(io.stdout, sessions.map(jsonLine))
     return

@@ -7,7 +7,7 @@ import { collect } from '../collect.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { columns, jsonLine, table, writeLines } from '../lines.ts'
-import { type ListFlags, widthFor, withListOptions } from '../lists.ts'
+import { type ListFlags, endText, widthFor, withListOptions } from '../lists.ts'
 import { type Settable, isRow, plan, problemsOf, withTimes } from './change.ts'
 import { type Path, invalidFile, readDocument } from './document.ts'
 import { type Field, type Names, type Noun, type Scope, instantText, valueText } from './noun.ts'
@@ -56,6 +56,7 @@ function addReaders(group: Command, noun: Noun, io: Io): void {
     const rows = found.slice(0, flags.limit)
     const lines = flags.json === true ? rows.map(jsonLine) : await tableOf(noun, rows, service, widthFor(flags, io))
     writeLines(io.stdout, lines)
+    if (rows.length === noun.listedMax) io.stderr.write(endText(rows.length, several(noun)))
     if (rows.length < found.length) io.stderr.write(`There are more ${several(noun)}. ${MORE}\n`)
   })
   if (noun.since === true) return

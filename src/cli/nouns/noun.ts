@@ -25,6 +25,8 @@ export interface Noun {
   /** `one`: the objects of one instance. `any`: of all instances, or of one. */
   readonly instance: 'none' | 'one' | 'any'
   readonly since?: true
+  /** The service lists no more than the newest so many. */
+  readonly listedMax?: number
   readonly list: (service: Service, scope: Scope) => Promise<readonly Row[]>
   /** Names one object on the command line and in a file; other unique properties are in `ids`. */
   readonly nameOf: (row: Row) => string

@@ -11,8 +11,9 @@ import { LIMIT_FREQUENCIES, consumptionLimitBody, usualReset } from '../../proto
 import { instanceBody } from '../../protocol/service/instances.ts'
 import { contradictions, lineItemBodies, RESET_FREQUENCIES, stateProblem } from '../../protocol/service/line-items.ts'
 import { rateTableBody } from '../../protocol/service/rate-tables.ts'
+import { SESSIONS_SHOWN_MAX } from '../../protocol/service/sessions.ts'
 import { sha256 } from '../../protocol/signing.ts'
-import { INSTANT_MAX, idempotencyHeader } from '../../protocol/wire.ts'
+import { INSTANT_MAX, idempotencyHeader, uuid } from '../../protocol/wire.ts'
 import { actionsBody, comparableActions, listRules, savedActions } from './actions.ts'
 import type { Settable } from './change.ts'
 import { type Noun, type Scope, column, field, named, valueText, time, tokens, tokensText } from './noun.ts'
@@ -300,7 +301,11 @@ export const NOUNS: readonly Noun[] = [
     list: async (service, { instanceId }) =>
       service.rows(`${SERVICE}/sessions${instanceId === null ? '' : `?instanceId=${instanceId}`}`),
     nameOf: (row) => valueText(row['sessionId']),
-    path: (id) => `${SERVICE}/sessions/${segment(id)}`,
+    listedMax: SESSIONS_SHOWN_MAX,
+    path: (id) => {
+      if (!uuid.safeParse(id).success) throw new CodedError('USAGE', `${id} is not the id of a session: use a UUID.`)
+      return `${SERVICE}/sessions/${segment(id)}`
+    },
     columns: [
       column('SESSION', 'sessionId'),
       column('STATE', 'state'),
