@@ -833,10 +833,10 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
       /^proofs\.filter|^epoch\.status === 'CLOSED'|^'CLOSED'|^forgotten\.length/,
       untested('proofs that the database knows, or that belong to a closed epoch'),
     ],
-    [/^answer\.(?:outcome|grant ===)/, untested('a proof without a grant')],
-    ['before.last.term > answer.grant.term', 'Grants of one term are the same.'],
+    [/^answer\.(?:outcome|grant \?\?)/, untested('a proof without a grant')],
+    ['before.term > term', 'Grants of one term are the same.'],
     [
-      /^unlimited \|\||^before\.(?:unlimited|metered) \|\||^proven\.last\.term|^(?:un)?(?:limited|metered) === before/,
+      /^unlimited \|\||^before\.metered \|\||^proven\.(?:unlimited|term)|^(?:un)?(?:limited|metered) === before/,
       untested('proofs of grants without a limit'),
     ],
     [/^proven\.granted <= before/, 'A shortcut: an account that a proof does not change is saved unchanged.'],

@@ -1,4 +1,4 @@
-import { UNSEEN } from '../protocol/unseen.ts'
+import { UNSEEN } from '../html/unseen.ts'
 import type { Output } from './io.ts'
 
 /** Names come from requesters: unseen characters become escapes, as in JSON. */

@@ -1,5 +1,5 @@
 /** HTML from template literals. Interpolated strings are escaped; {@link Html} values are not. */
-import { UNSEEN } from '../protocol/unseen.ts'
+import { UNSEEN } from './unseen.ts'
 
 /** Trusted HTML; only {@link html} creates it. */
 export class Html {

@@ -163,23 +163,26 @@ test.each([
   expect((await failed(cloud.closeSession(device, INSTANCE, 's', signal))).code).toBe(code)
 })
 
-test.each([429, 408, 500, 502, 503, 504])('%i is a temporary failure with the wait that Retry-After asks for', async (status) => {
-  const seconds = { ...json(status, { message: 'busy' }), headers: { 'retry-after': '17' } }
-  const later = { ...seconds, headers: { 'retry-after': new Date(NOW + 30_000).toUTCString(), date } }
-  const silent = { ...seconds, headers: { 'retry-after': 'soon' } }
-  for (const [answer, retryAfterMs] of [
-    [seconds, 17_000],
-    [later, 30_000],
-    [silent, 0],
-  ] as const) {
-    const { cloud, requests } = answering(answer)
-    expect(await failed(cloud.sync(device, { segment: 'x', nonce: 'n' }, signal))).toMatchObject({
-      code: 'CLOUD_UNREACHABLE',
-      details: { retryAfterMs },
-    })
-    expect(requests).toHaveLength(1)
-  }
-})
+test.each([429, 408, 500, 502, 503, 504])(
+  '%i is a temporary failure with the wait that Retry-After asks for',
+  async (status) => {
+    const seconds = { ...json(status, { message: 'busy' }), headers: { 'retry-after': '17' } }
+    const later = { ...seconds, headers: { 'retry-after': new Date(NOW + 30_000).toUTCString(), date } }
+    const silent = { ...seconds, headers: { 'retry-after': 'soon' } }
+    for (const [answer, retryAfterMs] of [
+      [seconds, 17_000],
+      [later, 30_000],
+      [silent, 0],
+    ] as const) {
+      const { cloud, requests } = answering(answer)
+      expect(await failed(cloud.sync(device, { segment: 'x', nonce: 'n' }, signal))).toMatchObject({
+        code: 'CLOUD_UNREACHABLE',
+        details: { retryAfterMs },
+      })
+      expect(requests).toHaveLength(1)
+    }
+  },
+)
 
 test.each([
   [json(503, { code: 'NOT_RECORDED', message: 'The disk is full.' }), ' 503 (NOT_RECORDED): The disk is full.'],
