@@ -42,12 +42,20 @@ export interface SessionDeps {
   readonly trustsClock: () => boolean
 }
 
-export interface Touched {
-  readonly operable: boolean
-  /** A device keeps the session: the command was noted for it. */
-  readonly pending?: true
+/** The session has ended or is locked. */
+interface NotOperable {
+  readonly operable: false
   readonly session: Session
 }
+
+export type Touched =
+  | NotOperable
+  | {
+      readonly operable: true
+      /** A device keeps the session: the command was noted for it. */
+      readonly pending?: true
+      readonly session: Session
+    }
 
 export interface OpenSession extends Pick<Session, 'instanceId' | 'deviceId'> {
   /** A device's id for opening its agent's own session; null: another session, or idempotency is not needed. */
@@ -95,6 +103,25 @@ async function requireFewOpened(tx: Transaction, deviceId: string): Promise<void
   throw new CodedError('SESSIONS_LIMITED', `The device ${deviceId} has ${length} open sessions, which is the maximum.`)
 }
 
+interface LiveSession {
+  readonly tx: Transaction
+  readonly changes: SessionChanges
+  readonly session: Session
+}
+
+/** Works in a session that is live after its overdue timers. @throws CodedError NOT_FOUND, and the errors of `belongs` */
+async function inLiveSession<T>(
+  deps: SessionDeps,
+  { id, belongs, now }: { id: string; belongs: (session: Session) => void; now: number },
+  work: (live: LiveSession) => Promise<T>,
+): Promise<T | NotOperable> {
+  return deps.store.transaction(async (tx) => {
+    const changes = new SessionChanges(deps, tx, now)
+    const session = await changes.settled(id, belongs)
+    return isLive(session) ? work({ tx, changes, session }) : { operable: false, session }
+  })
+}
+
 /** @throws CodedError NOT_FOUND */
 export async function heartbeat(
   deps: SessionDeps,
@@ -102,10 +129,7 @@ export async function heartbeat(
   belongs: (session: Session) => void,
   now: number,
 ): Promise<Touched> {
-  return deps.store.transaction(async (tx) => {
-    const changes = new SessionChanges(deps, tx, now)
-    const session = await changes.settled(id, belongs)
-    if (!isLive(session)) return { operable: false, session }
+  return inLiveSession(deps, { id, belongs, now }, async ({ changes, session }): Promise<Touched> => {
     // The device counts the heartbeats: the cloud only reads the state.
     if (session.keptBy !== null) return { operable: true, session }
     return { operable: true, session: await changes.apply(session, { kind: 'HEARTBEAT' }) }
@@ -136,10 +160,7 @@ export async function closeSession(
   belongs: (session: Session) => void,
   now: number,
 ): Promise<Touched> {
-  return deps.store.transaction(async (tx) => {
-    const changes = new SessionChanges(deps, tx, now)
-    const session = await changes.settled(id, belongs)
-    if (!isLive(session)) return { operable: false, session }
+  return inLiveSession(deps, { id, belongs, now }, async ({ tx, changes, session }): Promise<Touched> => {
     const { instanceId } = session
     const deviceId = session.keptBy ?? session.deviceId
     await recordChange(tx, now, { action: 'CLOSE_SESSION', instanceId, deviceId, sessionId: id })
@@ -161,8 +182,7 @@ export interface SessionRequest {
 }
 
 export type SessionAnswer =
-  | { readonly operable: true; readonly granted: boolean; readonly decision: Decision }
-  | { readonly operable: false; readonly session: Session }
+  NotOperable | { readonly operable: true; readonly granted: boolean; readonly decision: Decision }
 
 /** Grants all items or none; an empty request makes the session idle. @throws CodedError NOT_FOUND */
 export async function requestInSession(
@@ -171,10 +191,8 @@ export async function requestInSession(
   belongs: (session: Session) => void,
   now: number,
 ): Promise<SessionAnswer> {
-  return deps.store.transaction(async (tx): Promise<SessionAnswer> => {
-    const changes = new SessionChanges(deps, tx, now)
-    const session = await changes.settled(command.sessionId, belongs)
-    if (!isLive(session)) return { operable: false, session }
+  const called = { id: command.sessionId, belongs, now }
+  return inLiveSession(deps, called, async ({ changes, session }): Promise<SessionAnswer> => {
     if (session.keptBy !== null) {
       throw new CodedError('SESSION_ON_DEVICE', `The device ${session.keptBy} keeps this session.`)
     }

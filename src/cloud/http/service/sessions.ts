@@ -170,15 +170,10 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       requireAccess,
       handle: async (call) => {
         const { sessionId } = call.params
-        const { operable, pending, session } = await closeSession(
-          actingFor(deps, call.principal),
-          sessionId,
-          belongsTo(call),
-          call.now,
-        )
-        if (!operable) return notOperable('v1.1', session)
+        const closed = await closeSession(actingFor(deps, call.principal), sessionId, belongsTo(call), call.now)
+        if (!closed.operable) return notOperable('v1.1', closed.session)
         // The device that keeps the session ends it with its next sync.
-        return { status: pending === true ? 202 : 204 }
+        return { status: closed.pending === true ? 202 : 204 }
       },
     }),
     serviceOperation({
