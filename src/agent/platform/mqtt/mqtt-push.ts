@@ -79,75 +79,126 @@ interface Ended {
   readonly lastedMs: number
 }
 
-function holdConnection(
+const NEVER_USABLE: Ended = { versionRefused: false, lastedMs: 0 }
+
+interface Attempt {
+  readonly version: Version
+  readonly password: string
+}
+
+async function holdConnection(
   options: MqttPushOptions,
   target: PushOptions,
-  attempt: { readonly version: Version; readonly password: string },
+  attempt: Attempt,
   signal: AbortSignal,
 ): Promise<Ended> {
-  const { url, deviceId, instanceIds, onMessage, onConnection, onTrouble } = target
-  const { now } = options
-  return new Promise((resolve) => {
-    let versionRefused = false
-    let usefulSince: number | null = null
-    let trouble: CodedError | null = null
-    const client = connectOrNot(options, target, attempt)
-    if (client === undefined || signal.aborted) {
-      client?.on('error', () => undefined).end(true)
-      resolve({ versionRefused, lastedMs: 0 })
-      return
-    }
-    const meter = new PacketMeter(PACKET_BYTES_MAX)
-    let isGivenUp = false
-    client.stream.on('data', (chunk: Buffer) => {
-      if (isGivenUp || meter.take(chunk)) return
-      isGivenUp = true
-      trouble = brokerFailure(url, FLOODED)
-      client.stream.destroy()
-    })
-    const leave = (): void => void publishOffline(client, deviceId)
-    signal.addEventListener('abort', leave, { once: true })
-    const late = setTimeout(() => {
-      isGivenUp = true
-      trouble = brokerFailure(url, LATE)
+  const client = connectOrNot(options, target, attempt)
+  if (client === undefined) return NEVER_USABLE
+  if (signal.aborted) {
+    client.on('error', () => undefined).end(true)
+    return NEVER_USABLE
+  }
+  return new BrokerConnection(options, target, client).untilClosed(attempt.version, signal)
+}
+
+class BrokerConnection {
+  readonly #options: MqttPushOptions
+  readonly #target: PushOptions
+  readonly #client: MqttClient
+  readonly #lateTimer: NodeJS.Timeout
+  /** Since the broker confirmed subscriptions; null before that. */
+  #usableSince: number | null = null
+  #versionRefused = false
+  #trouble: CodedError | null = null
+  /** The agent ended the connection because of what the broker did: reported even after the connection was usable. */
+  #isGivenUp = false
+
+  constructor(options: MqttPushOptions, target: PushOptions, client: MqttClient) {
+    this.#options = options
+    this.#target = target
+    this.#client = client
+    this.#lateTimer = setTimeout(() => {
+      this.#giveUp(LATE)
       client.end(true)
     }, options.connectTimeoutMs)
+  }
 
-    client.on('connect', () => {
-      const topics = [deviceTopic(deviceId), ...instanceIds.map(policyTopic)]
-      client.subscribe(topics, { qos: 1 }, (error, _granted, packet) => {
-        if (isGivenUp) return
-        const granted = packet?.granted ?? []
-        const refused = refusedTopics(topics, granted)
-        if (refused.length > 0) trouble = granted.length > 0 ? topicsRefused(url, refused) : brokerFailure(url, error)
-        if (refused.length === topics.length) return void client.end(true)
-        clearTimeout(late)
-        usefulSince = now()
-        client.publish(presenceTopic(deviceId), presenceOf(true), { qos: 1, retain: true })
-        onConnection(true)
-        if (trouble !== null) onTrouble(trouble)
-      })
-    })
+  untilClosed(version: Version, signal: AbortSignal): Promise<Ended> {
+    const client = this.#client
+    const { url, deviceId, onMessage } = this.#target
+    const leave = (): void => void publishOffline(client, deviceId)
+    signal.addEventListener('abort', leave, { once: true })
+    this.#limitPackets()
+    client.on('connect', () => this.#subscribe())
     client.on('message', (topic, payload) => {
       onMessage(topic, payload.byteLength > MESSAGE_BYTES_MAX ? '' : payload.toString('utf8'))
     })
     client.on('error', (error) => {
-      versionRefused ||= attempt.version === 5 && refusesVersion(error)
-      if (!versionRefused) trouble = brokerFailure(url, error)
+      this.#versionRefused ||= version === 5 && refusesVersion(error)
+      if (!this.#versionRefused) this.#trouble = brokerFailure(url, error)
     })
     // Errors of a WebSocket reach only the stream.
-    client.stream.on('error', (error: Error) => (trouble ??= brokerFailure(url, withProxy(url, options, error))))
-    client.on('close', () => {
-      clearTimeout(late)
-      signal.removeEventListener('abort', leave)
-      client.end(true)
-      if (usefulSince !== null) onConnection(false)
-      if (isGivenUp || (usefulSince === null && !versionRefused && !signal.aborted)) {
-        onTrouble(trouble ?? brokerClosed(url))
-      }
-      resolve({ versionRefused, lastedMs: usefulSince === null ? 0 : now() - usefulSince })
+    client.stream.on('error', (error: Error) => {
+      this.#trouble ??= brokerFailure(url, withProxy(url, this.#options, error))
     })
-  })
+    return new Promise((resolve) => {
+      client.on('close', () => {
+        signal.removeEventListener('abort', leave)
+        resolve(this.#close(signal))
+      })
+    })
+  }
+
+  #limitPackets(): void {
+    const { stream } = this.#client
+    const meter = new PacketMeter(PACKET_BYTES_MAX)
+    stream.on('data', (chunk: Buffer) => {
+      if (this.#isGivenUp || meter.take(chunk)) return
+      this.#giveUp(FLOODED)
+      stream.destroy()
+    })
+  }
+
+  #giveUp(reason: Error): void {
+    this.#isGivenUp = true
+    this.#trouble = brokerFailure(this.#target.url, reason)
+  }
+
+  #subscribe(): void {
+    const { url, deviceId, instanceIds } = this.#target
+    const topics = [deviceTopic(deviceId), ...instanceIds.map(policyTopic)]
+    this.#client.subscribe(topics, { qos: 1 }, (error, _granted, packet) => {
+      if (this.#isGivenUp) return
+      const granted = packet?.granted ?? []
+      const refused = refusedTopics(topics, granted)
+      if (refused.length > 0) {
+        this.#trouble = granted.length > 0 ? topicsRefused(url, refused) : brokerFailure(url, error)
+      }
+      if (refused.length === topics.length) this.#client.end(true)
+      else this.#becomeUsable()
+    })
+  }
+
+  #becomeUsable(): void {
+    const { deviceId, onConnection, onTrouble } = this.#target
+    clearTimeout(this.#lateTimer)
+    this.#usableSince = this.#options.now()
+    this.#client.publish(presenceTopic(deviceId), presenceOf(true), { qos: 1, retain: true })
+    onConnection(true)
+    if (this.#trouble !== null) onTrouble(this.#trouble)
+  }
+
+  #close(signal: AbortSignal): Ended {
+    const { url, onConnection, onTrouble } = this.#target
+    const usableSince = this.#usableSince
+    const versionRefused = this.#versionRefused
+    clearTimeout(this.#lateTimer)
+    this.#client.end(true)
+    if (usableSince !== null) onConnection(false)
+    const hasFailed = usableSince === null && !versionRefused && !signal.aborted
+    if (this.#isGivenUp || hasFailed) onTrouble(this.#trouble ?? brokerClosed(url))
+    return { versionRefused, lastedMs: usableSince === null ? 0 : this.#options.now() - usableSince }
+  }
 }
 
 const LATE = Object.assign(new Error('the broker does not confirm the subscriptions'), { code: 'ETIMEDOUT' })
@@ -163,11 +214,7 @@ function withProxy(url: string, { proxy }: Outgoing, error: Error): Error {
 }
 
 /** Undefined for an address that the MQTT client does not understand. */
-function connectOrNot(
-  options: MqttPushOptions,
-  target: PushOptions,
-  attempt: { readonly version: Version; readonly password: string },
-): MqttClient | undefined {
+function connectOrNot(options: MqttPushOptions, target: PushOptions, attempt: Attempt): MqttClient | undefined {
   try {
     return connect(clientOptions(options, target, attempt))
   } catch (error) {
@@ -179,7 +226,7 @@ function connectOrNot(
 function clientOptions(
   { proxy, extraCa, username, keepaliveS, connectTimeoutMs }: MqttPushOptions,
   { url, deviceId }: PushOptions,
-  { version, password }: { readonly version: Version; readonly password: string },
+  { version, password }: Attempt,
 ): IClientOptions {
   return {
     ...brokerAddress(url),
