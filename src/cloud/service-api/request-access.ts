@@ -159,7 +159,8 @@ export class AccessBatcher {
     let runs = 0
     const outcomes = await this.#deps.store.transaction(async (tx) => {
       runs += 1
-      const decided = await this.#decideIn(tx, batch, all, runs === 1)
+      const attempt = runs === 1 ? { ...batch, lastSeen: this.#lastSeen } : startingOver(batch)
+      const decided = await this.#decideIn(tx, all, attempt)
       tx.serves(all.length)
       return decided
     })
@@ -172,62 +173,36 @@ export class AccessBatcher {
 
   async #decideIn(
     tx: Transaction,
-    { join, next }: Batch<TimedCommand>,
     all: TimedCommand[],
-    isFirst: boolean,
+    { join, next, lastSeen }: Attempt,
   ): Promise<ReadonlyMap<TimedCommand, Outcome>> {
     const { policies } = this.#deps
-    const results = new Map<TimedCommand, Outcome>()
-    const undecided: TimedCommand[] = []
-    const admit = async (some: readonly TimedCommand[]): Promise<void> => {
-      const repetitions = await repetitionsOf(tx, some)
-      for (const each of some) {
-        const outcome = repetitions.get(each)
-        if (outcome === undefined) undecided.push(each)
-        else results.set(each, outcome)
-      }
-    }
-    if (isFirst) all.push(...join(() => true))
-    await admit(all)
-    if (undecided.length === 0) return results
-    const early = this.#prepare((instanceId) => policies.lastOf(instanceId), undecided, isFirst)
-    const rules = await policies.lockSomeShared(tx, instancesOf(undecided), latestOf(undecided), {
-      likely: early?.guess?.consulted ?? [],
+    const admitted = new Admitted(tx)
+    all.push(...join(() => true))
+    await admitted.add(all)
+    const early = admitted.undecided()
+    if (early.length === 0) return admitted.outcomes
+    const expected = prepare((instanceId) => policies.lastOf(instanceId), early, lastSeen)
+    const rules = await policies.lockSomeShared(tx, instancesOf(early), latestOf(early), {
+      likely: expected?.guess?.consulted ?? [],
     })
     // While it waited for the locks, for example of another node, more requests have come.
-    const joined = isFirst ? join(({ command, now }) => isInForce(rules.get(command.instanceId), now)) : []
+    const joined = join(({ command, now }) => isInForce(rules.get(command.instanceId), now))
     all.push(...joined)
-    await admit(joined)
-    for (const each of undecided) if (!rules.has(each.command.instanceId)) results.set(each, notFound(each))
-    const commands = undecided.filter((each) => !results.has(each))
-    const isCurrent =
-      joined.length === 0 &&
-      early?.requests.every(({ loaded }) => loaded === rules.get(loaded.policy.instanceId)) === true
-    const prepared = isCurrent ? early : this.#prepare((instanceId) => rules.get(instanceId), commands, isFirst)
+    await admitted.add(joined)
+    admitted.rejectWithoutRules(rules)
+    const commands = admitted.undecided()
+    const isAsExpected = joined.length === 0 && isPreparedWith(rules, expected)
+    const prepared = isAsExpected ? expected : prepare((instanceId) => rules.get(instanceId), commands, lastSeen)
     if (prepared === undefined) throw new Error('invariant: the rules of these instances are locked')
     const outcomes = await this.#decideAndRecord(tx, commands, prepared)
     // While this transaction is committed, the next one reads and waits for its locks.
     next()
     for (const [index, outcome] of outcomes.entries()) {
       const each = commands[index]
-      if (each !== undefined) results.set(each, resultOf(outcome))
+      if (each !== undefined) admitted.outcomes.set(each, resultOf(outcome))
     }
-    return results
-  }
-
-  /** Undefined if the rules of an instance are missing. */
-  #prepare(
-    rulesOf: (instanceId: string) => LoadedPolicy | undefined,
-    commands: readonly TimedCommand[],
-    mayGuess: boolean,
-  ): Prepared | undefined {
-    const requests: PoolRequest<Settled>[] = []
-    for (const each of commands) {
-      const loaded = rulesOf(each.command.instanceId)
-      if (loaded === undefined) return undefined
-      requests.push(poolRequestOf(loaded, each))
-    }
-    return { requests, guess: mayGuess ? guessInTurn(requests, this.#lastSeen) : undefined }
+    return admitted.outcomes
   }
 
   async #decideAndRecord(
@@ -261,6 +236,62 @@ export class AccessBatcher {
       await this.#deps.shortages.note(tx, loaded, { requests: own, pools }, now)
     }
   }
+}
+
+/** One run of the transaction of a batch. */
+interface Attempt extends Batch<TimedCommand> {
+  /** Pools from which to guess the decisions; undefined: without a guess. */
+  readonly lastSeen: ReadonlyMap<AccountId, Pool> | undefined
+}
+
+/** No request joins, and nothing is guessed: the guess may have been the reason to start over. */
+function startingOver(batch: Batch<TimedCommand>): Attempt {
+  return { ...batch, join: () => [], lastSeen: undefined }
+}
+
+/** The commands of a transaction, and the outcomes known so far. */
+class Admitted {
+  readonly outcomes = new Map<TimedCommand, Outcome>()
+  readonly #tx: Transaction
+  readonly #commands: TimedCommand[] = []
+
+  constructor(tx: Transaction) {
+    this.#tx = tx
+  }
+
+  async add(commands: readonly TimedCommand[]): Promise<void> {
+    this.#commands.push(...commands)
+    for (const [each, outcome] of await repetitionsOf(this.#tx, commands)) this.outcomes.set(each, outcome)
+  }
+
+  undecided(): readonly TimedCommand[] {
+    return this.#commands.filter((each) => !this.outcomes.has(each))
+  }
+
+  rejectWithoutRules(rules: ReadonlyMap<string, LoadedPolicy>): void {
+    for (const each of this.undecided()) {
+      if (!rules.has(each.command.instanceId)) this.outcomes.set(each, notFound(each))
+    }
+  }
+}
+
+/** Undefined if the rules of an instance are missing. */
+function prepare(
+  rulesOf: (instanceId: string) => LoadedPolicy | undefined,
+  commands: readonly TimedCommand[],
+  lastSeen: Attempt['lastSeen'],
+): Prepared | undefined {
+  const requests: PoolRequest<Settled>[] = []
+  for (const each of commands) {
+    const loaded = rulesOf(each.command.instanceId)
+    if (loaded === undefined) return undefined
+    requests.push(poolRequestOf(loaded, each))
+  }
+  return { requests, guess: lastSeen && guessInTurn(requests, lastSeen) }
+}
+
+function isPreparedWith(rules: ReadonlyMap<string, LoadedPolicy>, prepared: Prepared | undefined): boolean {
+  return prepared?.requests.every(({ loaded }) => loaded === rules.get(loaded.policy.instanceId)) === true
 }
 
 /** The same on all nodes. @param instanceId a UUID */
@@ -333,7 +364,6 @@ async function storeAnswers(
 
 interface Prepared {
   readonly requests: readonly PoolRequest<Settled>[]
-  /** Undefined in a transaction that starts over: its guess may have been the reason. */
   readonly guess: ReturnType<typeof guessInTurn<Settled>> | undefined
 }
 
