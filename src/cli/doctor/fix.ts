@@ -16,69 +16,103 @@ export interface Repair {
 
 const LOCK_PATIENCE_MS = 200
 
-export function repair(observations: Observations): readonly Repair[] {
-  const { directory, key, database, log, diskReserve, socket, settings, configuration } = observations
-  const repairs: Repair[] = []
-  const attempt = (what: string, work: () => void): void => {
-    try {
-      work()
-      repairs.push({ what, done: true, problem: '' })
-    } catch (error) {
-      repairs.push({ what, done: false, problem: (error as Error).message })
-    }
-  }
-  const attemptAsOwner = (what: string, target: string, work: () => void): void =>
-    attempt(what, () => {
-      const of = target === directory.path ? target : dirname(target)
-      if (!configuration.filesOfMachine.includes(target)) refuseForeign(of, configuration.choice)
-      using _rights = actAsOwnerOf(of)
-      work()
-    })
-  const close = (
-    file: FileObservation,
-    { kind, forbidden, mode }: { kind: FileObservation['kind']; forbidden: number; mode: number },
-  ): void => {
-    if (file.kind !== kind || (file.mode & forbidden) === 0) return
-    attemptAsOwner(`chmod 0${mode.toString(8)} ${file.path}`, file.path, () => chmodSync(file.path, mode))
-  }
-  const own = { forbidden: 0o077, mode: 0o600 }
-  close(directory, { kind: 'directory', forbidden: 0o027, mode: 0o700 })
-  for (const file of [database, log, diskReserve]) close(file, { kind: 'file', ...own })
-  if (settings.device.keyFile === null) close(key, { kind: 'file', ...own })
-  else close(key, { kind: 'file', forbidden: 0o007, mode: key.mode & 0o770 })
-  for (const file of configuration.files) {
-    const isSettings = file.path === configuration.file
-    const [forbidden, kept] = isSettings ? [0o002, 0o775] : [0o007, 0o770]
-    close(file, { kind: 'file', forbidden, mode: file.mode & kept })
-  }
+interface Step {
+  readonly what: string
+  /** The file or directory to repair, as its owner. */
+  readonly target: string
+  readonly work: () => void
+}
 
-  if (socket.kind === 'socket') {
-    const isLeft = isProblem(observations.agent) && observations.isListened === false
-    const mode = Number.parseInt(settings.socket.mode, 8)
-    if (isLeft)
-      attemptAsOwner(`remove the socket ${socket.path}, on which no process listens`, socket.path, () =>
-        unlinkSync(socket.path),
-      )
-    else if (socket.mode !== mode)
-      attemptAsOwner(`chmod ${settings.socket.mode} ${socket.path}`, socket.path, () => chmodSync(socket.path, mode))
+export function repair(observations: Observations): readonly Repair[] {
+  const steps = [
+    ...permissionSteps(observations),
+    ...socketSteps(observations),
+    ...(mayWorkOnLedger(observations) ? ledgerSteps(observations) : []),
+  ]
+  return steps.map((step) => attempt(step, observations))
+}
+
+function attempt({ what, target, work }: Step, { directory, configuration }: Observations): Repair {
+  const of = target === directory.path ? target : dirname(target)
+  try {
+    if (!configuration.filesOfMachine.includes(target)) refuseForeign(of, configuration.choice)
+    using _rights = actAsOwnerOf(of)
+    work()
+    return { what, done: true, problem: '' }
+  } catch (error) {
+    return { what, done: false, problem: (error as Error).message }
   }
-  const { problem, quickCheck } = observations.inspected
-  const isSound = database.kind === 'file' && problem === null && quickCheck === 'ok'
-  if (!isProblem(observations.agent) || !isSound) return repairs
-  if (diskReserve.kind !== 'file' || diskReserve.size < settings.state.diskReserve) {
-    attemptAsOwner(`reserve ${settings.state.diskReserve} bytes in ${diskReserve.path}`, diskReserve.path, () =>
+}
+
+/** Permissions that a file or directory may not have, and the mode it gets if it has one of them. */
+interface Limit {
+  readonly kind: 'file' | 'directory'
+  readonly forbidden: number
+  readonly mode: number
+}
+
+const OWN_DIRECTORY: Limit = { kind: 'directory', forbidden: 0o027, mode: 0o700 }
+const OWN_FILE: Limit = { kind: 'file', forbidden: 0o077, mode: 0o600 }
+
+function permissionSteps(observations: Observations): readonly Step[] {
+  const { directory, key, database, log, diskReserve, settings, configuration } = observations
+  const keyLimit = settings.device.keyFile === null ? OWN_FILE : without(0o007, key)
+  return [
+    ...chmodSteps(directory, OWN_DIRECTORY),
+    ...[database, log, diskReserve].flatMap((file) => chmodSteps(file, OWN_FILE)),
+    ...chmodSteps(key, keyLimit),
+    ...configuration.files.flatMap((file) =>
+      chmodSteps(file, without(file.path === configuration.file ? 0o002 : 0o007, file)),
+    ),
+  ]
+}
+
+function without(forbidden: number, { mode }: FileObservation): Limit {
+  return { kind: 'file', forbidden, mode: mode & ~forbidden }
+}
+
+function chmodSteps(file: FileObservation, { kind, forbidden, mode }: Limit): readonly Step[] {
+  return file.kind === kind && (file.mode & forbidden) !== 0 ? [chmodStep(file.path, mode)] : []
+}
+
+function chmodStep(path: string, mode: number): Step {
+  return { what: `chmod 0${mode.toString(8)} ${path}`, target: path, work: () => chmodSync(path, mode) }
+}
+
+function socketSteps({ socket, agent, isListened, settings }: Observations): readonly Step[] {
+  const { path } = socket
+  if (socket.kind !== 'socket') return []
+  if (isProblem(agent) && isListened === false) {
+    const what = `remove the socket ${path}, on which no process listens`
+    return [{ what, target: path, work: () => unlinkSync(path) }]
+  }
+  const mode = Number.parseInt(settings.socket.mode, 8)
+  return socket.mode === mode ? [] : [chmodStep(path, mode)]
+}
+
+/** Only while no agent responds, and only on a sound database. */
+function mayWorkOnLedger({ agent, database, inspected }: Observations): boolean {
+  const isSound = database.kind === 'file' && inspected.problem === null && inspected.quickCheck === 'ok'
+  return isProblem(agent) && isSound
+}
+
+function ledgerSteps({ database, log, diskReserve, settings }: Observations): readonly Step[] {
+  const reserved = settings.state.diskReserve
+  const isReserved = diskReserve.kind === 'file' && diskReserve.size >= reserved
+  const reserve: Step = {
+    what: `reserve ${reserved} bytes in ${diskReserve.path}`,
+    target: diskReserve.path,
+    work: () =>
       underLock(database.path, () => {
-        if (!new DiskReserve(diskReserve.path, settings.state.diskReserve).fill())
-          throw new Error('there is not enough disk space')
+        if (!new DiskReserve(diskReserve.path, reserved).fill()) throw new Error('there is not enough disk space')
       }),
-    )
   }
-  if (log.kind === 'file' && log.size > 0) {
-    attemptAsOwner(`checkpoint the write-ahead log into ${database.path}`, database.path, () =>
-      underLock(database.path, checkpointLog),
-    )
+  const checkpoint: Step = {
+    what: `checkpoint the write-ahead log into ${database.path}`,
+    target: database.path,
+    work: () => underLock(database.path, checkpointLog),
   }
-  return repairs
+  return [...(isReserved ? [] : [reserve]), ...(log.kind === 'file' && log.size > 0 ? [checkpoint] : [])]
 }
 
 /** The user of the process could name any file of root in its settings. */
