@@ -54,65 +54,95 @@ export function isRemedied(condition: Status['conditions'][number], status: Stat
   return isSame([condition]) && !isSame(status.conditions.filter((each) => each !== condition))
 }
 
+/** The first reason for which the device refuses every request. */
 function stoppedStatus(status: Status): HealthStatus | null {
-  const { deviceId, epoch, fenced, suspension, policies, conditions } = status
-  if (deviceId === null) return notEnrolledStatus(status)
+  return (
+    notEnrolledStatus(status) ??
+    unknownStatus(status) ??
+    suspendedStatus(status) ??
+    unwritableStatus(status) ??
+    terminatedStatus(status) ??
+    stoppedByKeyStatus(status) ??
+    fencedStatus(status) ??
+    noRulesStatus(status) ??
+    notAttachedStatus(status) ??
+    staleRulesStatus(status)
+  )
+}
+
+function unknownStatus({ conditions }: Status): HealthStatus | null {
   const unknown = conditions.find(({ code }) => code === 'DEVICE_UNKNOWN')
-  if (unknown !== undefined) {
-    return refusing(`${unknown.message} This device refuses every request.`, OTHER_TOKEN, ...START_ANEW)
-  }
-  if (suspension !== null) {
-    const steps =
-      suspension.state === 'LOCKED'
-        ? [`An administrator unlocks it with \`tallygate devices unlock ${nameOf(status)}\``]
-        : ENROLL_AGAIN
-    return refusing(`${suspensionSentence(suspension)} It refuses every request.`, ...steps)
-  }
+  if (unknown === undefined) return null
+  return refusing(`${unknown.message} This device refuses every request.`, OTHER_TOKEN, ...START_ANEW)
+}
+
+function suspendedStatus(status: Status): HealthStatus | null {
+  const { suspension } = status
+  if (suspension === null) return null
+  const unlock = `An administrator unlocks it with \`tallygate devices unlock ${nameOf(status)}\``
+  const steps = suspension.state === 'LOCKED' ? [unlock] : ENROLL_AGAIN
+  return refusing(`${suspensionSentence(suspension)} It refuses every request.`, ...steps)
+}
+
+function unwritableStatus({ conditions }: Status): HealthStatus | null {
   const unwritable = conditions.find(({ subject }) => subject === 'ledger')
-  if (unwritable !== undefined) {
-    return unwritable.message.includes('disk is full')
-      ? refusing(
-          'The disk of this device is full, so it refuses every request.',
-          'Free some space: `df -h` shows the disks. The device then continues by itself.',
-        )
-      : refusing(
-          'This device cannot record anything, so it refuses every request.',
-          '`tallygate doctor` examines the disk and the ledger',
-        )
+  if (unwritable === undefined) return null
+  if (unwritable.message.includes('disk is full')) {
+    return refusing(
+      'The disk of this device is full, so it refuses every request.',
+      'Free some space: `df -h` shows the disks. The device then continues by itself.',
+    )
   }
-  const ended = conditions.find(({ subject, code }) => subject === 'attach' && code === 'DEVICE_TERMINATED')
-  if (ended !== undefined) return refusing(`${ended.message} It refuses every request.`, ...ENROLL_AGAIN)
+  return refusing(
+    'This device cannot record anything, so it refuses every request.',
+    '`tallygate doctor` examines the disk and the ledger',
+  )
+}
+
+function terminatedStatus({ conditions }: Status): HealthStatus | null {
+  const terminated = conditions.find(({ subject, code }) => subject === 'attach' && code === 'DEVICE_TERMINATED')
+  if (terminated === undefined) return null
+  return refusing(`${terminated.message} It refuses every request.`, ...ENROLL_AGAIN)
+}
+
+/** With a refused key, the device cannot attach again or get newer rules. */
+function stoppedByKeyStatus(status: Status): HealthStatus | null {
   const refused = refusedKey(status)
-  const isStale = areRulesStale(status)
-  if (refused !== undefined && (fenced || epoch === 0 || isStale)) {
-    return refusing(`${refusedKeySentence(refused)}: it refuses every request.`, ...refusedKeySteps(status, refused))
-  }
-  if (fenced) {
-    const copied = conditions.find(({ code }) => code === 'ATTACH_TOO_OFTEN')
-    const because = copied === undefined ? '' : ` ${copied.message}`
-    return refusing(
-      `The cloud has stopped this device, because another one may use the same ledger. It refuses every request until it has attached again.${because}`,
-      copied === undefined ? FIND_CLOUD : ERRORS.ATTACH_TOO_OFTEN.remedy,
-    )
-  }
-  if (!policies.some(({ applied }) => applied > 0)) {
-    return refusing('This device has no rules yet: it refuses every request until the cloud has sent them.', FIND_CLOUD)
-  }
-  if (epoch === 0) {
-    return refusing(
-      'This device is not attached to the cloud: it refuses every request until it has reached the cloud.',
-      FIND_CLOUD,
-    )
-  }
-  if (isStale) {
-    // The cloud confirms only its newest rules.
-    const newer = conditions.find(({ subject }) => subject.startsWith('policy '))
-    return refusing(
-      'The rules of this device are too old: it refuses every request until the cloud has confirmed them or sent newer ones.',
-      newer === undefined ? FIND_CLOUD : remedyAfter(newer.code),
-    )
-  }
-  return null
+  const needsCloud = status.fenced || status.epoch === 0 || areRulesStale(status)
+  if (refused === undefined || !needsCloud) return null
+  return refusing(`${refusedKeySentence(refused)}: it refuses every request.`, ...refusedKeySteps(status, refused))
+}
+
+function fencedStatus({ fenced, conditions }: Status): HealthStatus | null {
+  if (!fenced) return null
+  const sentence =
+    'The cloud has stopped this device, because another one may use the same ledger. It refuses every request until it has attached again.'
+  const copied = conditions.find(({ code }) => code === 'ATTACH_TOO_OFTEN')
+  if (copied === undefined) return refusing(sentence, FIND_CLOUD)
+  return refusing(`${sentence} ${copied.message}`, ERRORS.ATTACH_TOO_OFTEN.remedy)
+}
+
+function noRulesStatus({ policies }: Status): HealthStatus | null {
+  if (policies.some(({ applied }) => applied > 0)) return null
+  return refusing('This device has no rules yet: it refuses every request until the cloud has sent them.', FIND_CLOUD)
+}
+
+function notAttachedStatus({ epoch }: Status): HealthStatus | null {
+  if (epoch !== 0) return null
+  return refusing(
+    'This device is not attached to the cloud: it refuses every request until it has reached the cloud.',
+    FIND_CLOUD,
+  )
+}
+
+function staleRulesStatus(status: Status): HealthStatus | null {
+  if (!areRulesStale(status)) return null
+  // The cloud confirms only its newest rules.
+  const newer = status.conditions.find(({ subject }) => subject.startsWith('policy '))
+  return refusing(
+    'The rules of this device are too old: it refuses every request until the cloud has confirmed them or sent newer ones.',
+    newer === undefined ? FIND_CLOUD : remedyAfter(newer.code),
+  )
 }
 
 /** Until the grant or the rules of an instance end; 0: they have ended. */
@@ -140,7 +170,8 @@ export function areRulesStale({ policies, conditions }: Pick<Status, 'policies' 
   return stale > 0 && stale === policies.filter(({ applied }) => applied > 0).length
 }
 
-function notEnrolledStatus({ conditions }: Status): HealthStatus {
+function notEnrolledStatus({ deviceId, conditions }: Status): HealthStatus | null {
+  if (deviceId !== null) return null
   const damaged = conditions.find(({ code }) => code === 'LEDGER_SALVAGED')
   if (damaged !== undefined) {
     return refusing(
@@ -163,54 +194,70 @@ function notEnrolledStatus({ conditions }: Status): HealthStatus {
 }
 
 function supplyStatus(status: Status): HealthStatus | null {
-  const { grant, connected, conditions, sessions } = status
-  const { isDry, atHand } = balanceOf(status)
-  const refused = refusedKey(status)
-  if (refused !== undefined) return refusedKeyStatus(status, refused)
+  return (
+    refusedKeyStatus(status) ??
+    grantStatus(status) ??
+    offlineStatus(status) ??
+    lockedSessionsStatus(status) ??
+    tokensStatus(status)
+  )
+}
+
+function grantStatus({ grant, connected }: Status): HealthStatus | null {
   if (grant === null && !connected) {
     return refusing('This device has no grant, and the cloud is out of reach.', FIND_CLOUD)
   }
-  if (grant?.remainingMs === 0) {
-    return connected
-      ? attention('The grant of this device has expired; it asks the cloud for another one.', FIND_CLOUD)
-      : refusing(
-          'The grant of this device has expired: it refuses every charge until it reaches the cloud.',
-          FIND_CLOUD,
-        )
+  if (grant?.remainingMs !== 0) return null
+  if (connected) {
+    return attention('The grant of this device has expired; it asks the cloud for another one.', FIND_CLOUD)
   }
-  if (!connected) {
-    return isDry
-      ? refusing(
-          'This device is offline and has used up its tokens: it refuses every charge until it reaches the cloud.',
-          FIND_CLOUD,
-        )
-      : attention(
-          `This device is offline and continues to decide, with ${atHand}, for another ${roughly(offlineMs(status))}.`,
-          FIND_CLOUD,
-        )
-  }
-  const locked = sessions.filter(({ state }) => state === 'LOCKED')
-  if (locked.length > 0) {
-    return attention(
-      'An administrator has locked the session of this device in the cloud.',
-      ...locked.map(({ sessionId }) => `An administrator unlocks it with \`tallygate sessions unlock ${sessionId}\``),
+  return refusing(
+    'The grant of this device has expired: it refuses every charge until it reaches the cloud.',
+    FIND_CLOUD,
+  )
+}
+
+function offlineStatus(status: Status): HealthStatus | null {
+  if (status.connected) return null
+  const { isDry, atHand } = balanceOf(status)
+  if (isDry) {
+    return refusing(
+      'This device is offline and has used up its tokens: it refuses every charge until it reaches the cloud.',
+      FIND_CLOUD,
     )
   }
+  return attention(
+    `This device is offline and continues to decide, with ${atHand}, for another ${roughly(offlineMs(status))}.`,
+    FIND_CLOUD,
+  )
+}
+
+function lockedSessionsStatus({ sessions }: Status): HealthStatus | null {
+  const locked = sessions.filter(({ state }) => state === 'LOCKED')
+  if (locked.length === 0) return null
+  return attention(
+    'An administrator has locked the session of this device in the cloud.',
+    ...locked.map(({ sessionId }) => `An administrator unlocks it with \`tallygate sessions unlock ${sessionId}\``),
+  )
+}
+
+function tokensStatus(status: Status): HealthStatus | null {
+  const { conditions } = status
   const usedUp = conditions.filter(({ code }) => code === 'TOKENS_USED_UP')
-  if (isDry && usedUp.length > 0) {
+  if (!balanceOf(status).isDry) {
+    const [low] = [...usedUp, ...conditions.filter(({ code }) => code === 'TOKENS_LOW')]
+    return low === undefined ? null : attention(low.message, moreTokens(status, low))
+  }
+  if (usedUp.length > 0) {
     return refusing(
       'The tokens of this device are used up, in the cloud too: it refuses every charge.',
       ...usedUp.map((each) => moreTokens(status, each)),
     )
   }
-  if (isDry) {
-    return attention(
-      'This device is connected, and has no tokens: it asks the cloud with each request.',
-      '`tallygate line-items list` shows an administrator what the cloud has',
-    )
-  }
-  const [low] = [...usedUp, ...conditions.filter(({ code }) => code === 'TOKENS_LOW')]
-  return low === undefined ? null : attention(low.message, moreTokens(status, low))
+  return attention(
+    'This device is connected, and has no tokens: it asks the cloud with each request.',
+    '`tallygate line-items list` shows an administrator what the cloud has',
+  )
 }
 
 function moreTokens({ accounts }: Status, { subject }: AgentStatusWire['conditions'][number]): string {
@@ -231,7 +278,9 @@ function refusedKey({ conditions }: Pick<Status, 'conditions'>): RefusedKey | un
   return (Object.keys(REFUSED_KEYS) as RefusedKey[]).find((known) => conditions.some(({ code }) => code === known))
 }
 
-function refusedKeyStatus(status: Status, refused: RefusedKey): HealthStatus {
+function refusedKeyStatus(status: Status): HealthStatus | null {
+  const refused = refusedKey(status)
+  if (refused === undefined) return null
   const { isDry, atHand } = balanceOf(status)
   const remaining = offlineMs(status)
   const known = refusedKeySentence(refused)
