@@ -560,7 +560,7 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     [/^rules\.get\(instanceIdOf/, 'An account that can be granted has rules.'],
     ['[]', 'A text in place of a shortage has no fields, so it counts as none.'],
     ['before.capTarget === null', untested('a shortage of an account without a cap is not noted')],
-    [['needed > usable', 'lacking > 0n'], 'Nothing is recalled or noted for 0 or less.'],
+    [['lacking > usable', 'lacking > 0n'], 'Nothing is recalled or noted for 0 or less.'],
   ],
   'src/cloud/sync/grants/grants.ts': [
     [

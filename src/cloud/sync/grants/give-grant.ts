@@ -22,10 +22,12 @@ import {
   NOTHING_RETURNABLE,
   NO_SHORTAGES,
   type Returnable,
+  type Shortage,
   type Shortages,
 } from '../../storage/device-records.ts'
 import { type RulesInForce, reserveInForce } from '../../policy/rules-in-force.ts'
 import {
+  type Lack,
   type ShortageTransaction,
   isShortNow,
   noteLack,
@@ -93,12 +95,7 @@ export async function giveGrant(grantContext: GrantContext, inputs: GrantInputs)
   const granted = granting.accounts.map((record) => [record.account, record] as const)
   await tx.accounts.save([...new Map([...after, ...granting.pools]).values()])
   await tx.edge.deviceAccounts.save([...new Map([...moved, ...granted]).values()])
-  const isUnmet = granting.unmet.length > 0
-  const lacked = [...requested.values()]
-    .filter(({ pool, mustReturn, isUnproven }) => pool.capTarget !== null && !mustReturn && !isUnproven)
-    .filter((each) => isUnmet || (inputs.inUse.has(each.account) && inAdvanceOf(each, granting) > 0n))
-    .map(({ account }) => account)
-  const returnable = await returnableOf(context, lacked, device.id)
+  const returnable = await returnableOf(context, lackedIn(requested, granting, inputs.inUse), device.id)
   if (!releasing) await noteShortages(context, requested, granting, { known, returnable })
   const lifetimeMs = Math.max(0, Math.min(terms.grantLifetimeMs, (lastUsableAt(rules) ?? Infinity) - now))
   return {
@@ -106,8 +103,21 @@ export async function giveGrant(grantContext: GrantContext, inputs: GrantInputs)
     term: Math.max(epoch.term + 1, now),
     lifetimeMs,
     expiresAt: now + lifetimeMs,
-    accounts: isUnmet ? granting.wire.map((each) => withReturnable(each, returnable)) : granting.wire,
+    accounts: granting.unmet.length > 0 ? granting.wire.map((each) => withReturnable(each, returnable)) : granting.wire,
   }
+}
+
+/** Accounts of which the device may get more when other devices return tokens. */
+function lackedIn(
+  requested: ReadonlyMap<AccountId, RequestedAccount>,
+  granting: Granting,
+  inUse: ReadonlySet<AccountId>,
+): readonly AccountId[] {
+  const isUnmet = granting.unmet.length > 0
+  return [...requested.values()]
+    .filter(({ pool, mustReturn, isUnproven }) => pool.capTarget !== null && !mustReturn && !isUnproven)
+    .filter((each) => isUnmet || (inUse.has(each.account) && inAdvanceOf(each, granting) > 0n))
+    .map(({ account }) => account)
 }
 
 function withReturnable(
@@ -156,33 +166,46 @@ async function noteShortages(
   granting: Granting,
   others: { readonly known: Known; readonly returnable: ReadonlyMap<AccountId, Returnable> },
 ): Promise<void> {
-  const { deps, tx, device, now, topUps, inUse } = context
+  const { deps, tx, device, now, topUps } = context
   const waitedFor = new Set(topUps.needs.flat().map(({ account }) => account))
   for (const each of requested.values()) {
-    const { account, pool: before, record, reserved, share } = each
+    const { account, pool: before, reserved, share } = each
     if (before.capTarget === null) continue
-    const pool = granting.pools.get(account) ?? before
-    const shortages = others.known.get(account) ?? NO_SHORTAGES
-    const returnable = others.returnable.get(account) ?? NOTHING_RETURNABLE
-    const noted = shortages.own
+    const noted = others.known.get(account) ?? NO_SHORTAGES
     // A refused client will retry: a sync without its request does not mean that it was served.
-    const isStillShort = noted !== undefined && noted.lacking > 0n && isShortNow(noted, now, deps.terms)
-    if (isStillShort && !waitedFor.has(account)) continue
+    if (isLacking(noted.own, now, deps.terms) && !waitedFor.has(account)) continue
+    const pool = granting.pools.get(account) ?? before
     const usable = freeForDevices(pool, reserved)
-    const left = available(record) + (granting.granted.get(account) ?? 0n) - (granting.claimed.get(account) ?? 0n)
-    const beyond = granting.unmet.map((need) => (sumPostings(need).get(account) ?? 0n) - left)
-    const needed = lackingOf(beyond, usable, usable + returnable.all)
-    const inAdvance = inAdvanceOf(each, granting)
-    const lack = { pool, who: device.id, deviceId: device.id, usable, share, returnable, noted: shortages }
-    if (needed > 0n) {
-      const recalled = needed > usable ? needed - usable : 0n
-      await noteLack(context, { ...lack, lacking: needed, recalled })
-    } else if (inAdvance > 0n) {
-      await noteLack(context, { ...lack, lacking: 0n, recalled: inUse.has(account) ? inAdvance : 0n })
-    } else if (noted !== undefined) {
-      await noteServed(tx, noted, now)
+    const returnable = others.returnable.get(account) ?? NOTHING_RETURNABLE
+    const amounts = missingOf(context, each, granting, { usable, returnable })
+    if (amounts !== undefined) {
+      const lack = { pool, who: device.id, deviceId: device.id, usable, share, returnable, noted }
+      await noteLack(context, { ...lack, ...amounts })
+    } else if (noted.own !== undefined) {
+      await noteServed(tx, noted.own, now)
     }
   }
+}
+
+function isLacking(noted: Shortage | undefined, now: number, terms: Pick<EdgeTerms, 'syncEveryMs'>): boolean {
+  return noted !== undefined && noted.lacking > 0n && isShortNow(noted, now, terms)
+}
+
+/** What unmet requests lack, or else what is missing in advance; undefined: nothing. */
+function missingOf(
+  { inUse }: Pick<Context, 'inUse'>,
+  requested: RequestedAccount,
+  granting: Granting,
+  { usable, returnable }: Pick<Lack, 'usable' | 'returnable'>,
+): Pick<Lack, 'lacking' | 'recalled'> | undefined {
+  const { account, record } = requested
+  const left = available(record) + (granting.granted.get(account) ?? 0n) - (granting.claimed.get(account) ?? 0n)
+  const beyond = granting.unmet.map((need) => (sumPostings(need).get(account) ?? 0n) - left)
+  const lacking = lackingOf(beyond, usable, usable + returnable.all)
+  if (lacking > 0n) return { lacking, recalled: lacking > usable ? lacking - usable : 0n }
+  const inAdvance = inAdvanceOf(requested, granting)
+  if (inAdvance > 0n) return { lacking: 0n, recalled: inUse.has(account) ? inAdvance : 0n }
+  return undefined
 }
 
 function inAdvanceOf({ account, record, wanted, share }: RequestedAccount, { granted }: Granting): Micro {
