@@ -37,57 +37,99 @@ interface Step extends Planned {
 }
 
 export async function applySite(flags: ApplyFlags, io: Io): Promise<void> {
-  const objects = readSite(readDocument(flags.file, io), io.now())
-  if (objects.length === 0) {
-    const name = flags.file === '-' ? 'standard input' : flags.file
-    throw new CodedError('FILE_INVALID', `${name} names nothing to apply: no configuration, rateTables or instances`)
-  }
+  const objects = objectsIn(flags.file, io)
   using service = await administrator(flags, io)
-  let target = new Target(service)
-  const steps = [...(await planned(objects, target, io.now()))]
+  const site = new SitePlan(service, objects, io.now)
+  await site.plan()
   const isDry = flags.dryRun === true
   const stop = io.stop()
-  const save = async (index: number): Promise<Step | undefined> => {
-    const step = steps[index]
-    if (step !== undefined && isChange(step) && !isDry) await target.save(step)
-    return step
-  }
-  const planAgain = async (index: number, end?: number): Promise<void> => {
-    const again = await planned(objects.slice(index, end), target, io.now())
-    steps.splice(index, again.length, ...again)
-  }
   for (const index of objects.keys()) {
     try {
-      const before = steps[index - 1]
-      // Another administrator may have created it meanwhile, with rules that were not read.
-      if (before?.object.noun.name === 'instances' && isChange(before) && !isDry) {
-        const name = valueText(before.body['shortName'])
-        await planAgain(index, index + objects.filter(({ instance }) => instance === name).length)
-      }
-      if (stop.aborted && steps.slice(index).some(isChange)) {
-        io.stderr.write(stoppedText(steps, index))
+      if (!isDry) await site.planAgainIfInstanceIsNew(index)
+      if (stop.aborted && site.steps.slice(index).some(isChange)) {
+        io.stderr.write(stoppedText(site.steps, index))
         io.exitWith(INTERRUPTED)
         return
       }
-      const step = await service.ofReadRules(
-        async () => save(index),
-        async () => {
-          target = new Target(service)
-          await planAgain(index)
-        },
-      )
-      if (step === undefined || !isChange(step) || flags.quiet === true) continue
+      const step = isDry ? site.step(index) : await site.save(index)
+      if (!isChange(step) || flags.quiet === true) continue
       writeLines(io.stdout, flags.json === true ? [jsonLine(documentOf(step))] : linesOf(step))
-      const warning = await target.warningOf(step)
+      const warning = await site.target.warningOf(step)
       if (warning !== undefined) io.stderr.write(`warning: ${warning}\n`)
-      await target.add(step)
+      await site.target.add(step)
     } catch (error) {
-      io.stderr.write(stoppedText(steps, index))
+      io.stderr.write(stoppedText(site.steps, index))
       throw error
     }
   }
-  if (flags.json !== true && flags.quiet !== true) writeLines(io.stdout, [summaryOf(steps, isDry)])
-  if (isDry && steps.some(isChange)) io.exitWith(WOULD_CHANGE)
+  if (flags.json !== true && flags.quiet !== true) writeLines(io.stdout, [summaryOf(site.steps, isDry)])
+  if (isDry && site.steps.some(isChange)) io.exitWith(WOULD_CHANGE)
+}
+
+function objectsIn(file: string, io: Io): readonly SiteObject[] {
+  const objects = readSite(readDocument(file, io), io.now())
+  if (objects.length > 0) return objects
+  const name = file === '-' ? 'standard input' : file
+  throw new CodedError('FILE_INVALID', `${name} names nothing to apply: no configuration, rateTables or instances`)
+}
+
+/** One step for each object of the file, in order. */
+class SitePlan {
+  readonly #service: Service
+  readonly #objects: readonly SiteObject[]
+  readonly #now: () => number
+  readonly #steps: Step[] = []
+  #target: Target
+
+  constructor(service: Service, objects: readonly SiteObject[], now: () => number) {
+    this.#service = service
+    this.#objects = objects
+    this.#now = now
+    this.#target = new Target(service)
+  }
+
+  get steps(): readonly Step[] {
+    return this.#steps
+  }
+
+  get target(): Target {
+    return this.#target
+  }
+
+  step(index: number): Step {
+    const step = this.#steps[index]
+    if (step === undefined) throw new Error('invariant: the site is planned')
+    return step
+  }
+
+  /** @throws CodedError FILE_INVALID */
+  async plan(from = 0, end = this.#objects.length): Promise<void> {
+    const steps = await planned(this.#objects.slice(from, end), this.#target, this.#now())
+    this.#steps.splice(from, steps.length, ...steps)
+  }
+
+  /** Another administrator may have created the instance meanwhile, with rules that were not read. */
+  async planAgainIfInstanceIsNew(index: number): Promise<void> {
+    const before = this.#steps[index - 1]
+    if (before?.object.noun.name !== 'instances' || !isChange(before)) return
+    const name = valueText(before.body['shortName'])
+    await this.plan(index, index + this.#objects.filter(({ instance }) => instance === name).length)
+  }
+
+  /** Returns the step as it was saved: planned again if another administrator has changed the rules meanwhile. */
+  async save(index: number): Promise<Step> {
+    return this.#service.ofReadRules(
+      async () => {
+        const step = this.step(index)
+        if (isChange(step)) await this.#target.save(step)
+        return step
+      },
+      async () => {
+        this.#target = new Target(this.#service)
+        await this.plan(index)
+      },
+    )
+  }
 }
 
 function isChange({ differences }: Step): boolean {
