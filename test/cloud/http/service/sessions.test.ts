@@ -1,4 +1,4 @@
-import { describe, expect, it } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import { formatMicro } from '../../../../src/core/pricing/amount.ts'
 import { DAY, HOUR, MINUTE, type Reply, START, type Twin, itemsOf, openTwin, pick, text } from '../../harness.ts'
 
@@ -36,11 +36,18 @@ const heartbeat = (twin: Twin, session: string, version = 'v1.1'): Promise<Reply
 
 const used = (twin: Twin, instance: string): Promise<number> => twin.used(instance, 'ACT-1')
 
+/** With a twin, its site, and the id of a session there: each test opens those that it names. */
+const it = test
+  .extend('twin', async ({}, { onCleanup }) => {
+    const twin = await openTwin()
+    onCleanup(() => twin[Symbol.asyncDispose]())
+    return twin
+  })
+  .extend('instance', async ({ twin }) => site(twin))
+  .extend('id', async ({ twin, instance }) => open(twin, instance))
+
 describe('a session', () => {
-  it('is created IDLE, shown, kept and closed', async () => {
-    await using twin = await openTwin()
-    const instance = await site(twin)
-    const id = await open(twin, instance)
+  it('is created IDLE, shown, kept and closed', async ({ twin, instance, id }) => {
     expect(id).toMatch(/^[0-9a-f-]{36}$/)
     expect((await twin.call('GET', `${SESSIONS}/${id}`)).body).toEqual({
       sessionId: id,
@@ -69,8 +76,7 @@ describe('a session', () => {
     expect((await twin.call('GET', SESSIONS)).body).toEqual([])
   })
 
-  it('is unknown if it was never created', async () => {
-    await using twin = await openTwin()
+  it('is unknown if it was never created', async ({ twin }) => {
     const nowhere = '64d2028c-ae87-4069-a624-66089d957ef9'
     expect((await twin.call('POST', SESSIONS, { body: { instanceId: nowhere } })).status).toBe(404)
     expect((await twin.call('GET', `${SESSIONS}/${nowhere}`)).status).toBe(404)
@@ -83,8 +89,7 @@ describe('a session', () => {
     }
   })
 
-  it('is listed among the 100 newest, and those of other instances are not', async () => {
-    await using twin = await openTwin()
+  it('is listed among the 100 newest, and those of other instances are not', async ({ twin }) => {
     const [instance, other] = [await twin.instance('A'), await twin.instance('B')]
     const ids: string[] = []
     for (let n = 0; n < 103; n += 1) {
@@ -107,9 +112,7 @@ describe('a session', () => {
 })
 
 describe('charging in a session', () => {
-  it('evaluates a formula at each interval by the variables of the request', async () => {
-    await using twin = await openTwin()
-    const instance = await site(twin)
+  it('evaluates a formula at each interval by the variables of the request', async ({ twin, instance }) => {
     const table = (version: string, effectiveFrom: number, formula: string) =>
       twin.call('POST', '/provisioning/api/v1.1/rate-tables', {
         body: { version, effectiveFrom, items: [{ name: 'Plot', formula }] },
@@ -130,10 +133,11 @@ describe('charging in a session', () => {
     expect(await used(twin, instance)).toBe(15)
   })
 
-  it('follows the worked example of one item: two intervals and a third of the next', async () => {
-    await using twin = await openTwin()
-    const instance = await site(twin)
-    const id = await open(twin, instance)
+  it('follows the worked example of one item: two intervals and a third of the next', async ({
+    twin,
+    instance,
+    id,
+  }) => {
     const granted = await request(twin, id, { A: 1 })
     expect(granted.status).toBe(200)
     expect(pick(granted.body, 'requestedItems', 0, 'totalTokensCharged')).toBe(6)
@@ -158,10 +162,11 @@ describe('charging in a session', () => {
     expect(await used(twin, instance)).toBe(14)
   })
 
-  it('follows the worked example of a request in between: refund, new set, new timeline', async () => {
-    await using twin = await openTwin()
-    const instance = await site(twin)
-    const id = await open(twin, instance)
+  it('follows the worked example of a request in between: refund, new set, new timeline', async ({
+    twin,
+    instance,
+    id,
+  }) => {
     await request(twin, id, { A: 1 })
     for (let n = 0; n < 2; n += 1) {
       await twin.advance(HOUR)
@@ -192,10 +197,11 @@ describe('charging in a session', () => {
     ])
   })
 
-  it('gives back every item that one line item has paid for, at rest and for another request', async () => {
-    await using twin = await openTwin()
-    const instance = await site(twin)
-    const id = await open(twin, instance)
+  it('gives back every item that one line item has paid for, at rest and for another request', async ({
+    twin,
+    instance,
+    id,
+  }) => {
     await request(twin, id, { A: 1, B: 1 })
     await twin.advance(30 * MINUTE)
     await request(twin, id, {})
@@ -206,8 +212,7 @@ describe('charging in a session', () => {
     expect(await used(twin, instance)).toBe(8 + 8 + 6)
   })
 
-  it('uses what the refund gives back for the new charge', async () => {
-    await using twin = await openTwin()
+  it('uses what the refund gives back for the new charge', async ({ twin }) => {
     const instance = await site(twin, 100)
     const id = await open(twin, instance)
     await request(twin, id, { B: 10 })
@@ -218,10 +223,11 @@ describe('charging in a session', () => {
     expect(await used(twin, instance)).toBe(96)
   })
 
-  it('is all or nothing: a denied request leaves the session as it was, when rollback is asked for', async () => {
-    await using twin = await openTwin()
-    const instance = await site(twin)
-    const id = await open(twin, instance)
+  it('is all or nothing: a denied request leaves the session as it was, when rollback is asked for', async ({
+    twin,
+    instance,
+    id,
+  }) => {
     await request(twin, id, { A: 1 })
     await twin.advance(30 * MINUTE)
     const denied = await request(twin, id, { B: 1, Nothing: 1 })
@@ -242,10 +248,7 @@ describe('charging in a session', () => {
     })
   })
 
-  it('ends with a denied request when no rollback is asked for', async () => {
-    await using twin = await openTwin()
-    const instance = await site(twin)
-    const id = await open(twin, instance)
+  it('ends with a denied request when no rollback is asked for', async ({ twin, instance, id }) => {
     await request(twin, id, { A: 1 })
     await twin.advance(45 * MINUTE)
     const denied = await request(twin, id, { Nothing: 1 }, { rollbackOnDeny: false, version: 'v1.0' })
@@ -259,10 +262,11 @@ describe('charging in a session', () => {
     expect(await stateOf(twin, idle)).toBe('TERMINATED')
   })
 
-  it('rests with an empty request: the rest of the interval comes back and nothing more is charged', async () => {
-    await using twin = await openTwin()
-    const instance = await site(twin)
-    const id = await open(twin, instance)
+  it('rests with an empty request: the rest of the interval comes back and nothing more is charged', async ({
+    twin,
+    instance,
+    id,
+  }) => {
     await request(twin, id, { A: 1 })
     await twin.advance(15 * MINUTE)
     const halted = await request(twin, id, {})
@@ -275,8 +279,7 @@ describe('charging in a session', () => {
     expect(await stateOf(twin, id)).toBe('ACTIVE')
   })
 
-  it('ends when the tokens do not suffice for the next interval', async () => {
-    await using twin = await openTwin()
+  it('ends when the tokens do not suffice for the next interval', async ({ twin }) => {
     const instance = await site(twin, 10)
     const id = await open(twin, instance)
     await request(twin, id, { A: 1 })
@@ -292,10 +295,11 @@ describe('charging in a session', () => {
     expect((await request(twin, id, { A: 1 })).status).toBe(409)
   })
 
-  it('moves on to another line item when the first is no longer usable, at the rate of the moment', async () => {
-    await using twin = await openTwin()
-    const instance = await site(twin)
-    const id = await open(twin, instance)
+  it('moves on to another line item when the first is no longer usable, at the rate of the moment', async ({
+    twin,
+    instance,
+    id,
+  }) => {
     await request(twin, id, { A: 1 })
     await twin.lineItem(instance, { state: 'INACTIVE' })
     await twin.lineItem(instance, { activationId: 'ACT-2', quantity: 100, attributes: { rateTableSeries: 'S' } })
@@ -307,9 +311,10 @@ describe('charging in a session', () => {
     expect(await twin.used(instance, 'ACT-2')).toBe(2.333333)
   })
 
-  it('refunds to a line item that is INACTIVE, OBSOLETE or deleted, and to the action that allowed it', async () => {
-    await using twin = await openTwin()
-    const instance = await site(twin)
+  it('refunds to a line item that is INACTIVE, OBSOLETE or deleted, and to the action that allowed it', async ({
+    twin,
+    instance,
+  }) => {
     const actions = `/api/v1.1/instances/${instance}/line-items/ACT-1/actions`
     await twin.call('POST', actions, { body: [{ action: 'ALLOW', allocation: 50 }] })
     const [first, second, third] = [await open(twin, instance), await open(twin, instance), await open(twin, instance)]
@@ -330,8 +335,7 @@ describe('charging in a session', () => {
     expect(pools.map(({ charged }) => charged)).toEqual([15_000_000n, 15_000_000n])
   })
 
-  it('gives back to the period that was charged, also when another has begun', async () => {
-    await using twin = await openTwin()
+  it('gives back to the period that was charged, also when another has begun', async ({ twin }) => {
     const instance = await twin.instance()
     await twin.rates({ A: 6 })
     await twin.lineItem(instance, { start: START - 23 * HOUR - 50 * MINUTE, attributes: { resetFrequency: 'DAILY' } })
@@ -365,10 +369,7 @@ describe('charging in a session', () => {
     expect(await play(false)).toEqual(await play(true))
   })
 
-  it('takes its interval from session.charge.period when its timeline begins', async () => {
-    await using twin = await openTwin()
-    const instance = await site(twin)
-    const id = await open(twin, instance)
+  it('takes its interval from session.charge.period when its timeline begins', async ({ twin, instance, id }) => {
     const period = (value: string) =>
       twin.call('PATCH', '/provisioning/api/v1.1/configuration', { body: { name: 'session.charge.period', value } })
     await period('PT10M')
@@ -380,10 +381,7 @@ describe('charging in a session', () => {
     expect(pick((await twin.call('GET', SESSIONS)).body, 0, 'chargedUntil')).toBe(START + 10 * MINUTE + 2 * HOUR)
   })
 
-  it('does not charge for intervals in which the twin was not running', async () => {
-    await using twin = await openTwin()
-    const instance = await site(twin)
-    const id = await open(twin, instance)
+  it('does not charge for intervals in which the twin was not running', async ({ twin, instance, id }) => {
     await request(twin, id, { A: 1 })
     await twin.stop()
     twin.now += 5 * HOUR + MINUTE
@@ -395,8 +393,7 @@ describe('charging in a session', () => {
     expect((await heartbeat(twin, id)).status).toBe(204)
   })
 
-  it('never oversells with many sessions at once', async () => {
-    await using twin = await openTwin()
+  it('never oversells with many sessions at once', async ({ twin }) => {
     const instance = await site(twin, 60)
     const ids = await Promise.all(Array.from({ length: 20 }, async () => open(twin, instance)))
     const answers = await Promise.all(ids.map(async (id) => request(twin, id, { A: 1 })))
@@ -408,10 +405,11 @@ describe('charging in a session', () => {
 })
 
 describe('a heartbeat', () => {
-  it('is needed within half an interval after an automatic charge, which otherwise comes back in full', async () => {
-    await using twin = await openTwin()
-    const instance = await site(twin)
-    const id = await open(twin, instance)
+  it('is needed within half an interval after an automatic charge, which otherwise comes back in full', async ({
+    twin,
+    instance,
+    id,
+  }) => {
     await request(twin, id, { A: 1 })
     await twin.advance(HOUR)
     expect(await used(twin, instance)).toBe(12)
@@ -423,10 +421,11 @@ describe('a heartbeat', () => {
     expect((await twin.usage(instance)).at(-1)).toMatchObject({ status: 'REFUNDED', tokens: -6_000_000n })
   })
 
-  it('in time keeps the session, before the first automatic charge it is not needed', async () => {
-    await using twin = await openTwin()
-    const instance = await site(twin)
-    const id = await open(twin, instance)
+  it('in time keeps the session, before the first automatic charge it is not needed', async ({
+    twin,
+    instance,
+    id,
+  }) => {
     await request(twin, id, { A: 1 })
     await twin.advance(59 * MINUTE)
     expect(await stateOf(twin, id)).toBe('ACTIVE')
@@ -437,10 +436,7 @@ describe('a heartbeat', () => {
     expect(await used(twin, instance)).toBe(18)
   })
 
-  it('too late does not revive a session, even before the sweep has seen it', async () => {
-    await using twin = await openTwin()
-    const instance = await site(twin)
-    const id = await open(twin, instance)
+  it('too late does not revive a session, even before the sweep has seen it', async ({ twin, instance, id }) => {
     await request(twin, id, { A: 1 })
     await twin.advance(HOUR)
     twin.now += 30 * MINUTE
@@ -448,9 +444,7 @@ describe('a heartbeat', () => {
     expect(await used(twin, instance)).toBe(6)
   })
 
-  it('on a session that ended is answered as each version does', async () => {
-    await using twin = await openTwin()
-    const id = await open(twin, await site(twin))
+  it('on a session that ended is answered as each version does', async ({ twin, id }) => {
     await twin.call('DELETE', `${SESSIONS}/${id}`)
     const v11 = await heartbeat(twin, id)
     expect([v11.status, pick(v11.body, 'message')]).toEqual([409, 'Session is TERMINATED'])
@@ -463,9 +457,7 @@ describe('a heartbeat', () => {
 })
 
 describe('an idle session', () => {
-  it('ends after 30 days, and is forgotten after 30 more', async () => {
-    await using twin = await openTwin()
-    const id = await open(twin, await site(twin))
+  it('ends after 30 days, and is forgotten after 30 more', async ({ twin, id }) => {
     await twin.advance(30 * DAY - 1)
     expect(await stateOf(twin, id)).toBe('IDLE')
     await twin.advance(1)
