@@ -4,7 +4,7 @@ import { isLimitAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import type { Pool } from '../../storage/records.ts'
 import type { Reader, Store } from '../../storage/store.ts'
-import { type SalesMark, isHashed, markName } from './sales-mark.ts'
+import { type Count, type SalesMark, isHashed, markName } from './sales-mark.ts'
 
 export interface Comparison {
   readonly result: 'AGREES' | 'DATABASE_OLDER' | 'MARK_OLDER'
@@ -31,24 +31,29 @@ export async function compare(
   const settled = await store.transaction((tx) => tx.usage.settled())
   const pools = await store.read((reader) => poolsOf(reader, mark))
 
-  const sold = new Map<AccountId, Micro>()
+  const counts = [...mark.counts()]
+  const soldIn = (name: string): Micro => pools.get(name)?.sold ?? 0n
+  const hasGoneOn = own !== undefined && own.turn > mark.turn + TURNS_BEHIND_MAX
+  const isMarkOlder = hasGoneOn || (!shared && counts.some(({ name, reserved }) => soldIn(name) > reserved))
+  const isDatabaseOlder =
+    own === undefined ||
+    own.turn < turn ||
+    settled < position ||
+    counts.some(({ name }) => soldIn(name) < (counted.get(name) ?? 0n))
+
+  const isOfAccount = ({ name }: Count): boolean => pools.has(name) || !isHashed(name)
+  const sold = new Map(
+    counts.filter(isOfAccount).map(({ name, atMost }) => [pools.get(name)?.account ?? name, atMost] as const),
+  )
   // A mark unknown to the backup began after it. Only another mark can show earlier sales.
-  let unknown = !mark.isComplete || (own === undefined && (!shared || records.length === 0))
-  let older = own === undefined || own.turn < turn || settled < position
-  let newer = own !== undefined && own.turn > mark.turn + TURNS_BEHIND_MAX
-  for (const count of mark.counts()) {
-    const pool = pools.get(count.name)
-    const known = pool?.sold ?? 0n
-    older ||= known < (counted.get(count.name) ?? 0n)
-    newer ||= !shared && known > count.reserved
-    if (pool !== undefined || !isHashed(count.name)) sold.set(pool?.account ?? count.name, count.atMost)
-    else unknown ||= !isLimitAccount(count.name)
-  }
-  if (newer) {
+  const isFirstMark = own === undefined && (!shared || records.length === 0)
+  const unknown =
+    !mark.isComplete || isFirstMark || counts.some((count) => !isOfAccount(count) && !isLimitAccount(count.name))
+  if (isMarkOlder) {
     const reason = 'The sales mark is an old copy: the database has gone on without it.'
     return { result: 'MARK_OLDER', reason, sold, unknown: true }
   }
-  if (!older) return { result: 'AGREES', reason: null, sold, unknown }
+  if (!isDatabaseOlder) return { result: 'AGREES', reason: null, sold, unknown }
   const reason = 'The database is older than the sales mark: it comes from a backup.'
   return { result: 'DATABASE_OLDER', reason, sold, unknown }
 }
