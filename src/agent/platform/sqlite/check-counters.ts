@@ -73,20 +73,36 @@ function* newestSegments(statements: JournalStatements, { epoch }: StateRow): Ge
 /** The ends of the chain that the last segment signed; a full disk may have cost that segment. */
 function checkEnds(statements: JournalStatements, state: StateRow, last: Read | undefined): void {
   if (BigInt(last?.seq ?? 0) < state.last_seq) return
-  const start = { entry: 0n, head: CHAIN_START }
-  const row = last === undefined ? undefined : (statements.segment.get(state.epoch, last.seq) as SegmentRow)
-  const entries = last?.entries
-  const sealed =
-    entries === undefined ? start : { entry: BigInt(entries.first - 1 + entries.bodies.length), head: entries.head }
-  const isPending = row?.state === 'UNACKNOWLEDGED' && entries !== undefined
-  const acked = isPending ? { entry: BigInt(entries.first - 1), head: entries.previousHash } : sealed
-  const fits =
-    state.last_seq === BigInt(last?.seq ?? 0) &&
-    state.segment_head === (row?.hash ?? CHAIN_START) &&
-    state.sealed_entry === sealed.entry &&
-    state.sealed_head === sealed.head &&
-    state.acked_entry === acked.entry &&
-    state.acked_head === acked.head
+  const ends =
+    last === undefined ? ENDS_AT_START : endsOf(last, statements.segment.get(state.epoch, last.seq) as SegmentRow)
+  const fits = ENDS.every((field) => state[field] === ends[field])
   if (!fits)
     throw new Error(`invariant: segment ${last?.seq ?? 0} is the last of the ledger, and its end that of the chain`)
+}
+
+const ENDS = ['last_seq', 'segment_head', 'sealed_entry', 'sealed_head', 'acked_entry', 'acked_head'] as const
+
+type Ends = Pick<StateRow, (typeof ENDS)[number]>
+
+const ENDS_AT_START: Ends = {
+  last_seq: 0n,
+  segment_head: CHAIN_START,
+  sealed_entry: 0n,
+  sealed_head: CHAIN_START,
+  acked_entry: 0n,
+  acked_head: CHAIN_START,
+}
+
+function endsOf({ seq, entries }: Read, { hash, state }: SegmentRow): Ends {
+  const before = { entry: BigInt(entries.first - 1), head: entries.previousHash }
+  const sealed = { entry: before.entry + BigInt(entries.bodies.length), head: entries.head }
+  const acked = state === 'UNACKNOWLEDGED' ? before : sealed
+  return {
+    last_seq: BigInt(seq),
+    segment_head: hash,
+    sealed_entry: sealed.entry,
+    sealed_head: sealed.head,
+    acked_entry: acked.entry,
+    acked_head: acked.head,
+  }
 }
