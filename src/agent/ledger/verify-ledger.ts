@@ -88,7 +88,8 @@ export async function verifyLedger(ledger: ReadableLedger, giveWay: GiveWay = ()
   }
   const trust = await trustOf(ledger, find)
   const { segments, receipts, newest } = await checkSegments(ledger, trust, find, giveWay)
-  chainSegments(ledger, segments, find)
+  checkChain(segments, find)
+  checkLastSegment(ledger, segments, find)
   const { entries, chained, engines, sums } = await checkEntries(ledger, segments, find, giveWay)
   checkCounters(ledger, sums, find)
   checkSealedCounters(ledger, newest, find)
@@ -163,7 +164,7 @@ function checkedPayload(row: SegmentRow, { deviceId }: ReadableLedger, find: Fin
   return payload
 }
 
-function chainSegments({ state }: ReadableLedger, segments: readonly CheckedSegment[], find: Find): void {
+function checkChain(segments: readonly CheckedSegment[], find: Find): void {
   const byPlace = new Map(segments.map((each) => [`${each.epoch} ${each.seq}`, each]))
   for (const each of segments) {
     const before = byPlace.get(`${each.epoch} ${each.seq - 1}`)
@@ -175,6 +176,10 @@ function chainSegments({ state }: ReadableLedger, segments: readonly CheckedSegm
       find('ENTRY_CHAIN', nameOf(each), 'its entries do not follow those of the segment before it')
     }
   }
+}
+
+/** The ledger names the end of the last segment as the end of its chain. */
+function checkLastSegment({ state }: ReadableLedger, segments: readonly CheckedSegment[], find: Find): void {
   const last = segments.findLast(({ epoch }) => epoch === state.epoch)
   // A full disk may have cost the last one.
   if (last === undefined || last.seq < state.lastSeq) return
