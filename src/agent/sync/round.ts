@@ -26,14 +26,10 @@ export async function runRound(context: StepContext, reasons: ReadonlySet<WakeRe
   // Another cloud may have refused it, or this one by a wrong clock.
   if (reasons.has('operator') && memory.identity === null) memory.refusedToken = null
   const enrollmentToken = mayEnroll(memory) ? await context.enrollmentToken() : null
-  let step: Step | undefined
+  const last: LastStep = {}
   try {
     for (let plans = 0; plans < PLANS_PER_ROUND_MAX; plans += 1) {
-      let result: StepResult = 'CONTINUE'
-      for (step of plan(stateOf(context, enrollmentToken))) {
-        result = await runStepAsKnownDevice(context, step, enrollmentToken)
-        if (result === 'PLAN_AGAIN') break
-      }
+      const result = await runPlan(context, enrollmentToken, last)
       if (result === 'CONTINUE') return end(context, enrollmentToken)
     }
     // The round's limit of plans is reached; the next round does the rest.
@@ -41,8 +37,27 @@ export async function runRound(context: StepContext, reasons: ReadonlySet<WakeRe
     return { ok: true, nextMs: ROUND_GAP_MS }
   } catch (error) {
     if (!(error instanceof CodedError)) throw error
-    return fail(context, step, error, enrollmentToken)
+    return fail(context, last.step, error, enrollmentToken)
   }
+}
+
+/** The step that was begun last. */
+interface LastStep {
+  step?: Step
+}
+
+/** Plans, and runs the steps until one changed the state. */
+async function runPlan(
+  context: StepContext,
+  enrollmentToken: EnrollmentToken | null,
+  last: LastStep,
+): Promise<StepResult> {
+  for (const step of plan(stateOf(context, enrollmentToken))) {
+    last.step = step
+    const result = await runStepAsKnownDevice(context, step, enrollmentToken)
+    if (result === 'PLAN_AGAIN') return result
+  }
+  return 'CONTINUE'
 }
 
 /** Not enrolled, or its service was terminated and everything is delivered that can be. */
