@@ -74,30 +74,31 @@ async function keptIn(path: string, correlationId: string): Promise<KeptDecision
 
 function describe(explanation: Explanation): readonly string[] {
   const { kind, requester, session, items, checkOrder, accounts, replay, answer } = explanation
-  const lines = [...columns(factsOf(explanation))]
-  if (checkOrder.length > 0)
-    lines.push('', kind === 'refusal' ? 'Checks' : 'Checks of the device', ...checks(checkOrder))
-  for (const { item, version, count, outcome, tokens, checkOrder: own } of items) {
-    const what = `${count} of ${item}${version === '' ? '' : ` ${version}`}`
-    lines.push('', `${what}: ${outcome}, ${tokens} tokens`, ...checks(own))
-  }
-  if (accounts.length > 0) {
-    const rows = accounts.map(({ account, left, expired, beyondGrant }) => [
-      `  ${account}`,
-      left,
-      [
-        ...(expired ? ['the grant has expired'] : []),
-        ...(beyondGrant === null ? [] : [`and ${beyondGrant} above the grant`]),
-      ].join(', '),
-    ])
-    lines.push('', 'Available balance at that moment', ...columns(rows))
-  }
-  if (requester?.dictionary !== null && requester !== null) {
-    lines.push('', `Dictionary of the requester: ${JSON.stringify(requester.dictionary)}`)
-  }
-  if (session !== null) lines.push('', `In session ${session.id}: ${session.event}`)
-  if (answer !== null) lines.push('', `Answer: ${answer}`)
-  return [...lines, '', `Replay: ${replay.result}. ${replay.says}`]
+  const dictionary = requester?.dictionary ?? null
+  const sections = [
+    columns(factsOf(explanation)),
+    checkOrder.length === 0 ? [] : [kind === 'refusal' ? 'Checks' : 'Checks of the device', ...checks(checkOrder)],
+    ...items.map(itemLines),
+    accounts.length === 0 ? [] : ['Available balance at that moment', ...columns(accounts.map(accountRow))],
+    dictionary === null ? [] : [`Dictionary of the requester: ${JSON.stringify(dictionary)}`],
+    session === null ? [] : [`In session ${session.id}: ${session.event}`],
+    answer === null ? [] : [`Answer: ${answer}`],
+    [`Replay: ${replay.result}. ${replay.says}`],
+  ]
+  return sections.filter((lines) => lines.length > 0).flatMap((lines, index) => (index === 0 ? lines : ['', ...lines]))
+}
+
+function itemLines({ item, version, count, outcome, tokens, checkOrder }: Explanation['items'][number]) {
+  const called = version === '' ? item : `${item} ${version}`
+  return [`${count} of ${called}: ${outcome}, ${tokens} tokens`, ...checks(checkOrder)]
+}
+
+function accountRow({ account, left, expired, beyondGrant }: Explanation['accounts'][number]): readonly string[] {
+  const notes = [
+    ...(expired ? ['the grant has expired'] : []),
+    ...(beyondGrant === null ? [] : [`and ${beyondGrant} above the grant`]),
+  ]
+  return [`  ${account}`, left, notes.join(', ')]
 }
 
 function factsOf(explanation: Explanation) {
