@@ -38,16 +38,8 @@ export function command(io: Io): Command {
         .default(3_600_000, '1h'),
     )
     .action(async ({ key, kid, ...flags }: TokenFlags) => {
-      if (flags.admin === undefined && flags.client === undefined) {
-        throw new CodedError('USAGE', 'Give --admin or --client.')
-      }
-      const named = flags.instance ?? []
-      if (flags.client === true && named.length === 0) {
-        throw new CodedError('USAGE', 'A client token needs at least one --instance.')
-      }
-      if (flags.admin === true && named.length > 0) {
-        throw new CodedError('USAGE', 'An administration token is not bound to an instance: omit --instance.')
-      }
+      const problem = problemOf(flags)
+      if (problem !== null) throw new CodedError('USAGE', problem)
       const signer = key === undefined ? administrationKey(flags, io) : { file: key }
       const keyId = kid ?? signer.kid
       const token = await makeAccessToken({
@@ -55,13 +47,20 @@ export function command(io: Io): Command {
         file: signer.file,
         privateKey: readFileArgument(io, signer.file, 'KEY_UNUSABLE'),
         ...(keyId === undefined ? {} : { keyId }),
-        instanceIds: await idsOf(named, flags, io),
+        instanceIds: await idsOf(flags.instance ?? [], flags, io),
         issuer: flags.issuer,
         now: io.now(),
         lifetimeMs: flags.ttl,
       })
       io.stdout.write(`${token}\n`)
     })
+}
+
+function problemOf({ admin, client, instance = [] }: Pick<TokenFlags, 'admin' | 'client' | 'instance'>): string | null {
+  if (admin === undefined && client === undefined) return 'Give --admin or --client.'
+  if (client === true && instance.length === 0) return 'A client token needs at least one --instance.'
+  if (admin === undefined || instance.length === 0) return null
+  return 'An administration token is not bound to an instance: omit --instance.'
 }
 
 function administrationKey(
