@@ -82,24 +82,14 @@ async function label(named: string, set: readonly string[], flags: Flags, io: Io
 /** A token is valid for a few minutes only. */
 export const DEVICES_PER_TOKEN = 100
 
+interface CommandedDevice {
+  readonly id: string
+  readonly name: string
+}
+
 async function commandAll(name: string, path: string, flags: Flags, io: Io): Promise<void> {
-  const { label: labels, session } = flags
-  if (labels === undefined || session !== undefined) throw new CodedError('USAGE', 'Name a device, or give --label.')
-  using reader = await administrator(flags, io)
-  const devices = (await reader.devices(labels)).map(({ id, name: called }) => ({
-    id: String(id),
-    name: typeof called === 'string' ? called : String(id),
-  }))
-  if (devices.length === 0) {
-    const message = `No device has ${labels.join(' and ')}.`
-    throw new CodedError('NOT_FOUND', message, { details: { list: 'tallygate devices list' } })
-  }
-  if (flags.yes !== true) {
-    const shown = devices.slice(0, 10).map((device) => device.name)
-    const rest = devices.length > shown.length ? ` and ${devices.length - shown.length} more` : ''
-    const run = devices.length === 1 ? name : `${name} for these ${devices.length}`
-    throw new CodedError('USAGE', `Found ${shown.join(', ')}${rest}. Repeat with --yes to run ${run}.`)
-  }
+  const devices = await devicesWithLabels(flags, io)
+  if (flags.yes !== true) throw unconfirmed(name, devices)
   let refused = 0
   let done = 0
   for (const some of chunksOf(devices, DEVICES_PER_TOKEN)) {
@@ -111,10 +101,7 @@ async function commandAll(name: string, path: string, flags: Flags, io: Io): Pro
         .then(() => null, refusalOf)
       if (problem === null) done += 1
       else refused += 1
-      const { code, message } = problem ?? { code: null, message: null }
-      const result = { device: device.id, name: device.name, code, message }
-      const text = `${device.name}  ${code === null ? 'done' : `${code}: ${message}`}`
-      writeLines(io.stdout, [flags.json === true ? jsonLine(result) : text])
+      writeLines(io.stdout, [resultText(device, problem, flags)])
     }
   }
   const rest = devices.length - done - refused
@@ -122,6 +109,32 @@ async function commandAll(name: string, path: string, flags: Flags, io: Io): Pro
     writeLines(io.stdout, [`${done} done, ${refused} refused${rest > 0 ? `, ${rest} not tried` : ''}.`])
   }
   if (refused > 0) io.exitWith(1)
+}
+
+/** @throws CodedError USAGE, NOT_FOUND */
+async function devicesWithLabels(flags: Flags, io: Io): Promise<readonly CommandedDevice[]> {
+  const { label: labels, session } = flags
+  if (labels === undefined || session !== undefined) throw new CodedError('USAGE', 'Name a device, or give --label.')
+  using service = await administrator(flags, io)
+  const devices = await service.devices(labels)
+  if (devices.length === 0) {
+    const message = `No device has ${labels.join(' and ')}.`
+    throw new CodedError('NOT_FOUND', message, { details: { list: 'tallygate devices list' } })
+  }
+  return devices.map(({ id, name }) => ({ id: String(id), name: typeof name === 'string' ? name : String(id) }))
+}
+
+function unconfirmed(name: string, devices: readonly CommandedDevice[]): CodedError {
+  const shown = devices.slice(0, 10).map((device) => device.name)
+  const rest = devices.length > shown.length ? ` and ${devices.length - shown.length} more` : ''
+  const run = devices.length === 1 ? name : `${name} for these ${devices.length}`
+  return new CodedError('USAGE', `Found ${shown.join(', ')}${rest}. Repeat with --yes to run ${run}.`)
+}
+
+function resultText({ id, name }: CommandedDevice, problem: CodedError | null, flags: Pick<Flags, 'json'>): string {
+  const { code, message } = problem ?? { code: null, message: null }
+  if (flags.json === true) return jsonLine({ device: id, name, code, message })
+  return `${name}  ${problem === null ? 'done' : `${code}: ${message}`}`
 }
 
 /** Refusals of one device. An unreachable cloud ends the command. */
