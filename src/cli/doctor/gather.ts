@@ -351,39 +351,30 @@ async function signInAt(
 ): Promise<Observations['signIn']> {
   const instanceId = policy?.instanceId ?? identity?.instanceIds[0]
   if (identity === null || instanceId === undefined) return null
+  if (isProblem(keys)) return keys
+  const signer = keys.next?.signer.keyId === identity.keyId ? keys.next : keys.current
+  const clock = new Clock({ wall: () => now, sinceBoot: () => performance.now(), bootId: '' }, null)
   const network = createExchange({ ...EXCHANGE_DEFAULTS, ...outgoing, silenceMs: 10_000, durationMs: 20_000 })
   try {
-    if (isProblem(keys)) return keys
-    const current = keys.next?.signer.keyId === identity.keyId ? keys.next : keys.current
-    const tokens = new DeviceTokens(
-      { current },
-      new Clock({ wall: () => now, sinceBoot: () => performance.now(), bootId: '' }, null),
-    )
-    const request = policyRequest(identity.edgeUrl, {
-      instanceId,
-      knownRevision: policy?.revision ?? 0,
-      engine: ENGINE,
-    })
-    const answer = await network.exchange({
+    const token = await new DeviceTokens({ current: signer }, clock).token(identity)
+    const knownRevision = policy?.revision ?? 0
+    const request = policyRequest(identity.edgeUrl, { instanceId, knownRevision, engine: ENGINE })
+    const response = await network.exchange({
       method: 'GET',
       url: request.url,
-      headers: {
-        ...request.headers,
-        accept: 'application/json, application/jose',
-        authorization: `Bearer ${await tokens.token(identity)}`,
-      },
+      headers: { ...request.headers, accept: 'application/json, application/jose', authorization: `Bearer ${token}` },
       body: null,
       compress: false,
       signal: new AbortController().signal,
     })
-    const date = Date.parse(answer.headers['date'] ?? '')
-    const refusal = errorBody.safeParse(parseJson(answer.body))
+    const date = Date.parse(response.headers['date'] ?? '')
+    const refusal = errorBody.safeParse(parseJson(response.body)).data
     return {
-      status: answer.status,
-      code: refusal.success ? refusal.data.code : null,
-      words: refusal.success ? refusal.data.message : null,
+      status: response.status,
+      code: refusal?.code ?? null,
+      words: refusal?.message ?? null,
       date: Number.isNaN(date) ? null : date,
-      twinVersion: answer.headers[VERSION_HEADER] ?? null,
+      twinVersion: response.headers[VERSION_HEADER] ?? null,
     }
   } catch (error) {
     return problemOf(error)
