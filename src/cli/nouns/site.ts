@@ -17,18 +17,19 @@ export interface SiteObject {
 
 const list = z.array(z.record(z.string(), z.unknown())).optional()
 
+const instanceForm = z.looseObject({
+  conditions: list,
+  lineItems: z.array(z.looseObject({ limit: z.record(z.string(), z.unknown()).optional() })).optional(),
+})
+
 const siteForm = z.strictObject({
   configuration: z.record(z.string(), z.union([z.string(), z.boolean()])).optional(),
   rateTables: list,
-  instances: z
-    .array(
-      z.looseObject({
-        conditions: list,
-        lineItems: z.array(z.looseObject({ limit: z.record(z.string(), z.unknown()).optional() })).optional(),
-      }),
-    )
-    .optional(),
+  instances: z.array(instanceForm).optional(),
 })
+
+type InstanceForm = z.infer<typeof instanceForm>
+type SiteForm = z.infer<typeof siteForm>
 
 /** @throws CodedError FILE_INVALID with the line of each problem */
 export function readSite({ value, where }: FileDocument, now: number): readonly SiteObject[] {
@@ -41,10 +42,9 @@ export function readSite({ value, where }: FileDocument, now: number): readonly 
     )
     throw invalidFile(problems)
   }
-  const site = parsed.data
   const problems: string[] = []
   const objects: SiteObject[] = []
-  const add = (name: string, given: Row, path: Path, instance: string | null = null): void => {
+  for (const { name, given, path, instance = null } of partsOfSite(parsed.data)) {
     const noun = settableNoun(name)
     const at = (inner: Path = []): string => where([...path, ...inner])
     try {
@@ -59,29 +59,43 @@ export function readSite({ value, where }: FileDocument, now: number): readonly 
       problems.push(error.message)
     }
   }
-
-  for (const [name, set] of Object.entries(site.configuration ?? {}))
-    add('configuration', { name, value: String(set) }, ['configuration', name])
-  for (const [index, table] of (site.rateTables ?? []).entries()) add('rate-tables', table, ['rateTables', index])
-  for (const [index, { conditions = [], lineItems = [], ...instance }] of (site.instances ?? []).entries()) {
-    const path = ['instances', index]
-    const name = valueText(instance['shortName'])
-    add('instances', instance, path)
-    for (const [at, condition] of conditions.entries()) add('conditions', condition, [...path, 'conditions', at], name)
-    for (const [at, lineItem] of lineItems.entries())
-      for (const part of partsOf(lineItem)) add(part.noun, part.given, [...path, 'lineItems', at, ...part.path], name)
-  }
   problems.push(...repeated(objects))
   if (problems.length > 0) throw invalidFile(problems)
   return objects
 }
 
-function partsOf({ actions, limit, ...lineItem }: Row): readonly { noun: string; given: Row; path: Path }[] {
+interface Part {
+  /** Of the noun. */
+  readonly name: string
+  readonly given: Row
+  readonly path: Path
+  /** Name of the instance that it belongs to. */
+  readonly instance?: string
+}
+
+/** In the sequence in which they must be saved. */
+function* partsOfSite({ configuration = {}, rateTables = [], instances = [] }: SiteForm): Generator<Part> {
+  for (const [name, set] of Object.entries(configuration))
+    yield { name: 'configuration', given: { name, value: String(set) }, path: ['configuration', name] }
+  for (const [index, given] of rateTables.entries()) yield { name: 'rate-tables', given, path: ['rateTables', index] }
+  for (const [index, instance] of instances.entries()) yield* partsOfInstance(instance, ['instances', index])
+}
+
+function* partsOfInstance({ conditions = [], lineItems = [], ...given }: InstanceForm, path: Path): Generator<Part> {
+  const instance = valueText(given['shortName'])
+  yield { name: 'instances', given, path }
+  for (const [index, condition] of conditions.entries())
+    yield { name: 'conditions', given: condition, path: [...path, 'conditions', index], instance }
+  for (const [index, lineItem] of lineItems.entries())
+    for (const part of partsOfLineItem(lineItem, [...path, 'lineItems', index])) yield { ...part, instance }
+}
+
+function partsOfLineItem({ actions, limit, ...lineItem }: Row, path: Path): readonly Part[] {
   const { activationId: lineItemId } = lineItem
   return [
-    { noun: 'line-items', given: lineItem, path: [] },
-    ...(actions === undefined ? [] : [{ noun: 'rules', given: { lineItemId, actions }, path: [] }]),
-    ...(isRow(limit) ? [{ noun: 'limits', given: { ...limit, lineItemId }, path: ['limit'] }] : []),
+    { name: 'line-items', given: lineItem, path },
+    ...(actions === undefined ? [] : [{ name: 'rules', given: { lineItemId, actions }, path }]),
+    ...(isRow(limit) ? [{ name: 'limits', given: { ...limit, lineItemId }, path: [...path, 'limit'] }] : []),
   ]
 }
 
