@@ -39,16 +39,18 @@ export function databaseAddress(url: string, password: string | null = null): Da
   if (first === undefined || parsed.length < urls.length) throw invalid('is not a URL.')
   const problem = problemOf(first, names.length)
   if (problem !== null) throw invalid(problem)
-  for (const { searchParams } of parsed) {
-    // The driver takes these for verify-full, and prints a warning about its next version.
-    if (/^(prefer|require|verify-ca)$/.test(searchParams.get('sslmode') ?? '') && !searchParams.has('uselibpqcompat'))
-      searchParams.set('sslmode', 'verify-full')
-    // A Unix socket URL has no host, so the password must be a parameter.
-    if (password !== null) searchParams.set('password', password)
-  }
+  for (const { searchParams } of parsed) adaptToDriver(searchParams, password)
   const user = first.username === '' ? '' : `${first.username}@`
   const hosts = first.searchParams.get('host') ?? parsed.map(({ host }) => host).join(',')
   return { connectionStrings: parsed.map(({ href }) => href), shown: `postgres://${user}${hosts}${first.pathname}` }
+}
+
+function adaptToDriver(parameters: URLSearchParams, password: string | null): void {
+  // The driver takes these for verify-full, and prints a warning about its next version.
+  const isRenamed = /^(prefer|require|verify-ca)$/.test(parameters.get('sslmode') ?? '')
+  if (isRenamed && !parameters.has('uselibpqcompat')) parameters.set('sslmode', 'verify-full')
+  // A Unix socket URL has no host, so the password must be a parameter.
+  if (password !== null) parameters.set('password', password)
 }
 
 /** Of the address with its first host. Null: the driver understands it. */
