@@ -88,12 +88,7 @@ export function planSegment(
     salt: request.salt,
     bootId: request.bootId,
     clock: request.clock,
-    counters: [...entries.counters].map(([account, { used, refunded, returned }]) => ({
-      account,
-      used: String(used),
-      refunded: String(refunded),
-      returned: String(returned),
-    })),
+    counters: countersToWire(entries.counters),
     entries: {
       first: Number(state.sealed_entry) + 1,
       previousHash: state.sealed_head,
@@ -109,11 +104,7 @@ export function planSegment(
     sessions: sessions.map(({ snapshot }) => JSON.parse(snapshot) as SessionSnapshot),
     final,
   }
-  const textWithout = JSON.stringify(withoutTopUps)
-  const topUps = segmentTopUps(request, SEGMENT_BYTES_MAX - Buffer.byteLength(textWithout))
-  const isEmpty = topUps.needs.length + topUps.topUpRequests.length === 0
-  // A megabyte during a delivery: made only once.
-  const text = isEmpty ? textWithout : JSON.stringify({ ...withoutTopUps, ...topUps } satisfies SegmentWire)
+  const text = textWithTopUps(withoutTopUps, request)
   const hash = sha256(text)
   const plan = {
     epoch,
@@ -129,6 +120,24 @@ export function planSegment(
     undeliveredRange: undeliveredRange?.plan ?? null,
   }
   return { text, plan }
+}
+
+function countersToWire(counters: ReadonlyMap<AccountId, SealedCounters>): SegmentWire['counters'] {
+  return [...counters].map(([account, { used, refunded, returned }]) => ({
+    account,
+    used: String(used),
+    refunded: String(refunded),
+    returned: String(returned),
+  }))
+}
+
+/** With as many of the requested top-ups as fit into a segment. */
+function textWithTopUps(segment: SegmentWire, request: SealRequest): string {
+  const text = JSON.stringify(segment)
+  const topUps = segmentTopUps(request, SEGMENT_BYTES_MAX - Buffer.byteLength(text))
+  const isEmpty = topUps.needs.length + topUps.topUpRequests.length === 0
+  // A megabyte during a delivery: made only once.
+  return isEmpty ? text : JSON.stringify({ ...segment, ...topUps } satisfies SegmentWire)
 }
 
 /**
