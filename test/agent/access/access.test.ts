@@ -354,7 +354,7 @@ describe('a request that the grant of the device does not hold', () => {
     ])
   })
 
-  it('asks a second time for exactly what the pools together can pay', async () => {
+  it('requests a second time exactly the tokens that the pools can pay together', async () => {
     const device = await ready(0n, await twoLineItems())
     device.poolBalances = new Map([
       [LINE, pool(7_000_000n)],
@@ -491,7 +491,7 @@ describe('a request that the grant of the device does not hold', () => {
     expect(device.asked).toEqual([])
   })
 
-  it('does not ask for what no pool can ever hold', async () => {
+  it('does not request more than any pool can hold', async () => {
     const device = await ready(5_000_000n)
     expect(statusOf(await device.ask(accessBody(1e15)))).toEqual(['202'])
     expect(device.asked).toEqual([])

@@ -40,7 +40,7 @@ describe('the log of a device', () => {
     expect(told()[8]).not.toHaveProperty('repeated')
   })
 
-  it('stays within its share of any day, whatever is said in it', () => {
+  it('stays below its daily limit, whatever is logged', () => {
     const { time, log, bytes, lines } = logger()
     const at: number[] = []
     for (let minute = 0; minute < 3 * 1_440; minute++) {

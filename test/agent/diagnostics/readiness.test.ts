@@ -69,7 +69,7 @@ describe('readiness', () => {
     })
   })
 
-  it('names what keeps a request from being decided', async () => {
+  it('names the reason why a request cannot be decided', async () => {
     const missing = await Fixture.make({ policies: new ActivePolicies() })
     expect((await missing.probe.check()).checks[0]).toMatchObject({ ok: false, code: 'POLICY_MISSING' })
     const stranger = await Fixture.make({
@@ -109,7 +109,7 @@ describe('readiness', () => {
 })
 
 describe('whether a new start could help', () => {
-  it('is denied while the parts do their work, whatever they refuse', async () => {
+  it('is denied while all parts work, even if they refuse requests', async () => {
     const missing = await Fixture.make({ policies: new ActivePolicies() })
     expect(await missing.probe.works()).toBe(true)
     const full = await Fixture.make()

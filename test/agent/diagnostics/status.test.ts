@@ -94,7 +94,7 @@ it('warns of very many balances of requesters', () => {
 const locked = { state: 'LOCKED', since: 1 } as const
 const terminated = { state: 'TERMINATED', since: 1 } as const
 
-it('a suspended device names its suspension once, without what follows from it', () => {
+it('a suspended device names its suspension once, without its consequences', () => {
   expect(
     conditionsOf(locked, [
       ['device suspension', 'DEVICE_LOCKED'],

@@ -39,7 +39,7 @@ describe('a line item', () => {
     expect(codes(changes)).toEqual(expected)
   })
 
-  it('is named with what is left, for how long, and why it is not refilled', () => {
+  it('is named with its remaining tokens, how long they last, and why it gets no more', () => {
     const messages = (connected: boolean) =>
       conditions(
         [

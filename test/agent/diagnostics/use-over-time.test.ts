@@ -28,7 +28,7 @@ function told(use: UseOverTime): Readonly<Record<string, readonly (readonly [num
   )
 }
 
-it('what is charged stands in the bin of its time for a day, and then no more', () => {
+it('a charge is in the bin of its time for a day, and then is dropped', () => {
   const { time, use } = device()
   use.add([
     { account: LINE, amount: 3n },
@@ -76,7 +76,7 @@ it('accounts that are not used any more are removed, also without a reader', () 
   expect(use.reading().accounts.map(({ account }) => account)).toEqual([LINE])
 })
 
-it('a start recalls what the ledger holds, before the boot too, and what it does not know it does not claim', () => {
+it('a start reads earlier use from the ledger, also from before the boot, and claims no unknown use', () => {
   const { time, use } = device()
   const at = (ago: number) => time.truth() - ago
   const entry = (ago: number, amount: string, kind: 'access' | 'refund' | 'burn' = 'access') => {

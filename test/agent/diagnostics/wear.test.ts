@@ -19,7 +19,7 @@ function device(budget = 0) {
   return { wear, time, now }
 }
 
-it('shows what was written before it measures, and does not project it', () => {
+it('shows bytes that were written before it measures, and does not project them', () => {
   const { wear, time, now } = device()
   expect(wear.reading()).toMatchObject({ written: 100 * MIB, perDecision: null, perDay: null })
   time.advance(3_600_000)
@@ -52,7 +52,7 @@ it('shows no bytes for each of a few decisions: they would include what else is 
   expect(wear.reading()).toMatchObject({ perDecision: Math.round(MIB / 100) })
 })
 
-it('the projection is that of the last day, whatever was before', () => {
+it('the projection uses the last day only', () => {
   const { wear, time, now } = device()
   now.written = 10_000 * MIB
   time.advance(86_400_000)

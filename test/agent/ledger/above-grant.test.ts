@@ -100,7 +100,7 @@ it('an expired grant is the reason for a refusal unless the cloud reported an em
   expect(availableOf(OTHER_LINE)).toEqual({ left: 0n, shortage: 'GRANT_EXPIRED' })
 })
 
-it('the part of a charge above the grant leaves out what is held and refunded', async () => {
+it('the part of a charge above the grant excludes the balance and refunded tokens', async () => {
   const test = new EssentialLedger()
   test.grant({ [A]: 100n })
   const above = (amount: bigint, refund = 0n) => test.overspend(A, amount, refund)
@@ -110,7 +110,7 @@ it('the part of a charge above the grant leaves out what is held and refunded', 
   expect(await above(130n, 30n)).toEqual([undefined, undefined])
 })
 
-it('a device owes what it used above its grants until the cloud has granted it', async () => {
+it('use above the grants is overspend until the cloud has granted it', async () => {
   const test = new EssentialLedger()
   test.grant({ [A]: 100n })
   await test.spend(A, 1n)

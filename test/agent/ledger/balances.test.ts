@@ -39,7 +39,7 @@ describe('a charge', () => {
     expect([held.get(A)?.used, held.get(B)?.used]).toEqual([0n, 0n])
   })
 
-  it('on an unknown account needs an allowance, of which the widest counts', () => {
+  it('on an unknown account needs permitted overspend, and the largest permission counts', () => {
     const held = balances()
     expect(() => held.charge(posting(1n))).toThrow('invariant')
     held.charge(posting(4n), new Map([[A, 5n]]))
@@ -56,7 +56,7 @@ describe('a charge', () => {
     expect([74n, 1n].map((amount) => held.charge(posting(amount)))).toEqual([false, true])
   })
 
-  it('is taken back to what was refunded, and no further', () => {
+  it('is reverted down to its refunds, and no further', () => {
     const held = balances({ granted: 10n, used: 6n, refunded: 4n })
     held.uncharge(posting(2n))
     expect(held.get(A)?.used).toBe(4n)
@@ -109,7 +109,7 @@ describe('the available balance', () => {
     expect(() => balances().spendableOf(A)).toThrow('invariant')
   })
 
-  it('may be spent up to what was used and is left', () => {
+  it('is spendable up to the granted and refunded tokens', () => {
     expect(balances({ granted: 10n, used: 6n, refunded: 2n }).spendableOf(A)).toEqual({ used: 6n, usedMax: 12n })
     expect(balances({ used: 6n, unlimited: true }).spendableOf(A)).toEqual({
       used: 6n,
@@ -126,7 +126,7 @@ describe('the available balance', () => {
 })
 
 describe('a grant', () => {
-  it('only raises what is granted', () => {
+  it('only raises the granted counter', () => {
     const held = balances({ granted: 10n })
     held.grant([grantedAccount(A, 9n)])
     expect(held.get(A)?.granted).toBe(10n)
@@ -134,7 +134,7 @@ describe('a grant', () => {
     expect([held.get(A)?.granted, held.get(B)?.granted]).toEqual([11n, 5n])
   })
 
-  it('is taken of an account that was unlimited once it is limited, which grants nothing and spends nothing more', () => {
+  it('is accepted for an account that was unlimited only once it has a limit', () => {
     const held = balances({ granted: 10n, used: 25n, unlimited: true }, { granted: 10n, used: 13n, allowance: 3n })
     expect(() => held.grant([grantedAccount(A, 10n)])).toThrow('invariant')
     expect(held.limit([A, B, C])).toEqual([A])
@@ -160,7 +160,7 @@ describe('returned tokens', () => {
     expect(() => held.takeBack(posting(1n))).toThrow('invariant')
   })
 
-  it('is what lies above the figure beside each account', () => {
+  it('are the tokens above the level that is named for each account', () => {
     const held = balances({ granted: 10n, used: 3n }, { granted: 5n }, { granted: 9n, unlimited: true })
     const keeps = new Map([
       ['line/i/unknown/0', 0n],

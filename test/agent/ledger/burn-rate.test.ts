@@ -19,7 +19,7 @@ describe('the burn rate', () => {
     expect(rate.over(24 * HOUR, 40 * HOUR)).toBe(0n)
   })
 
-  it('forgets what is older than a day, also after a long silence', () => {
+  it('forgets use that is older than a day, also after a long silence', () => {
     const rate = new BurnRate(0)
     rate.add(5n, 0)
     rate.add(7n, 1_000 * HOUR)

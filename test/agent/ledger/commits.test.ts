@@ -611,7 +611,7 @@ describe('a full disk', () => {
     expect(bench.begun).toHaveLength(1)
   })
 
-  it('does not settle what was answered until the journal takes it, trying again each second', async () => {
+  it('settles answered entries only when the journal has them, and tries again each second', async () => {
     const bench = await warm(A)
     bench.charge({ [A]: 1n })
     const settled = bench.commits.settled()
@@ -809,7 +809,7 @@ describe('a log whose invariant is broken', () => {
 })
 
 describe('closing', () => {
-  it('records what was answered, ends all reservations and removes the log', async () => {
+  it('records the answered entries, ends all reservations and removes the log', async () => {
     const bench = await warm(A)
     bench.charge({ [A]: 1n })
     const closed = bench.commits.close()

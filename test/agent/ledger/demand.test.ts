@@ -81,7 +81,7 @@ describe('surplus', () => {
     expect(test.ledger.giveUpSpare(NONE, NONE)).toEqual([{ account: A, amount: 4_900n }])
   })
 
-  it('of a new epoch is not what was held at the start', async () => {
+  it('of a new epoch does not count the balance at its start', async () => {
     const test = await withRules({ epoch: 1, accounts: new Map([[A, accountState({ granted: 5_000n })]]) })
     await test.ledger.freeze()
     test.ledger.begin(2)
@@ -92,7 +92,7 @@ describe('surplus', () => {
 })
 
 describe('the supply', () => {
-  it('is what is left of each line item that may be charged now, and for how long', async () => {
+  it('shows the remaining tokens of each line item that can be charged now, and how long they last', async () => {
     const test = await withRules()
     const [initial] = test.ledger.demand.supplies()
     expect(initial).toMatchObject({ account: A, left: 0n, lastsMs: null, exhausted: false })

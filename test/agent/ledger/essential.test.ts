@@ -167,7 +167,7 @@ it('continues above its grant up to the cap while the cloud is out of reach, and
   expect(code(await application.ask(1))).not.toBe('101')
 }, 90_000)
 
-it('a session above its grant is delivered and billed in full, with what it gave back', async () => {
+it('a session above its grant is delivered and billed in full, with its refund', async () => {
   const line = await Line.open()
   await line.setPolicy({ policy: 'essential', overspendCap: '50000000' })
   const application = new Application(line, await line.start())

@@ -27,7 +27,7 @@ describe('the ledger', () => {
     expect(heard).toBe(true)
   })
 
-  it('gathers what comes while a commit is under way into the next one', async () => {
+  it('gathers entries that arrive during a commit into the next one', async () => {
     const test = new TestLedger()
     test.grant({ [A]: 100n })
     for (let n = 0; n < 3; n += 1) void test.charge({ account: A, amount: 1n })
@@ -96,7 +96,7 @@ describe('the ledger', () => {
     }
   })
 
-  it('takes back exactly what was not recorded, with all that was decided on top of it, and continues', async () => {
+  it('reverts exactly the unrecorded charges and the decisions based on them, and continues', async () => {
     const test = new TestLedger()
     test.grant({ [A]: 100n, [B]: 50n })
     const durable = test.charge({ account: A, amount: 10n })
@@ -143,7 +143,7 @@ describe('the ledger', () => {
     expect([test.left(A), test.left(B), test.ledger.lastEntry()]).toEqual([100n, 5n, 0])
   })
 
-  it('gives what a refund gives back only when the refund is durable', async () => {
+  it('makes refunded tokens available only when the refund is durable', async () => {
     const test = new TestLedger()
     test.grant({ [A]: 10n })
     void test.charge({ account: A, amount: 10n })
@@ -199,7 +199,7 @@ describe('the ledger', () => {
     expect(state(test)).toMatchObject({ granted: 510n, allowance: 0n })
   })
 
-  it('is limited by newer rules whatever it was granted, and asks for what it needs from then on', async () => {
+  it('obeys a limit in newer rules whatever it was granted, and requests the tokens that it needs from then on', async () => {
     const test = new TestLedger()
     test.activePolicies.put(await unlimitedRules(1))
     test.grant({ [A]: 100n }, 1, { unlimited: true })
@@ -262,7 +262,7 @@ describe('a grant', () => {
     expect(test.left(A)).toBe(12n)
   })
 
-  it('ends by powered-on time whatever the clock says, over restarts and reboots', () => {
+  it('ends by the time that the device was on, whatever the clock shows, over restarts and reboots', () => {
     const aged = (test: TestLedger): Partial<Snapshot> => ({
       accounts: new Map(test.ledger.accounts()),
       grant: { ...test.ledger.grant()!, agedMs: test.ledger.stamp().grantAgedMs },
@@ -375,7 +375,7 @@ describe('the top-up requests of the ledger', () => {
     expect(wanted()).not.toContainEqual([limit, 100n])
   })
 
-  it('follows the burn rate, and leaves out what has no limit', async () => {
+  it('follow the burn rate, and leave out unlimited accounts', async () => {
     const test = new TestLedger()
     test.activePolicies.put(await policyInForce(1))
     test.grant({ [A]: 1_000n })
@@ -402,7 +402,7 @@ describe('the top-up requests of the ledger', () => {
 })
 
 describe('the end of an epoch', () => {
-  it('stops recording at once and waits for what is on its way', async () => {
+  it('stops recording at once, and waits for commits in progress', async () => {
     const test = new TestLedger()
     test.grant({ [A]: 10n })
     void test.charge({ account: A, amount: 1n })
@@ -542,7 +542,7 @@ describe('the balance above twice the target', () => {
     test.clock.learn({ time: test.time.truth(), sentAt: sinceBoot, receivedAt: sinceBoot })
   }
 
-  it('is given up down to the target, but for what waiting requests need', async () => {
+  it('is returned down to the target, except the tokens that waiting requests need', async () => {
     const test = new TestLedger()
     test.activePolicies.put(await policyInForce(1))
     learn(test)
@@ -604,7 +604,7 @@ describe('entries that are recorded together', () => {
     return device
   }
 
-  it('may spend what they give back, and what is left over counts once it is durable', async () => {
+  it('may spend their own refunds, and the rest counts once it is durable', async () => {
     const device = await charged()
     const done = device.ledger.recordTogether([give(2, 6n), take(3, 4n)])
     expect(device.left(A)).toBe(1n)
@@ -639,7 +639,7 @@ describe('entries that are recorded together', () => {
     expect(device.left(A)).toBe(0n)
   })
 
-  it('leave nothing in hand of what they give back when their charge does not fit', async () => {
+  it('keep no refund when their charge does not fit', async () => {
     const device = await charged()
     await expect(device.ledger.recordTogether([give(2, 6n), take(3, 8n)])).rejects.toThrow(
       'a charge fits the available balance',

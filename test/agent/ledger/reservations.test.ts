@@ -112,7 +112,7 @@ describe('a block', () => {
     expect(account.commit() - account.used).toBe(size)
   })
 
-  it('never reaches beyond what may be spent', () => {
+  it('never exceeds the available balance', () => {
     const account = new Account()
     account.usedMax = 150n
     account.charge(100n)
@@ -146,7 +146,7 @@ describe('the amount that a block covers', () => {
     expect(account.covers).toBe(false)
   })
 
-  it('is nothing of one that could not be committed', () => {
+  it('is zero for a block that could not be committed', () => {
     const account = new Account()
     account.charge(100n)
     account.propose()
@@ -155,7 +155,7 @@ describe('the amount that a block covers', () => {
     expect(account.covers).toBe(false)
   })
 
-  it('is lowered to what may be spent, also of one that is on its way', () => {
+  it('is lowered to the available balance, also while the block is being committed', () => {
     const account = withBlock()
     account.usedMax = 120n
     account.accountReservations.lower(A, account.spendable)
@@ -185,7 +185,7 @@ describe('the amount that a block covers', () => {
     expect([account.covers, account.isOpen]).toEqual([true, false])
   })
 
-  it('that is closed on its way does not come into force, also where another one was begun meanwhile', () => {
+  it('stays out of force if the block is closed while it is being committed, even after another block began', () => {
     const account = withBlock()
     account.charge(10n)
     account.propose()
@@ -242,7 +242,7 @@ describe('an account', () => {
   })
 })
 
-it('whatever is charged and lowered, no committed block reaches beyond what may be spent, or below its use', () => {
+it('no committed block exceeds the available balance or covers less than its use, after any charges', () => {
   const moves = fc.array(
     fc.tuple(fc.constantFrom('charge', 'commit', 'fail', 'lower'), fc.bigInt({ min: 1n, max: 600n }), fc.nat(3_000)),
     { maxLength: 40 },

@@ -305,7 +305,7 @@ describe('a device that spends ahead of its disk', () => {
     for (const { directory, told } of moments) await expectExact(directory, told, device.time)
   }, 120_000)
 
-  it('that is killed while it records its first use above the grant starts again, and has what was answered', async () => {
+  it('that is killed while it records its first use above the grant restarts with all answered requests', async () => {
     const device = await prepared({ [A]: 1_000n, [B]: 10n ** 9n })
     await warm(device)
     const used = await device.used(A)
@@ -422,7 +422,7 @@ describe('a device that spends ahead of its disk', () => {
     }
   })
 
-  it('returns the whole balance with its reservations, and a power cut burns none of it', async () => {
+  it('returns the whole balance with its reservations, and a power cut burns nothing', async () => {
     const device = await prepared({ [A]: 10_000n, [B]: 10_000n })
     await warm(device)
     await device.charge({ [A]: 5n })
@@ -438,7 +438,7 @@ describe('a device that spends ahead of its disk', () => {
     }
   })
 
-  it('returns recalled tokens with their reservations, and a power cut burns none of them', async () => {
+  it('returns recalled tokens with their reservations, and a power cut burns nothing', async () => {
     const device = await prepared({ [A]: 10_000n, [B]: 10_000n })
     await warm(device)
     await device.charge({ [A]: 5n })
@@ -517,7 +517,7 @@ describe('a device that spends ahead of its disk', () => {
     expect(await after.used(A)).toBe(device.told.answered.get(A))
   })
 
-  it('takes no limit while the disk does not take what was answered, and does as soon as it has', async () => {
+  it('takes no new limit while answered requests are not on disk, and takes it once they are', async () => {
     const device = await prepared({ [A]: 10n, [B]: 10n ** 9n })
     const terms = { lifetimeMs: 86_400_000, expiresAt: Number.MAX_SAFE_INTEGER, agedMs: 0 }
     const account = { account: A, granted: 10n, exhausted: false }
@@ -557,7 +557,7 @@ describe('a device that spends ahead of its disk', () => {
     expect(device.logErrors.at(-1)).toBeNull()
   })
 
-  it('refuses what goes beyond a block on a full disk, keeps what was answered, and continues when there is space', async () => {
+  it('refuses charges beyond a block on a full disk, keeps answered ones, and continues when there is space', async () => {
     const device = await prepared()
     await warm(device)
     device.journalFails = 'ALL'
@@ -574,7 +574,7 @@ describe('a device that spends ahead of its disk', () => {
     expect(await device.used(A)).toBe(device.told.answered.get(A))
   })
 
-  it('is exact over any history of charges, kills and power cuts, but for what is burned and shown', async () => {
+  it('is exact over any history of charges, kills and power cuts, except for tokens that it reports as burned', async () => {
     const step = fc.oneof(
       {
         weight: 12,

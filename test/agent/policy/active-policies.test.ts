@@ -37,7 +37,7 @@ describe('the active policies', () => {
     }
   })
 
-  it('keeps what was confirmed while the cloud has a newer revision, and counts that one from when it was heard of', async () => {
+  it('keeps the confirmed revision while the cloud has a newer one, whose age counts from its announcement', async () => {
     const activePolicies = new ActivePolicies()
     const [old, newer] = [await policyInForce(2, { usableForMs: HOUR }), await policyInForce(3, { usableForMs: HOUR })]
     activePolicies.put(old)

@@ -49,7 +49,7 @@ describe('the clock', () => {
     expect(clock.reading()).toMatchObject({ now: machine.wall(), latest: null })
   })
 
-  it('has the round trip as the width of what it hears, and not what the wall clock shows', () => {
+  it('takes the width of its interval from the round trip, not from the wall clock', () => {
     const machine = new Machine()
     const clock = new Clock(machine, null)
     machine.wallError = -400 * 24 * HOUR
@@ -81,7 +81,7 @@ describe('the clock', () => {
     }
   })
 
-  it('knows at once what the signed time and its round trip say, to the millisecond', () => {
+  it('knows the time to within the round trip as soon as it gets a signed time', () => {
     const machine = new Machine()
     const clock = new Clock(machine, null)
     const receivedAt = machine.sinceBoot()

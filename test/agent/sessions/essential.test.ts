@@ -46,7 +46,7 @@ it('a session is charged and renewed above the grant up to the cap, and ends whe
   ])
 })
 
-it('a charge above the grant is refused if it would exceed what the device can count', async () => {
+it('a charge above the grant is refused if it would exceed the maximum of a counter', async () => {
   const device = await offline(4_000_000_000_000, 5_000_000_000_000_000_000n)
   const id = await device.open()
   expect(await device.request(id, 5_000_000_000_000)).toBe(200)

@@ -81,7 +81,7 @@ describe('a session on the device', () => {
     expect(device.billed()).toBeCloseTo(6, 2)
   })
 
-  it('is refused when its charges, refunded ones too, would exceed what the device can count', async () => {
+  it('is refused when its charges, with refunded ones, would exceed the maximum of a counter', async () => {
     const device = await SessionDevice.make(9_000_000_000_000)
     const id = await device.open()
     expect(await device.request(id, 5_000_000_000_000)).toBe(200)

@@ -46,7 +46,7 @@ test('an answer that the cloud stored a minute ago says nothing of the newest ru
   expect(device.conditions).toEqual(['policy: POLICY_REVISION_OLDER'])
 })
 
-test('an answer without a grant acknowledges the segment, and leaves the device what it has', async () => {
+test('a response without a grant acknowledges the segment, and leaves the balances unchanged', async () => {
   const device = await TestDevice.running()
   await device.charge(1_000_000n)
   const before = device.left

@@ -47,7 +47,7 @@ test.each<[CloudSessionState, CloudSessionEvent, CloudSessionState, string | und
 const heartbeats = (device: TestDevice): number =>
   device.cloud.calls.filter((call) => call.endsWith('/heartbeat')).length
 
-test('segments keep a session alive, and now and then the cloud is asked what became of it', async () => {
+test('segments keep a session alive, and the device requests its state now and then', async () => {
   const device = await TestDevice.running()
   expect(device.cloud.sessions).toHaveLength(1)
   await device.pass(40 * 60_000)

@@ -4,7 +4,7 @@ import { audit, calmDown } from './audit.ts'
 import { DEVICE, json } from './fake-cloud.ts'
 import { ACCOUNT, TestDevice } from './test-device.ts'
 
-test('a fenced device stops spending, delivers what is left as final, and attaches anew in the same round', async () => {
+test('a fenced device stops spending, delivers the rest as final, and attaches again in the same round', async () => {
   const device = await TestDevice.running()
   await device.charge(1_000_000n)
   device.cloud.fence()

@@ -215,7 +215,7 @@ test('altered stored rules are not used after a restart and are fetched again', 
   expect(device.conditions).toEqual([])
 })
 
-test('what stands in the database as a revision cannot be replaced by an older one', async () => {
+test('a stored revision cannot be replaced by an older one', async () => {
   const device = await TestDevice.running()
   await device.cloud.publish(policyWith(2))
   await device.sync()

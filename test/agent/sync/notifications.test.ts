@@ -65,7 +65,7 @@ test('a change notification that lies costs one look, and changes nothing', asyn
   expect(device.link.status().policies).toEqual(FIRST_RULES)
 })
 
-test('a retained change notification of what is in force already costs nothing', async () => {
+test('a retained change notification of rules in force already causes no request', async () => {
   const { device, push } = await deviceWithPush()
   const before = rounds(device)
   push.send(policyTopic(INSTANCE), { instanceId: INSTANCE, revision: 1 })
@@ -161,7 +161,7 @@ test.each([0, 0.5, 0.999])(
   },
 )
 
-test('a replayed change notification of an older revision, or of what is in force, costs nothing', async () => {
+test('a replayed change notification of an older revision, or of the one in force, causes no request', async () => {
   const { device, push } = await deviceWithPush()
   await device.cloud.publish(policyWith(5))
   push.send(policyTopic(INSTANCE), { instanceId: INSTANCE, revision: 5 })
@@ -473,7 +473,7 @@ test('a change notification is read by topic and content together', () => {
   expect(read(policyTopic(INSTANCE), '{"reason":"session"}')).toBe(false)
 })
 
-test('a revoked key is one fault: what the broker refuses with it is neither shown nor logged', async () => {
+test('a revoked key is one fault: refusals of the broker because of it are neither shown nor logged', async () => {
   const { device, push } = await deviceWithPush()
   device.cloud.revoked = true
   push.order?.onConnection(false)
@@ -511,7 +511,7 @@ test('a device that finds its key revoked no longer says that the cloud or the b
   expect(device.activePolicies.isDeviceRefused).toBe(false)
 })
 
-test('what the broker refuses while the cloud is out of reach is shown when the cloud responds', async () => {
+test('refusals of the broker while the cloud is out of reach are shown when the cloud responds', async () => {
   const { device, push } = await deviceWithPush()
   device.network.down = true
   push.order?.onConnection(false)

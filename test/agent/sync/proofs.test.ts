@@ -44,7 +44,7 @@ test('a proof that fits no body beside a full segment waits for a shorter one', 
   expect(proofsBeside('segment', [proof])).toEqual({ shown: [proof], rest: [] })
 })
 
-test('a proof that no body holds keeps none of the others back', () => {
+test('a proof that is too large for any body does not block the others', () => {
   const proofs = ['a', 'p'.repeat(SYNC_BODY_BYTES_MAX), 'b']
   expect(proofsBeside('segment', proofs)).toEqual({ shown: ['a', 'b'], rest: [] })
   expect(proofsBeside('segment', ['p'.repeat(SYNC_BODY_BYTES_MAX)])).toEqual({ shown: [], rest: [] })

@@ -26,7 +26,7 @@ test('requests that wait together get what they need together', async () => {
   expect(device.left >= 70_000_000n).toBe(true)
 })
 
-test('requests for more than the pool has move nothing, and leave what they would take to those behind them', async () => {
+test('requests for more than the pool has move nothing, and leave the tokens to those behind them', async () => {
   const device = await TestDevice.running()
   const asked = [MICRO_MAX, MICRO_MAX, 70_000_000n].map((amount) => device.link.requestGrant(need(amount), 2_000))
   await device.pass(100)
@@ -54,7 +54,7 @@ test('a request that comes during a round is carried by it or by the one after',
   expect(device.left >= 60_000_000n).toBe(true)
 })
 
-test('requests of which the segment could not carry all needs hear nothing from its answer, and wait no longer', async () => {
+test('requests whose needs did not all fit in the segment are not answered by its response, and wait no longer', async () => {
   const device = await TestDevice.running()
   const { seal } = device.journal
   device.journal.seal = (order) => seal.call(device.journal, { ...order, needs: order.needs.slice(1) })

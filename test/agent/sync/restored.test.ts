@@ -47,7 +47,7 @@ test('a device that was restored from a backup is not locked out, and the techni
   expect(device.cloud.billedOn(ACCOUNT)).toBe(3_500_000n)
 })
 
-test('a device restored to an unacknowledged segment that the cloud knows delivers what it did since', async () => {
+test('a device restored to an unacknowledged segment that the cloud knows delivers the entries since then', async () => {
   const device = await TestDevice.running()
   await device.charge(1_000_000n)
   device.network.faults = ['LOSE_ANSWER']
@@ -82,7 +82,7 @@ test('a device stops spending as soon as it hears that the cloud knows more than
   expect(await device.charge(1n)).toBe('REFUSED')
 })
 
-test('what a restored device has not delivered goes up as an undelivered range, in as many segments as it takes', async () => {
+test('a restored device delivers its undelivered entries as a range, in as many segments as needed', async () => {
   const device = await TestDevice.running()
   await restoreAndSpend(device)
   device.network.faults = [null, 'LOSE_ANSWER', null, 'LOSE_ANSWER']
@@ -125,7 +125,7 @@ test('a segment that the cloud refuses is not sent for ever: the device begins a
   expect(await device.charge(1_000n)).toBe('GRANTED')
 })
 
-test('a device begins anew after its final segment, whatever the cloud says of the epoch', async () => {
+test('a device attaches again after its final segment, whatever the cloud says of the epoch', async () => {
   const device = await TestDevice.running()
   await device.charge(1_000_000n)
   await device.sync()
@@ -152,7 +152,7 @@ test('a cloud that was restored from a backup gets the segments that it has lost
   expect(device.cloud.billedOn(ACCOUNT)).toBe(5_000_000n)
 })
 
-test('what the cloud has lost goes up with its own answers, and it enters its grants again', async () => {
+test('a device sends what the cloud has lost with the signed responses, and the cloud enters its grants again', async () => {
   const device = await TestDevice.running()
   await loseThreeSegments(device)
   const before = device.cloud.proofs.length
@@ -187,7 +187,7 @@ test('segments that neither side has any more are named; the device shows its gr
   expect(await device.charge(1_000n)).toBe('GRANTED')
 })
 
-test('proofs that are long are shown with as many segments as it takes, each of which the cloud takes', async () => {
+test('long proofs are sent with as many segments as needed, and the cloud accepts each', async () => {
   const device = await TestDevice.running()
   await loseThreeSegments(device)
   device.disk.change('DELETE FROM segment WHERE seq = 3')
@@ -206,7 +206,7 @@ test('proofs that are long are shown with as many segments as it takes, each of 
   expect(Math.max(...bodies)).toBeLessThanOrEqual(SYNC_BODY_BYTES_MAX)
 })
 
-test('a chain that is given up before the cloud can say what it has lost: what is kept of that goes up again', async () => {
+test('a chain that is abandoned before the cloud reports its losses: the kept entries are sent again', async () => {
   const device = await TestDevice.running()
   await device.charge(1_000_000n)
   await device.sync()
@@ -227,7 +227,7 @@ test('a chain that is given up before the cloud can say what it has lost: what i
   expect(device.cloud.billedOn(ACCOUNT)).toBe(device.durable.charged)
 })
 
-test('a device that is fenced while it resends what the cloud has lost stops spending at once, and loses nothing', async () => {
+test('a device that is fenced while it sends lost entries again stops spending at once, and loses nothing', async () => {
   const device = await TestDevice.running()
   await loseThreeSegments(device)
   device.cloud.fence()
@@ -282,7 +282,7 @@ test('an answer about another epoch than that of the earlier segment changes not
   expect(device.cloud.billedOn(ACCOUNT)).toBe(5_000_000n)
 })
 
-test('entries of an earlier epoch that the cloud keeps and does not bill are told, too', async () => {
+test('entries of an earlier epoch that the cloud keeps and does not bill are reported, too', async () => {
   const device = await withTwoEpochs()
   const fork = {
     outcome: 'FENCED',
@@ -313,7 +313,7 @@ test.each([
   expect(device.link.status()).toMatchObject({ epoch: 2, backlog: 0, unacknowledgedSeq: null, conditions: [] })
 })
 
-test('an earlier epoch that is left keeps none of those after it from being sent', async () => {
+test('an earlier epoch that is abandoned does not block the later ones', async () => {
   const device = await TestDevice.running()
   for (let epochs = 0; epochs < 2; epochs += 1) {
     await device.charge(1_000_000n)
@@ -407,7 +407,7 @@ test('segments that the cloud turns out to know are not sent again', async () =>
   expect(device.cloud.billedOn(ACCOUNT)).toBe(4_000_000n)
 })
 
-test('a cloud that never accepts what it says that it has lost is reported, and is tried again', async () => {
+test('a cloud that never accepts the entries that it reports as lost is reported, and is tried again', async () => {
   const device = await TestDevice.running()
   await device.charge(1_000_000n)
   await device.sync()

@@ -48,7 +48,7 @@ test('a segment that a fence does not acknowledge stays to be sent, and the devi
   audit(device)
 })
 
-test.each([false, true])('tells of entries that the cloud keeps and does not bill (fenced: %s)', async (isFenced) => {
+test.each([false, true])('reports entries that the cloud keeps and does not bill (fenced: %s)', async (isFenced) => {
   const device = await TestDevice.running()
   await device.charge(1_000_000n)
   if (isFenced) device.cloud.fence()
@@ -440,7 +440,7 @@ test('a cloud that recalls tokens with every answer does not keep the device bus
   expect(device.cloud.received.length - before).toBeLessThan(50)
 })
 
-test('a segment that the cloud knows is acknowledged, and the next one brings what its answer would have brought', async () => {
+test('a segment that the cloud knows is acknowledged, and the next one gets the missing grants', async () => {
   const device = await TestDevice.running()
   await device.charge(STARTING_GRANT)
   changeAnswers(device, ({ epoch, seq, hash }) => ({ outcome: 'KNOWN', deviceId: DEVICE, epoch, seq, hash }))

@@ -31,7 +31,7 @@ test('tokens that no request used go back with the next sync, down to the target
   audit(device)
 })
 
-test('nothing goes back of what a request waits for, and nothing up to twice the target balance', async () => {
+test('no tokens are returned that a request waits for, or up to twice the target balance', async () => {
   const device = await TestDevice.running()
   const needs = [30_000_000n, 90_000_000n].map((amount) => device.link.requestGrant(needOf(amount), 2_000))
   await device.pass(100)
@@ -45,7 +45,7 @@ test('nothing goes back of what a request waits for, and nothing up to twice the
   audit(device)
 })
 
-test('what a device used before a restart stays with it for a day, because it is not known how fast it was used', async () => {
+test('a device keeps tokens for its use before a restart for a day, because its burn rate is unknown', async () => {
   const device = await TestDevice.running({ sync: { interval: HOUR } })
   await device.charge(1_000_000n)
   await device.sync()
@@ -62,7 +62,7 @@ test('what a device used before a restart stays with it for a day, because it is
   audit(device)
 })
 
-test('a device in use keeps what it will need, and never more than its share', async () => {
+test('a device in use keeps the tokens that it will need, and never more than its share', async () => {
   const device = await TestDevice.running()
   await device.charge(1_000_000n)
   device.cloud.releases = [{ account: ACCOUNT, keep: '4000000' }]
@@ -73,7 +73,7 @@ test('a device in use keeps what it will need, and never more than its share', a
   audit(device)
 })
 
-test('what a process that ends has given up stays given up', async () => {
+test('tokens that a process returned at its end stay returned', async () => {
   const device = await TestDevice.running()
   device.cloud.releases = [{ account: ACCOUNT, keep: '0' }]
   device.disk.commitsUntilCrash = 3

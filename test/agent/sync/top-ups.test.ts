@@ -11,7 +11,7 @@ const demandWith = (topUpRequests: readonly ReturnType<typeof wanted>[], exhaust
 })
 const nothing = { needs: [], accounts: [] }
 
-test('the accounts of waiting requests are asked about, and those of the ledger by what they should hold', () => {
+test('top-ups are requested for the accounts of waiting requests, and for those below their target balance', () => {
   const needs = [[{ account: account(1), amount: 5n }]]
   const demand = demandWith([wanted(2, 9n), wanted(3, 7n)], [3, 4])
   expect(topUpsOf(demand, { needs, accounts: [account(1), account(2)] }, new Set(), false)).toEqual({
@@ -20,7 +20,7 @@ test('the accounts of waiting requests are asked about, and those of the ledger 
   })
 })
 
-test('nothing is requested for what is given back, but empty pools are still asked about', () => {
+test('no top-up is requested for returned tokens, except from empty pools', () => {
   const demand = demandWith([wanted(1, 9n), wanted(2, 7n)], [3])
   const topUps = (givenBack: readonly number[], isReleasing: boolean) =>
     topUpsOf(demand, nothing, new Set(givenBack.map(account)), isReleasing).topUpRequests

@@ -50,7 +50,7 @@ it('newer rules limit an account before the cloud has said a word about it, and 
   expect(await request(device, 900n * TOKEN)).toBe('GRANTED')
 })
 
-it('what was used without limit and not reported counts as granted when the cloud receives it, and the meter ends', async () => {
+it('unreported use without limit counts as granted when the cloud receives it, and metering ends', async () => {
   const site = await MeteredSite.open()
   const device = await site.device()
   device.network.down = true
@@ -111,7 +111,7 @@ it('goes without limit again, and with one again, as often as the rules change',
   expect(device.conditions).toEqual([])
 })
 
-it('a line item that is deleted limits the device that knows of it, and the cloud tells the one that does not', async () => {
+it('a deleted line item limits the device that knows of it, and the cloud informs the one that does not', async () => {
   const site = await MeteredSite.open()
   const device = await site.device()
   await device.charge(30n * TOKEN)

@@ -130,7 +130,7 @@ describe('the quota of a caller', () => {
     expect(() => quota.open(0)).toThrow(refused)
   })
 
-  it('is a number of sessions at a time, each of which is a request when it is opened', () => {
+  it('limits concurrent sessions, and counts the opening of each as a request', () => {
     const rules = callers({ limits: 'user:anna = 3 sessions, 2 requests/s; uid:1001 = 1 sessions' })
     const quota = rules.quotaOf(anna)!
     expect(() => quota.open(3)).toThrow(expect.objectContaining({ code: 'SESSIONS_LIMITED' }))
@@ -143,7 +143,7 @@ describe('the quota of a caller', () => {
     expect(free.connectionsMax).toBeNull()
   })
 
-  it('counts what is charged without being asked for, and what came to nothing not at all', () => {
+  it('counts automatic charges, and not those that were undone', () => {
     const rules = callers({ limits: '* = 10 tokens/h' })
     const quota = rules.quotaOf(anna)!
     quota.spend(10_000_000n)
@@ -155,7 +155,7 @@ describe('the quota of a caller', () => {
     expect(rules.quotaOfOwner(null)).toBeUndefined()
   })
 
-  it('is one budget for what is asked for and for what is charged without', () => {
+  it('is one budget for requested and automatic charges', () => {
     const quota = callers({ limits: '* = 10 tokens/h' }).quotaOf(anna)!
     quota.unspend(0n)
     quota.spend(9_000_000n)
@@ -163,7 +163,7 @@ describe('the quota of a caller', () => {
     expect(() => quota.spend(1n)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
   })
 
-  it('is counted only for what its limit names, so that as many others as can be counted do not matter', () => {
+  it('counts only the kinds of use that its limit names, so that other use does not fill the counters', () => {
     const limits = 'uid:1 = 2 connections; uid:2 = 5 tokens/h; uid:3 = 3 requests/s; * = 1 tokens/h'
     const rules = callers({ limits }, () => 0)
     const by = (uid: number) => rules.quotaOf({ uid, gids: [], pid: 1 })!
@@ -179,7 +179,7 @@ describe('the quota of a caller', () => {
     expect(() => by(2).spend(1n)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
   })
 
-  it('is what new settings say as soon as they are in force, and what was left where they say the same', () => {
+  it('follows new settings at once, and keeps the remaining quota where they do not change', () => {
     const rules = callers({ limits: '* = 10 tokens/h, 8 connections' })
     const limitsOf = (limits: string) => ({ use: '*', observe: '*', administer: 'uid:0', limits })
     rules.quotaOf(anna)?.spend(4_000_000n)
@@ -199,7 +199,7 @@ describe('the quota of a caller', () => {
     expect(rules.quotaOf(anna)?.connectionsMax).toBe(2)
   })
 
-  it('keeps what a caller has used up, however many others call', () => {
+  it('remembers the use of a caller, however many others call', () => {
     let now = 0
     const rules = callers({ limits: '* = 1 tokens/h' }, () => now)
     const by = (uid: number) => rules.quotaOf({ uid, gids: [], pid: 1 })!
@@ -277,7 +277,7 @@ it('a limit that cannot be read is shown beside one that can', () => {
 })
 
 describe('an allowance', () => {
-  it('never gives more than it holds and what has flowed in since, however it is asked', () => {
+  it('never gives more than its capacity and its refill, in any sequence of requests', () => {
     fc.assert(
       fc.property(
         fc.bigInt({ min: 1n, max: 1_000_000n }),

@@ -222,7 +222,7 @@ test('a connection that breaks is tried again at once, a few times, with pauses 
   expect(await healing.cloud.sync(device, { segment: 'x', nonce: 'n' }, signal)).toEqual(SIGNED)
 })
 
-test('a network that is away, and what would count twice, is not tried again', async () => {
+test('a request is not repeated without a network, or if it could count twice', async () => {
   for (const network of ['ETIMEDOUT', 'ENOTFOUND', 'ABORTED', 'DEPTH_ZERO_SELF_SIGNED_CERT']) {
     const { cloud, requests } = answering(broken(network))
     await failed(cloud.sync(device, { segment: 'x', nonce: 'n' }, signal))

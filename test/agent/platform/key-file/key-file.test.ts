@@ -40,7 +40,7 @@ test.each(['ed25519', 'ec'] as const)('a provided %s key signs documents', async
   expect(await openDocument('segment', document, key)).toBe('hello')
 })
 
-test('what cannot be the key of a device is refused, and left as it is', async () => {
+test('a file that cannot be a device key is refused, and left unchanged', async () => {
   const { privateKey: rsa } = generateKeyPairSync('rsa', { modulusLength: 2048 })
   const { privateKey: locked } = generateKeyPairSync('ed25519')
   const cases = [

@@ -86,7 +86,7 @@ async function answers(socket: Socket, count: number): Promise<string[]> {
 const bodyOf = (answer: string): unknown => JSON.parse(answer.slice(answer.indexOf('\r\n\r\n') + 4)) as unknown
 
 describe('a request in one piece', () => {
-  it('gets to the byte what it gets in two pieces', async () => {
+  it('gets the same response, byte for byte, as in two pieces', async () => {
     const echo = new Echo()
     await echo.open(async (call) => {
       const { fail } = call.body as { fail?: boolean }
@@ -180,7 +180,7 @@ describe('a request in one piece', () => {
     expect(bodyOf(answer ?? '')).toMatchObject({ body: { n: 1 } })
   })
 
-  it('is not taken for another one by the head of the one before', async () => {
+  it('is not read with the head of the request before it', async () => {
     const echo = new Echo()
     await echo.open()
     for (const n of [1, 2, 3]) {

@@ -5,7 +5,7 @@ import { KnownBodies, parseBody } from '../../../../src/agent/platform/socket/pa
 const bytesOf = (text: string): Buffer => Buffer.from(text, 'utf8')
 
 describe('bodies that were read before', () => {
-  it('are the same object from the second time on, and another one for other bytes', () => {
+  it('return the same object from the second time on, and a different one for different bytes', () => {
     const bodies = new KnownBodies()
     expect(bodies.parse(bytesOf('{"a":1}'))).toEqual({ text: '{"a":1}', value: { a: 1 } })
     const second = bodies.parse(bytesOf('{"a":1}'))
@@ -14,7 +14,7 @@ describe('bodies that were read before', () => {
     for (let times = 0; times < 2; times += 1) expect(bodies.parse(bytesOf('{"a": 1}'))).not.toBe(second)
   })
 
-  it('are what a parser without a memory makes of them, good or bad', () => {
+  it('give the same result as a parser without a cache, valid or not', () => {
     const bodies = new KnownBodies()
     const some = fc.oneof(
       fc.json().map(bytesOf),

@@ -106,7 +106,7 @@ describe('sessions at the socket', () => {
     expect((await caller.ask(id, 1)).status).toBe(409)
   })
 
-  it('refuse what is malformed or unknown as the service does', async () => {
+  it('refuse malformed and unknown requests as the service does', async () => {
     const { caller } = await agent()
     const nowhere = randomUUID()
     const statuses = async (...calls: Promise<Said>[]): Promise<number[]> =>
@@ -130,7 +130,7 @@ describe('sessions at the socket', () => {
     ).toEqual([404, 400, 400, 404, 400, 400, 404, 400, 400, 403, 400, 405, 404])
   })
 
-  it('are listed whatever server the address for a proxy names', async () => {
+  it('are listed whichever host the URL of a request names, even an invalid one', async () => {
     const { caller, site } = await agent()
     const id = await caller.open()
     const lines = [
@@ -224,7 +224,7 @@ describe('a session that is bound to its connection', () => {
     expect(Number(accounts[0]?.refunded)).toBeGreaterThan(6_900_000)
   })
 
-  it('is not the one that the same request opened without the binding', async () => {
+  it('differs from the session that the same request opened without the binding', async () => {
     const { caller } = await agent()
     const first = { 'x-tallygate-session': randomUUID(), 'x-tallygate-request': '1' }
     await caller.open(first)
@@ -235,7 +235,7 @@ describe('a session that is bound to its connection', () => {
     })
   })
 
-  it('is another one for the application whose connection broke before it heard of the first', async () => {
+  it('is opened anew if the connection broke before the application got the first response', async () => {
     const { site } = await agent()
     const path = join(site.directory, 'cut.sock')
     let isCut = false

@@ -175,7 +175,7 @@ describe('the socket', () => {
     expect((await behind.post(accessBody(1))).headers['x-tallygate-warnings']).toBe('CLOCK_UNDECIDED_ALLOWED')
   })
 
-  it('passes on which request of which application session it is', async () => {
+  it('passes on the application session and the number of a request', async () => {
     const behind = new Behind()
     await behind.open()
     const headers = { 'x-tallygate-session': PROGRAM.toUpperCase(), 'x-tallygate-request': '42' }
@@ -308,7 +308,7 @@ describe('the socket', () => {
     })
   })
 
-  it('takes a body that says that it is UTF-8, and refuses one that is not', async () => {
+  it('accepts a body that is declared as UTF-8, and refuses one that is not UTF-8', async () => {
     const behind = new Behind()
     await behind.open()
     const headers = { 'content-type': 'Application/JSON; charset="UTF-8"' }
@@ -541,7 +541,7 @@ describe('the socket', () => {
     expect(behind.faults).toEqual([])
   })
 
-  it('stays with HTTP/1.1 when another protocol is offered, and answers what is asked', async () => {
+  it('stays with HTTP/1.1 when a client offers another protocol, and responds to the request', async () => {
     const behind = new Behind()
     await behind.open()
     const offers = { connection: 'Upgrade, HTTP2-Settings', upgrade: 'h2c', 'http2-settings': 'AAA' }
@@ -727,7 +727,7 @@ describe('a stop of the socket', () => {
     await stopped
   })
 
-  it('refuses what was still being sent as coming too late, and closes', async () => {
+  it('refuses requests that are still arriving as too late, and closes', async () => {
     const behind = new Behind()
     const server = await behind.open()
     const socket = connect(behind.path)

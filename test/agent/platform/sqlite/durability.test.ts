@@ -334,7 +334,7 @@ describe('a disk that is full', () => {
 })
 
 describe('a batch that fails', () => {
-  it('leaves nothing of itself, and nothing of what was put behind it', async () => {
+  it('leaves no changes, and neither does a batch behind it', async () => {
     const journal = await journalIn(temporaryDirectory(), { limits: { pagesMax: 240 } })
     await attach(journal, { [A]: 1_000n })
     const long = { ...entry(1, [{ account: A, amount: 5n }]), body: randomBytes(320 * 1024).toString('hex') }
@@ -378,7 +378,7 @@ describe('a batch that fails', () => {
 })
 
 describe('a long backlog', () => {
-  it('goes up in bounded segments, whose counters hold what they name and no more', async () => {
+  it('is delivered in bounded segments, each with the counters of its own entries only', async () => {
     const journal = await journalIn(temporaryDirectory())
     await attach(journal, { [A]: 10n ** 9n })
     const entries = Array.from({ length: 2_300 }, (_, index) => entry(index + 1, [{ account: A, amount: 2n }]))
@@ -438,7 +438,7 @@ describe('the retention', () => {
     expect((await journal.read()).policies).toMatchObject([{ revision: 4, confirmedAt: 0 }])
   })
 
-  it('of acknowledged segments is what the retention time and the space allow', async () => {
+  it('keeps acknowledged segments as long as the retention time and the space permit', async () => {
     let now = BEGIN
     const journal = await journalIn(temporaryDirectory(), {
       now: () => now,
@@ -472,7 +472,7 @@ describe('the retention', () => {
     expect(kept[0]).toBe(false)
   })
 
-  it('of the answers that prove the grants lasts, also of used up accounts, whatever the segments take', async () => {
+  it('keeps the responses that prove grants, however much space the segments take', async () => {
     const journal = await journalIn(temporaryDirectory(), { limits: { retainedBytesMax: 1 } })
     await attach(journal, {})
     const { seq } = await journal.seal(SEAL)
@@ -493,7 +493,7 @@ describe('the retention', () => {
     expect((await journal.read()).signedAnswers).toContain('the grant')
   })
 
-  it('of the final segment of an epoch lasts until the next one, whatever it takes', async () => {
+  it('keeps the final segment of an epoch until the next one, however large it is', async () => {
     let now = BEGIN
     const limits = { retainedBytesMax: 1, retentionMs: 1 }
     const journal = await journalIn(temporaryDirectory(), { limits, now: () => now })
@@ -530,7 +530,7 @@ describe('the retention', () => {
     ])
   })
 
-  it('of the last answers is as much for each caller, whatever the others name, over restarts', async () => {
+  it('keeps as many responses for each caller, whatever other callers request, over restarts', async () => {
     const directory = temporaryDirectory()
     const answer = (session: string) => ({
       idempotencyRecord: { session, n: 1, requestHash: 'h', answer: '{}', policyRevision: 1 },
@@ -558,7 +558,7 @@ describe('the retention', () => {
     ])
   })
 
-  it('of acknowledged entries is the most recent thousand, and what shares a block with them', async () => {
+  it('keeps the newest thousand acknowledged entries, and the entries in the same block', async () => {
     const journal = await journalIn(temporaryDirectory())
     await attach(journal, {})
     for (let round = 0; round < 3; round += 1) {

@@ -53,7 +53,7 @@ test('an entry is found with its inputs, and the rules of its revision, by its o
   expect(await journal.find(idOf(6_000))).toBeNull()
 })
 
-test('entries and their inputs go with what is delivered, but for the newest; rules go once no entry refers to them', async () => {
+test('delivered entries and their inputs are deleted, except the newest, and rules once no entry refers to them', async () => {
   const { journal, path } = await journalWith({ recentEntries: 10 })
   await record(journal, 1, 10, 1)
   // Entries of two blocks.

@@ -115,7 +115,7 @@ it('gives back the unacknowledged segment byte for byte after a restart', async 
   expect(await journal.sealed(sealed.seq)).toMatchObject(sealed)
 })
 
-it('raises what is returned in the same commit as the segment that says so', async () => {
+it('raises the returned counter in the commit of the segment that reports it', async () => {
   const journals = newJournals()
   let journal = await journals.open()
   await attach(journal, { [A]: 100n })
@@ -125,7 +125,7 @@ it('raises what is returned in the same commit as the segment that says so', asy
   expect((await journal.read()).accounts.get(A)).toMatchObject({ granted: 100n, returned: 60n })
 })
 
-it('takes grants as cumulative figures, and what the cloud confirms of a policy', async () => {
+it('stores grants as cumulative figures, and the confirmation of a policy', async () => {
   const journal = await journalIn(temporaryDirectory())
   await attach(journal, { [A]: 100n })
   await journal.savePolicy(
@@ -172,7 +172,7 @@ it('keeps how much of a grant is overdraft, as it was said last', async () => {
   expect((await journal.read()).accounts.get(A)).not.toHaveProperty('overdraft')
 })
 
-it('keeps what was used above the grants of an account that gets a limit, until a grant holds it', async () => {
+it('keeps the use above the grants of an account that gets a limit, until a grant covers it', async () => {
   const journals = newJournals()
   let journal = await journals.open()
   await attach(journal, { [A]: 0n })
@@ -213,7 +213,7 @@ it('says of a grant that nothing decided before it is still to come only with th
   expect(await said({ term: 7, lastEntry: 2 })).toBe(7)
 })
 
-it('keeps what the cloud does not have as the undelivered range of its epoch, until it is acknowledged', async () => {
+it('keeps undelivered entries as the undelivered range of their epoch, until they are acknowledged', async () => {
   const journals = newJournals()
   let journal = await journals.open()
   await attach(journal, { [A]: 100n })
@@ -285,7 +285,7 @@ it('says with the end of an epoch that nothing is missing, also where no entries
   expect(segmentOf((await journal.seal(SEAL)).document)).toMatchObject({ undeliveredRange: null })
 })
 
-it('delivers again what the cloud has lost and is still here, from where its chain ends', async () => {
+it('delivers kept entries again that the cloud has lost, from the end of its chain', async () => {
   const journals = newJournals()
   let journal = await journals.open()
   await attach(journal, { [A]: 100n })
@@ -318,7 +318,7 @@ it('keeps the receipt of a segment, and the segment for as long as the receipt s
   expect(await journal.sealed(next.seq)).toEqual({ ...next, answer: null })
 })
 
-it('keeps what earlier epochs had acknowledged, in order, and nothing else of them', async () => {
+it('keeps the acknowledged entries of earlier epochs, in order, and nothing else of them', async () => {
   const journals = newJournals()
   let journal = await journals.open()
   await attach(journal, { [A]: 100n })
@@ -377,7 +377,7 @@ it('begins a new epoch with nothing but its number', async () => {
   })
 })
 
-it('keeps a session with the entry that changed it, and tells the cloud once how it stands', async () => {
+it('keeps a session with the entry that changed it, and reports its state to the cloud once', async () => {
   const journals = newJournals()
   let journal = await journals.open()
   await attach(journal, { [A]: 100n })

@@ -19,7 +19,7 @@ const NOTHING_KEPT = { limits: { recentEntries: 0 } }
 const undeliveredRangeOf = (document: string) => (payloadOf(document) as SegmentWire).undeliveredRange
 
 describe('entries that the cloud has lost and this device no longer keeps', () => {
-  it('go up as what the counters were before the others, once, and again after another epoch', async () => {
+  it('are delivered once as the counters before the kept entries, and again after another epoch', async () => {
     const journal = await journalIn(temporaryDirectory(), NOTHING_KEPT)
     await attach(journal, { [A]: 100n, [B]: 100n })
     await journal.append([entry(1, [{ account: A, amount: 20n }]), entry(2, [{ account: B, amount: 5n }])], STAMP)

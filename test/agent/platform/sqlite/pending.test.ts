@@ -79,7 +79,7 @@ describe('pending commits', () => {
     }
   })
 
-  it('never overspend together what each of them could spend alone', async () => {
+  it('never overspend together, although each of them could be paid alone', async () => {
     const { journal } = await device()
     await journal.append([entry(1, [{ account: B, amount: 600n }])], STAMP)
     await expect(journal.append([entry(2, [{ account: B, amount: 600n }])], STAMP)).rejects.toThrow('overspent')
@@ -119,7 +119,7 @@ describe('slots', () => {
     database.close()
   }
 
-  it('that are damaged make a damaged ledger, which delivers what is before them', async () => {
+  it('that are damaged make the ledger damaged, and it delivers the entries before them', async () => {
     const directory = await pendingOnly()
     change(directory, "UPDATE slot SET data = CAST(replace(data, 'access', 'acCess') AS BLOB) WHERE n = 6")
     const journal = await journalIn(directory)

@@ -129,7 +129,7 @@ describe('a backup that takes the place of a ledger', () => {
     expect(await undeliveredRangesIn(other)).toBe(40)
   })
 
-  it('keeps what the ledger owed also when it is restored twice', async () => {
+  it('keeps the undelivered usage of the ledger, also when it is restored twice', async () => {
     const { directory, file, path } = await backedUp()
     expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 100 })
     expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 100 })
@@ -233,14 +233,14 @@ describe('a backup that takes the place of a ledger', () => {
     expect(await undeliveredRangesIn(other)).toBe(90)
   })
 
-  it('keeps what a damaged ledger still gives, as a salvage would', async () => {
+  it('keeps the readable usage of a damaged ledger, as a salvage does', async () => {
     const { directory, file, path } = await backedUp()
     damage(path)
     expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 100, lost: 0 })
     expect(await undeliveredRangesIn(directory)).toBe(100)
   })
 
-  it.each(['empty', 'missing'])('keeps what the log of a ledger still gives whose database is %s', async (kind) => {
+  it.each(['empty', 'missing'])('keeps the usage in the log of a ledger whose database is %s', async (kind) => {
     const { directory, journal, path } = await deviceWithBacklog()
     const file = join(directory, 'backup.db')
     await backUpLedger(path, file)
@@ -294,7 +294,7 @@ describe('a backup that takes the place of a ledger', () => {
     expect(await undeliveredRangesIn(directory)).toBe(40)
   })
 
-  it('says what neither a damaged ledger nor the backup gives', async () => {
+  it('reports usage that is in neither the damaged ledger nor the backup', async () => {
     const { directory, file, path } = await backedUp()
     damage(path, 'block')
     expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 40, lost: 60 })

@@ -84,7 +84,7 @@ async function expectUsable(directory: string): Promise<{ salvaged: number; lost
 }
 
 describe('a damaged journal', () => {
-  it('is put aside, and what can be proven of it goes up when the device has attached anew', async () => {
+  it('is put aside, and the device delivers its proven entries after it has attached again', async () => {
     const directory = await device()
     // The root of a table that the salvage does not need.
     const database = new Database(path(directory))
@@ -233,7 +233,7 @@ async function expectEarlierState(directory: string, most: number, least = 0): P
 }
 
 describe('a log', () => {
-  it('that is cut off anywhere, or torn, gives what was recorded before that', async () => {
+  it('that is cut off or torn at any place gives the entries before that place', async () => {
     const template = await cutOff({ commits: 12 })
     const whole = readFileSync(log(template))
     const seen = new Set<number>()
@@ -299,7 +299,7 @@ describe('a log', () => {
     }
   })
 
-  it('of which the cloud has not everything, and whose entries have a hole, is damage', async () => {
+  it('with a gap in its entries is damage if the cloud lacks entries', async () => {
     const directory = await device()
     const database = new Database(path(directory))
     withEntryTable(database, () => database.exec('DELETE FROM entry WHERE n = 60'))
@@ -309,7 +309,7 @@ describe('a log', () => {
 })
 
 describe('an empty database', () => {
-  it('beside what is only there once it held something is damage of unknown extent', async () => {
+  it('beside files that only a used database has is damage of unknown extent', async () => {
     const directory = await device()
     expect(existsSync(`${path(directory)}-disk-reserve`)).toBe(true)
     writeFileSync(path(directory), '')
@@ -338,7 +338,7 @@ describe('an empty database', () => {
     expect(await expectUsable(directory)).toEqual({ salvaged: 60, lost: 0 })
   })
 
-  it('beside a log of only the latest pages counts as lost what they do not hold', async () => {
+  it('beside a log of only the latest pages counts the other entries as lost', async () => {
     const directory = await cutOff({ commits: 3 })
     writeFileSync(path(directory), '')
     const { salvaged, lost } = await expectUsable(directory)
@@ -346,7 +346,7 @@ describe('an empty database', () => {
     expect([null, ENTRIES + 30 - 20]).toContain(lost)
   })
 
-  it('of which there is nothing else is one that is still to be made', async () => {
+  it('without any other files is a new database', async () => {
     const directory = temporaryDirectory()
     writeFileSync(path(directory), '')
     expect((await (await journalAt(directory)).read()).salvages).toEqual([])

@@ -128,7 +128,7 @@ describe('a damaged journal whose volatile log fits', () => {
     expect(await deliveredBy(beside)).toEqual(bodiesOf(charges(DELIVERED + 1, RECORDED + 3)))
   })
 
-  it('brings what the log holds although the entries before it cannot be read', async () => {
+  it('recovers the entries of the log, although the entries before them cannot be read', async () => {
     const written = await device()
     damage(join(written.directory, 'journal.db'), 'block')
     const journal = await reopened(written)

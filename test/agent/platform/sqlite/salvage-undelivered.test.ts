@@ -183,7 +183,7 @@ describe('undelivered ranges of a damaged journal', () => {
     expect(await salvagedFrom(disk)).toMatchObject({ counts: [{ salvagedEntries: 40 }] })
   })
 
-  it('are no whole account while a block is open: what was used of it is not known', async () => {
+  it('are incomplete while a block is open, because its use is unknown', async () => {
     const { directory, journal, path } = await deviceWithBacklog()
     await journal.appendWriteBehind([], [{ account: A, usedUpTo: 5_000n }], STAMP, false)
     await journal.close()

@@ -30,7 +30,7 @@ function readByTwin(document: string): Segment {
   return segment.parse(payloadOf(document))
 }
 
-it('a want above what a counter holds is sealed as one for all that there is', async () => {
+it('a top-up request above the maximum of a counter is sealed as the maximum', async () => {
   const journal = await journalIn(temporaryDirectory())
   await attach(journal, {})
   const topUpRequests = [{ account: accountOf(1), wanted: 3n * MICRO_MAX }]
@@ -58,7 +58,7 @@ describe('returned tokens', () => {
   const ACCOUNTS = 1_500
   const accounts = Array.from({ length: ACCOUNTS }, (_, n) => accountOf(n))
 
-  it('beyond what a segment takes is reported with the next one, and only then is the chain closed', async () => {
+  it('that do not fit in a segment are reported with the next one, and the chain is closed after it', async () => {
     const journal = await journalIn(temporaryDirectory())
     await attach(journal, Object.fromEntries(accounts.map((account) => [account, 100n])))
     await journal.append([entry(1, [{ account: accountOf(ACCOUNTS - 1), amount: 30n }])], STAMP)

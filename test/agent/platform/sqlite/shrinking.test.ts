@@ -26,7 +26,7 @@ const longEntry = (n: number) => ({
 })
 
 describe('a ledger of 20,000 entries', () => {
-  it('is within 4 MiB of what it was before them, once they are delivered, and still takes entries', async () => {
+  it('shrinks to within 4 MiB of its size before them once they are delivered, and still takes entries', async () => {
     const directory = temporaryDirectory()
     const path = join(directory, 'journal.db')
     const size = (): number => statSync(path).size
@@ -112,7 +112,7 @@ describe('housekeeping', () => {
     database.close()
   })
 
-  it('shortens the log if its space is what the disk lacks for the space set aside', ({ skip }) => {
+  it('shortens the log if the disk otherwise lacks the space for the reserve', ({ skip }) => {
     const directory = smallDisk(skip, '8m')
     const reserve = join(directory, 'reserve')
     const diskReserve = new DiskReserve(reserve, 2 * MIB)

@@ -157,7 +157,7 @@ describe('the status page in a browser', { timeout: 60_000 }, () => {
     }
   })
 
-  it('takes over what has changed by itself, and leaves the focus where it is', async () => {
+  it('updates itself, and keeps the focus', async () => {
     const shown = await Shown.open('working', DESKTOP)
     const { page } = shown
     const focused = () => page.evaluate('document.activeElement.getAttribute("aria-label")')

@@ -73,7 +73,7 @@ describe('the status page', () => {
     expect(rulesOf(0, 0, 0)).toBe('none yet')
   })
 
-  it('says what is refused, wanted, unsent and left', () => {
+  it('shows refusals, requested top-ups, undelivered entries and remaining tokens', () => {
     const page = statusPage(reportWith())
     for (const words of [
       'refused: Denied by rule of access',
@@ -127,7 +127,7 @@ describe('the status page', () => {
       expect(page).not.toContain('is known for the last')
     })
 
-    it('of amounts beyond what a floating-point number holds it draws the same curve', () => {
+    it('draws the same curve for amounts that a floating-point number cannot represent', () => {
       const charged = at({ 0: 9_000_000_000_000_000_001n, 1: 4_500_000_000_000_000_001n })
       const page = statusPage(reportWith({}, { use: { ...use, accounts: [{ account, charged }] } }))
       expect(page).toMatch(/class="curve" d="M0 20 V0\.0 H1 V10\.0 H2 V20\.0 H3 /)
@@ -189,7 +189,7 @@ describe('the status page', () => {
     )
   })
 
-  it('says nothing about what to do where only the message does', () => {
+  it('shows no next step for an error without a remedy', () => {
     const refusal = { correlationId: 'c-1', at: 1, request: 'r', code: 'CONFLICT', message: 'count up', remedy: '' }
     const page = statusPage(reportWith({}, { refusals: [refusal] }))
     expect(page).toContain('<p>count up</p>')

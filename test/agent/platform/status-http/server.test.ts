@@ -36,7 +36,7 @@ describe('the status over HTTP', () => {
     expect((await site.start()).statusAddress).toBeNull()
   })
 
-  it('tells what the device did, in JSON, as metrics and as a page', async () => {
+  it('shows the activity of the device as JSON, as metrics and as a page', async () => {
     const site = await Site.make()
     const agent = await site.start(PORT)
     const application = await Application.ready(agent)

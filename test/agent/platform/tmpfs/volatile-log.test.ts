@@ -32,13 +32,13 @@ function written(directory: string): TmpfsLog {
 }
 
 describe('the volatile log', () => {
-  it('gives an entry back as it was written, with the answer that may be asked for again and what is allowed above a grant', () => {
+  it('returns an entry as it was written, with its response for retries and its permitted overspend', () => {
     const directory = temporaryDirectory()
     written(directory)
     expect(logIn(directory).left()).toEqual({ bootId: 'boot-1', epoch: 4, anchors: [START], entries: [one, two] })
   })
 
-  it('keeps no file longer than what is in it is to be moved', () => {
+  it('deletes each file once its entries are moved', () => {
     const directory = temporaryDirectory()
     const log = written(directory)
     log.turn()
@@ -78,7 +78,7 @@ describe('the volatile log', () => {
     expect(logIn(directory).left()?.entries).toEqual([one])
   })
 
-  it('takes what was written before its end was cut off, at every place where that can be', () => {
+  it('returns the entries before a cut, wherever its end was cut off', () => {
     const directory = temporaryDirectory()
     written(directory)
     const path = join(directory, readdirSync(directory)[0]!)
