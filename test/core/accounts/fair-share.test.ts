@@ -27,7 +27,7 @@ const sizes = (
   )
 
 describe('waiting requests', () => {
-  test('get what their accounts lack, beyond any fair share', () => {
+  test('get the tokens that their accounts lack, beyond any fair share', () => {
     const { granted, unmet } = sizes({ [A]: supply({ available: 5n, free: 100n, share: 25n }) }, [need([A, 60n])])
     expect([...granted]).toEqual([[A, 55n]])
     expect(unmet).toEqual([])
@@ -58,7 +58,7 @@ describe('waiting requests', () => {
     expect([...granted]).toEqual([[A, 19n]])
   })
 
-  test('need nothing of what is not counted down, and get nothing of what may not be granted', () => {
+  test('need no tokens of unlimited accounts, and get none of accounts that cannot be granted', () => {
     expect(sizes({ [A]: 'UNLIMITED', [L]: supply({ free: 9n }) }, [need([A, 5n], [L, 5n])]).granted).toEqual(
       new Map([[L, 5n]]),
     )
@@ -66,7 +66,7 @@ describe('waiting requests', () => {
   })
 })
 
-describe('what is granted in advance', () => {
+describe('tokens that are granted in advance', () => {
   test.each<[string, Partial<Supply>, bigint, bigint]>([
     ['tops the balance up to what is wanted', { available: 10n, free: 100n }, 30n, 20n],
     ['gives no more than a fair share', { free: 100n, share: 25n }, 60n, 25n],
@@ -80,7 +80,7 @@ describe('what is granted in advance', () => {
     expect(sizes({ [A]: supply(some) }, [], [[A, wanted]]).granted.get(A) ?? 0n).toBe(granted)
   })
 
-  test('is nothing of what is not counted down, nor of what may not be granted', () => {
+  test('are none for unlimited accounts and for accounts that cannot be granted', () => {
     const wanted: [string, bigint][] = [
       [A, 5n],
       [B, 5n],
@@ -94,7 +94,7 @@ describe('what is granted in advance', () => {
     expect([...granted]).toEqual([[A, 50n]])
   })
 
-  test('comes out of what waiting requests leave of the pool', () => {
+  test('come from the part of the pool that waiting requests leave', () => {
     const { granted } = sizes({ [A]: supply({ free: 10n, share: 50n }) }, [need([A, 5n])], [[A, 50n]])
     expect([...granted]).toEqual([[A, 10n]])
   })
@@ -169,7 +169,7 @@ describe('the level down to which others return tokens', () => {
   })
 })
 
-test('nothing is given in advance of what may not be granted, is not counted down, or is not lacking', () => {
+test('nothing is granted in advance for accounts that cannot be granted, are unlimited, or lack nothing', () => {
   const supplies = { [A]: supply({ available: 5n, free: 100n }), [B]: 'UNLIMITED' as const }
   const topUpRequests: [string, bigint][] = [
     [L, 10n],

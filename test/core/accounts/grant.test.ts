@@ -29,7 +29,7 @@ test('an account without a limit has as much as one decision can charge, until i
 })
 
 describe('counters', () => {
-  test('a device that only does what it may always has counters that add up', () => {
+  test('a device that does only permitted operations always has counters that add up', () => {
     const step = fc.tuple(fc.constantFrom('grant', 'use', 'refund', 'return'), amount)
     fc.assert(
       fc.property(fc.array(step, { maxLength: 30 }), (steps) => {
@@ -64,7 +64,7 @@ describe('counters', () => {
     )
   })
 
-  test('what is outstanding is what is billed and what may still be spent', () => {
+  test('the outstanding tokens are the billed and the spendable tokens', () => {
     fc.assert(
       fc.property(counters, (some) => {
         expect(outstanding(some)).toBe(billed(some) + available(some))

@@ -19,7 +19,7 @@ import { nearest, shifted, times, whole } from './naive-fraction.ts'
 const digits = fc.bigInt({ min: -(10n ** 30n), max: 10n ** 30n })
 const decimals = fc.record({ digits, scale: fc.integer({ min: 0, max: 30 }) })
 
-test('what is needed is at most what a counter holds', () => {
+test('a need is at most the maximum of a counter', () => {
   const amounts = [0n, MICRO_MAX - 1n, MICRO_MAX, MICRO_MAX + 1n, 2n * MICRO_MAX]
   expect(amounts.map(countable)).toEqual([0n, MICRO_MAX - 1n, MICRO_MAX, MICRO_MAX, MICRO_MAX])
 })

@@ -77,12 +77,12 @@ describe('a formula gives the rate that a spreadsheet would', () => {
     expect(rateOf(text)).toBe(value)
   })
 
-  test('variables are found whatever their case', () => {
+  test('variables are found in upper and lower case', () => {
     expect(rateOf('basePrice * Quantity - DISCOUNT', { BASEPRICE: '2.5', quantity: '4', discount: '0.5' })).toBe('9.5')
   })
 })
 
-describe('what cannot be a rate is a failure with a name', () => {
+describe('a result that cannot be a rate is a failure with a name', () => {
   test.each([
     ['price', 'FORMULA_VARIABLE_MISSING'],
     ['1 / 0', 'FORMULA_DIVIDES_BY_ZERO'],
@@ -182,7 +182,7 @@ describe('refuses an invalid formula with the place of the mistake', () => {
   })
 })
 
-test('only what a formula can name is the name of a variable', () => {
+test('only names that a formula can contain are names of variables', () => {
   expect(['Price', '_a1', '__proto__'].map(variableName)).toEqual(['price', '_a1', '__proto__'])
   expect(variableName('a'.repeat(64))).toBe('a'.repeat(64))
   expect(parseFormula('1'.repeat(30))).toHaveProperty('expression')

@@ -65,7 +65,7 @@ test.each([
   expect(periodAt([{ index: 7, from, until }], now)?.index).toBe(holds ? 7 : undefined)
 })
 
-test.each([true, false])('what was answered before changes no answer (tolerant: %s)', (timezoneTolerant) => {
+test.each([true, false])('earlier decisions do not change a decision (tolerant: %s)', (timezoneTolerant) => {
   const periods = [
     { index: 0, from: null, until: 300 },
     { index: 1, from: 300, until: null },

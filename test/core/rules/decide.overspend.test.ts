@@ -170,7 +170,7 @@ describe('beyond the grants', () => {
     expect(decision).toMatchObject({ postings: [], warnings: [] })
   })
 
-  it('what is free of charge is not beyond anything', () => {
+  it('a free item is not beyond any grant', () => {
     const decision = decided([{ left: 0, overspend: 5, rate: '0' }], ['1'])
     expect([paid(decision), decision.warnings]).toEqual([[[['a', 0]]], []])
   })
@@ -181,7 +181,7 @@ describe('beyond the grants', () => {
     expect([decision.warnings, decision.postings]).toEqual([[], [{ account: 'line/i/b/0', amount: 9n }]])
   })
 
-  it('a refusal names each account once, with what its grant has left', () => {
+  it('a refusal names each account once, with the rest of its grant', () => {
     const [item] = decided([{ left: 4, overspend: 5 }], ['10']).items
     expect(item).toMatchObject({
       reason: 'GRANT_EXHAUSTED',
@@ -195,7 +195,7 @@ describe('beyond the grants', () => {
     expect(item).toMatchObject({ reason: 'CONSUMPTION_LIMIT_REACHED' })
   })
 
-  it('a refusal names no account that holds exactly what is needed', () => {
+  it('a refusal names no account whose balance is exactly the need', () => {
     const [item] = decided([{ left: 10, allocation: { left: 5 } }], ['10']).items
     expect(item).toMatchObject({ rejectionDetails: [{ why: 'ALLOCATION_TOO_SMALL', needed: 10n, left: 5n }] })
     expect(item).toHaveProperty('rejectionDetails.length', 1)

@@ -77,7 +77,7 @@ test('a formula that fails is named for each line item, up to a limit', () => {
   expect(rejectionDetails[0]).toEqual({ lineItemId: 'line item 0', why: 'FORMULA_VARIABLE_MISSING' })
 })
 
-test('a shortage names every account that is too small by itself, with what it has and what was needed', () => {
+test('a shortage names every account that is too small by itself, with its balance and the need', () => {
   const only = refusal({}, empty).rejectionDetails.filter(({ lineItemId }) => lineItemId === 'line item 0')
   expect(only).toEqual(
     [
@@ -108,7 +108,7 @@ test.each([
   expect(refusal({}, balance).reason).toBe(reason)
 })
 
-test('the reason comes from the first check that fails, whatever later ones lack', () => {
+test('the reason comes from the first check that fails, whether later ones fail or not', () => {
   const balance = (account: AccountId): AvailableBalance =>
     parseAccount(account)?.kind === 'line' ? empty : { left: 0n, shortage: 'GRANT' }
   expect(refusal({}, balance).reason).toBe('INSUFFICIENT_TOKENS')

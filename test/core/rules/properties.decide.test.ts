@@ -352,7 +352,7 @@ describe('several items', () => {
     })
   })
 
-  test('all or nothing grants what best effort grants if that is everything, and otherwise charges nothing', () => {
+  test('all or nothing grants the same as best effort if all items are granted, and otherwise charges nothing', () => {
     holds(arbitrary.scenario(), (scenario) => {
       const each = run({ ...scenario, mode: 'BEST_EFFORT' })
       const together = run({ ...scenario, mode: 'ALL_OR_NOTHING' })
@@ -372,7 +372,7 @@ describe('several items', () => {
   })
 })
 
-describe('what must not matter', () => {
+describe('changes that must not affect a decision', () => {
   test('the order of line items, conditions and rate tables', () => {
     const shuffled = arbitrary.scenario().chain((scenario) => {
       const { policy } = scenario
@@ -447,7 +447,7 @@ describe('what must not matter', () => {
     })
   })
 
-  test('what else is in the dictionary', () => {
+  test('other properties in the dictionary', () => {
     holds(fc.tuple(arbitrary.scenario(), fc.jsonValue()), ([scenario, value]) => {
       const { requester } = scenario.request
       const dictionary = { ...requester.dictionary, 'nobody asks for it': value }

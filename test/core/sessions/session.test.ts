@@ -318,7 +318,7 @@ test('a session is in its state since it came into it', () => {
   expect(step(again, granted(), START + 20).session.since).toBe(START + 9)
 })
 
-test('what is held names the accounts of its line item and of the action that allowed it, and nothing that was free', () => {
+test('a charge names the accounts of its line item and of the action that allowed it, and none for a free item', () => {
   const pool = lineAccount('i', 'L', 0)
   const [own, other] = [actionAccount('i', 'L', 'a'), actionAccount('i', 'L', 'b')]
   const decision: Decision = {

@@ -124,7 +124,7 @@ test('tokens return with their own kind of segment', () => {
   expect(words({ returnsAll: true })).toEqual(['seal release'])
 })
 
-test('a fenced epoch delivers what is left as final, gives nothing back, and then begins anew', () => {
+test('a fenced epoch delivers the rest as final, returns nothing, and then the device attaches again', () => {
   expect(words({ fence: 'FENCED', unsealed: 5, returnsAll: true })).toEqual(['seal final'])
   expect(words({ fence: 'FENCED' })).toEqual(['seal final'])
   expect(words({ fence: 'FENCED', unacknowledged: true })).toEqual(['send-segment'])
@@ -143,7 +143,7 @@ test('rules that are missing come before segments, newer ones after', () => {
   expect(plan({ ...IDLE, policies: [newer, missing] })).toMatchObject([{ instanceId: 'b' }, { instanceId: 'a' }])
 })
 
-test('what was tried in this round is not tried again in it', () => {
+test('a step is tried only once in a round', () => {
   expect(words({ policies: [{ ...policy, newest: 4, tried: true }] })).toEqual([])
   expect(words({ policies: [{ ...policy, applied: 0, tried: true }] })).toEqual([])
   expect(words({ sessions: [{ ...session, sessionId: null, tried: true }] })).toEqual([])

@@ -57,7 +57,7 @@ const detached: ChainFit = { kind: 'DETACHED' }
 const lost: ChainFit = { kind: 'LOST' }
 const contradiction: ChainFit = { kind: 'CONTRADICTS' }
 
-describe('what a segment is', () => {
+describe('the kind of a segment', () => {
   const next = { seq: 8, hash: 'h8', previousHash: 'h7' }
   const cases: [string, EpochState, Parameters<typeof classifySegment>[1], string | null, MergeOutcome][] = [
     ['the next one of the current epoch is merged', active, next, null, { kind: 'MERGE', mayGrant: true }],
@@ -117,7 +117,7 @@ describe('what a segment is', () => {
 })
 
 describe('merging counters whose entries are lost', () => {
-  it('takes them as the device tells them, also of accounts that are not known', () => {
+  it('takes the counters that the device reports, also of unknown accounts', () => {
     const told = counters(15n, 2n, 40n)
     expect(mergeReported(new Map([[LINE, account(100n, 10n)]]), told.slice(0, 1), open)).toEqual([
       { account: LINE, before: account(100n, 10n), after: account(100n, 15n, 2n, 40n) },
@@ -206,7 +206,7 @@ const known = (value: DeviceAccount): ReadonlyMap<string, DeviceAccount> =>
   ])
 
 describe('merging a segment', () => {
-  it('raises the counters by what the entries say and moves the chain on', () => {
+  it('raises the counters by the sums of the entries, and moves the chain forward', () => {
     const merge = mergeSegment(active, known(account(100n, 10n)), withEntry(onLine(5n), counters(15n)), open)
     expect(merge).toEqual({
       merged: true,
@@ -220,7 +220,7 @@ describe('merging a segment', () => {
     })
   })
 
-  it('takes what the device returned', () => {
+  it('adds the tokens that the device returned to the counters', () => {
     const merge = mergeSegment(active, known(account(100n, 10n)), { ...empty, counters: counters(10n, 0n, 40n) }, open)
     expect(merge.merged && merge.changes[0]?.after).toEqual(account(100n, 10n, 0n, 40n))
   })
@@ -263,7 +263,7 @@ describe('merging a segment', () => {
     expect(use(METERED_MAX - 9n)).toMatchObject({ merged: false, problem: 'MORE_SPENT_THAN_GRANTED' })
   })
 
-  it('counts what a metered account has returned as granted, as it counts what was used', () => {
+  it('counts returned tokens of a metered account as granted, like used ones', () => {
     const metered = { ...account(10n, 4n), unlimited: true, metered: true }
     const merge = mergeSegment(active, known(metered), withEntry(onLine(50n), counters(54n, 0n, 6n)), open)
     const after = { ...account(60n, 54n, 0n, 6n), unlimited: true, metered: true }
@@ -323,7 +323,7 @@ describe('merging a segment', () => {
     expect(entryProblem({ ...burn, kind: 'access' }, instances)).toBe('ENTRY_DOES_NOT_ADD_UP')
   })
 
-  it('lets the grant follow what was spent above it by the offline policy, and nothing beyond the cap', () => {
+  it('raises the grant to the overspend that the offline policy permits, and not above the cap', () => {
     const essential = (cap: bigint): MergeTerms => ({
       ...open,
       overspendCapOf: (instanceId, lineItemId) => (instanceId === INSTANCE && lineItemId === 'ACT-1' ? cap : 0n),
@@ -405,7 +405,7 @@ describe('merging a segment', () => {
     expect(merge.merged ? 'merged' : merge.problem).toBe(problem)
   })
 
-  it('refuses use of what was never granted, even if all of it was refunded', () => {
+  it('refuses use of tokens that were never granted, even if all of it was refunded', () => {
     const both: ReceivedSegment = {
       ...empty,
       counters: counters(5n, 5n),
@@ -427,7 +427,7 @@ describe('merging a segment', () => {
     expect(unchanged).toMatchObject({ merged: true, changes: [] })
   })
 
-  it('refuses a device that takes back what it has returned', () => {
+  it('refuses a device that takes back returned tokens', () => {
     const segment = { ...empty, counters: counters(10n, 0n, 4n) }
     const merge = mergeSegment(active, known(account(100n, 10n, 0n, 5n)), segment, open)
     expect(merge.merged ? 'merged' : merge.problem).toBe('COUNTER_FELL')
@@ -519,7 +519,7 @@ describe('a single entry', () => {
   })
 })
 
-it('moves the totals of an account by what is held and what is billed', () => {
+it('moves the totals of an account by the reserved and the billed tokens', () => {
   expect(movement(NO_COUNTERS, account(100n, 30n, 10n, 50n))).toEqual({ outstanding: 50n, billed: 20n })
 })
 
@@ -532,13 +532,13 @@ describe('the change of a segment', () => {
   ) => mergeSegment(state, accounts, segment, { ...open, ...terms })
   const changed = (merge: ReturnType<typeof merged>) => (merge.merged ? merge.changes.map(({ after }) => after) : merge)
 
-  it('is nothing where it says what is known', () => {
+  it('is empty if it only repeats known counters', () => {
     const segment = { ...empty, counters: counters(10n, 3n, 2n) }
     expect(changed(merged(known(account(100n, 10n, 3n, 2n)), segment))).toEqual([])
     expect(changed(merged(known(account(12n, 10n, 0n, 2n)), empty, { closes: true }))).toEqual([])
   })
 
-  it('is a grant that follows what was spent before, though no counter moves', () => {
+  it('raises the grant to earlier use above it, although no counter moves', () => {
     const segment = { ...empty, counters: [{ account: LINE, used: 15n, refunded: 0n, returned: 0n }] }
     const before = new Map([[LINE, account(10n, 15n)]])
     expect(changed(merged(before, segment, { overspendCapOf: () => 5n }))).toEqual([
@@ -546,7 +546,7 @@ describe('the change of a segment', () => {
     ])
   })
 
-  it('is nothing of an empty one, whatever entry it would begin with', () => {
+  it('is empty for a segment without entries, whichever entry it would begin with', () => {
     expect(merged(known(account(10n)), { ...empty, firstEntry: 99 }).merged).toBe(true)
   })
 
