@@ -324,7 +324,7 @@ function expectRefundsWithinCharges(records: readonly UsageRecord[]): void {
   }
 }
 
-it('the books of a twin agree, whatever is asked of it', { timeout: 120_000 }, async () => {
+it('the books of a twin agree after any requests', { timeout: 120_000 }, async () => {
   const property = fc.asyncProperty(
     fc.array(operation, { minLength: 5, maxLength: 50 }),
     fc.boolean(),

@@ -15,13 +15,13 @@ function move(pool: Pool, before: Partial<DeviceAccountRecord>, after: Partial<D
 }
 
 describe('a change of a counter of a device', () => {
-  it('bills what was used, and leaves what is granted where it is', () => {
+  it('bills used tokens, and leaves granted tokens unchanged', () => {
     const pool = grantOut(newPool(account, 100n), 40n)
     expect(move(pool, { granted: 40n }, { used: 30n })).toEqual(bill(pool, 30n))
     expect(move(bill(pool, 30n), { granted: 40n, used: 30n }, { refunded: 10n })).toEqual(bill(pool, 20n))
   })
 
-  it('frees what is returned', () => {
+  it('frees returned tokens', () => {
     const pool = grantOut(newPool(account, 100n), 40n)
     expect(move(pool, { granted: 40n }, { returned: 15n })).toMatchObject({ grantedOut: 25n, billedByDevices: 0n })
   })
@@ -47,7 +47,7 @@ describe('a change of a counter of a device', () => {
     expect(move(pool, {}, { branchUsed: 20n, overspend: 20n })).toMatchObject({ withheld: 60n })
   })
 
-  it('claims what no grant on record explains', () => {
+  it('claims the tokens that no recorded grant explains', () => {
     const pool = grantOut(newPool(account, 100n), 40n)
     const granted = { granted: 40n, used: 30n }
     const claimed = (before: Partial<DeviceAccountRecord>, after: Partial<DeviceAccountRecord>) =>

@@ -28,7 +28,7 @@ import type { Pool } from '../../../src/cloud/storage/records.ts'
 const account = lineAccount('i', 'L', 0)
 
 describe('a pool', () => {
-  it('gives devices nothing of what is kept for the cloud, of which what the cloud has charged is a part', () => {
+  it('grants devices no tokens of the reserve of the cloud, which includes its charges', () => {
     const pool = grantOut(newPool(account, 100n), 20n)
     expect(freeForDevices(pool, 30n)).toBe(50n)
     expect(freeForDevices(charge(pool, 10n), 30n)).toBe(50n)
@@ -37,7 +37,7 @@ describe('a pool', () => {
     expect(freeForDevices(pool, 90n)).toBe(0n)
   })
 
-  it('gives what its cap leaves, to the cloud and to devices alike', () => {
+  it('gives the free part of its cap to the cloud and to devices alike', () => {
     const pool = grantOut(charge(newPool(account, 100n), 30n), 50n)
     expect(free(pool)).toBe(20n)
     expect(() => charge(pool, 21n)).toThrow('invariant')
@@ -45,7 +45,7 @@ describe('a pool', () => {
     expect(free(charge(pool, 20n))).toBe(0n)
   })
 
-  it('counts as used what the cloud charged and what devices reported', () => {
+  it('counts the charges of the cloud and the reported use of devices as used', () => {
     const pool = bill(charge(newPool(account, 100n), 30n), 5n)
     expect(used(pool)).toBe(35n)
     expect(used(undefined)).toBe(0n)
@@ -89,7 +89,7 @@ describe('a pool', () => {
     expect(() => overrun(pool, most + 1n)).toThrow('invariant')
   })
 
-  it('counts what no grant on record explains while it has a cap, at most what is granted', () => {
+  it('counts tokens that no recorded grant explains while it has a cap, at most the granted ones', () => {
     const claimed = claim(overrun(grantOut(newPool(account, 100n), 50n), 40n), 40n)
     expect(claimed).toMatchObject({ grantedOut: 90n, claimed: 40n })
     expect(claim(claimed, 5n).claimed).toBe(45n)
@@ -97,13 +97,13 @@ describe('a pool', () => {
     expect(claim(retarget(claimed, null), 5n).claimed).toBe(40n)
   })
 
-  it('keeps from devices what is reserved for the cloud and not charged there yet', () => {
+  it('keeps the unused reserve of the cloud from devices', () => {
     const pool = charge(newPool(account, 100n), 30n)
     const left = [0n, 30n, 50n, 100n, 200n].map((reserved) => freeForDevices(pool, reserved))
     expect(left).toEqual([70n, 70n, 50n, 0n, 0n])
   })
 
-  it('counts what devices hold and have not spent as recoverable', () => {
+  it('counts the unspent tokens of devices as recoverable', () => {
     const pool = grantOut(newPool(account, 100n), 50n)
     expect([recoverable(pool), recoverable(bill(pool, 20n)), recoverable(bill(pool, 60n))]).toEqual([50n, 30n, 0n])
   })
@@ -126,7 +126,7 @@ describe('a pool', () => {
     expect(charge(refund(counted, 10n), 2n).sold).toBe(MICRO_MAX)
   })
 
-  it('withholds what was sold and is not on record, until devices account for it or an administrator releases it', () => {
+  it('withholds unrecorded sales until devices account for them or an administrator releases them', () => {
     const pool = charge(newPool(account, 100n), 30n)
     expect(withhold(pool, 30n)).toEqual(pool)
     expect(withhold(pool, 29n)).toEqual(pool)

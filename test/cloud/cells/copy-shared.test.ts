@@ -16,7 +16,7 @@ const NOW = 1_790_000_000_000
 const LATER = NOW + 60_000
 const now = (): number => NOW
 
-describe('a copy of what the control cell has for all cells', () => {
+describe('a copy of the shared data of the control cell', () => {
   let folder: string
   let control: Store
   let target: Store
@@ -66,7 +66,7 @@ describe('a copy of what the control cell has for all cells', () => {
     expect(await revision()).toBe(2)
   })
 
-  it('removes what was deleted, and replaces what has the same name', async () => {
+  it('removes deleted rows, and replaces rows with the same name', async () => {
     await table('1')
     await table('2')
     await saveKey('other')

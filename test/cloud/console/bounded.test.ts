@@ -115,7 +115,7 @@ it('loads no rules for a device without tokens of an action', async () => {
   expect(await devicePage({ ...view, policies })).toMatchObject({ title: 'Printer' })
 })
 
-it('compares a bounded number of changes at a time with what no index has', async () => {
+it('compares a bounded number of changes at a time by a condition without an index', async () => {
   database.exec(
     `INSERT INTO audit (at, by_kind, action, is_traffic) WITH RECURSIVE counted (n) AS
        (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < 50000) SELECT 1, 'CLOUD', 'LOCK_DEVICE', 0 FROM counted`,

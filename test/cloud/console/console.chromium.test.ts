@@ -279,7 +279,7 @@ describe('a sign-in by URL', { timeout: 60_000 }, () => {
     expect(page.url()).not.toContain('#')
   })
 
-  it('says what to do when the code was used already', async () => {
+  it('shows the remedy when the code was used already', async () => {
     const { page } = await signIn()
     const code = await consoleCode(twin)
     await page.goto(`${twin.cloud.address}/console/sign-in#${code}`)

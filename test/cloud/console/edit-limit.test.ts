@@ -93,7 +93,7 @@ it('limits each requester from then on, with the counts that an amount alone kee
   expect(await isGranted(1)).toBe(true)
 })
 
-it('is not saved with a problem, which the page shows at its field with what was typed', async () => {
+it('is not saved with a problem, which the page shows at its field beside the input', async () => {
   const form = await formOf(FORM, 'LASER-2026')
   for (const [change, problem] of [
     [{ limit: '' }, '>Tokens per requester: is missing<'],
@@ -140,7 +140,7 @@ describe('the removal', () => {
     expect([status, page]).toEqual([200, expect.stringContaining('The line item has no consumption limit.')])
   })
 
-  it('does not remove what another administrator has set since', async () => {
+  it('does not remove a limit that another administrator has set since', async () => {
     const form = await formOf(REMOVAL, 'LASER-2026')
     await browser.send(FORM, { ...(await formOf(FORM, 'LASER-2026')), limit: '700' })
     const { status, page } = await browser.send(REMOVAL, form)
@@ -149,7 +149,7 @@ describe('the removal', () => {
   })
 })
 
-it('does not overwrite what another administrator has changed since, and shows it', async () => {
+it('does not overwrite changes of another administrator since, and shows them', async () => {
   const [mine, other] = [await formOf(FORM, 'LASER-2026'), await formOf(FORM, 'LASER-2026')]
   expect((await browser.send(FORM, { ...other, limit: '111' })).status).toBe(303)
   const { status, page } = await browser.send(FORM, { ...mine, limit: '222' })

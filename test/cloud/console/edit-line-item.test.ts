@@ -86,7 +86,7 @@ it('replaces no other line item', async () => {
   expect((await browser.send('/line-items/edit', form)).status).toBe(303)
 })
 
-it('is not saved with a problem, which the page shows with what was typed', async () => {
+it('is not saved with a problem, which the page shows beside the input', async () => {
   const form = await browser.form('/line-items/edit?lineItem=PRINT-2026')
   const before = await shown('PRINT-2026')
   for (const [change, problem] of [

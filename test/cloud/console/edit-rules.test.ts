@@ -52,7 +52,7 @@ describe('the actions of a line item', () => {
     expect(await audited('REPLACE_ACTIONS')).toBe('ADMINISTRATOR')
   })
 
-  it('are not saved with a problem, which the page shows with what was typed', async () => {
+  it('are not saved with a problem, which the page shows beside the input', async () => {
     const before = await actions()
     const form = await formOf(ACTIONS)
     for (const [change, problem] of [
@@ -398,7 +398,7 @@ describe('a form', () => {
     expect(body).toMatchObject([{ name: 'Night shift' }])
   })
 
-  it('does not overwrite what was changed since it was opened, and can be saved again', async () => {
+  it('does not overwrite changes since it was opened, and can be saved again', async () => {
     const [mine, other] = [await formOf(ACTIONS), await formOf(ACTIONS)]
     expect((await browser.send('/rules/edit', { ...other, 'allocation.0': '111' })).status).toBe(303)
     const { status, page } = await browser.send('/rules/edit', { ...mine, 'allocation.0': '222' })
@@ -423,7 +423,7 @@ describe('a form', () => {
     }
   })
 
-  it('keeps what was typed if the sign-in ends before it is sent', async () => {
+  it('keeps the input if the sign-in ends before it is sent', async () => {
     const before = await conditions()
     const form = { ...(await formOf('/rules/condition')), ...NEW }
     twin.now += DAY

@@ -67,7 +67,7 @@ it('has each of many instances, and shows which is chosen', async () => {
   expect(chosen.page).toMatch(new RegExp(`<option value="${last}" selected`))
 })
 
-it('finds what is typed with spaces around it', async () => {
+it('finds a search text with spaces around it', async () => {
   await twin.access(scene.instanceId, { ' Drill ': 1 }, ' Bo ')
   for (const [path, found] of [
     ['/usage?requester=+Bo+', 'user  Bo '],
@@ -110,7 +110,7 @@ describe('a tried request', () => {
   const attempt = (fields: Readonly<Record<string, string>>) =>
     browser.open(`/try?${new URLSearchParams({ type: 'user', value: 'Ada', count: '2', ...fields }).toString()}`)
 
-  it('shows the action that allows it and what it would cost, and charges nothing', async () => {
+  it('shows the action that allows it and its cost, and charges nothing', async () => {
     const before = await twin.usage(scene.instanceId)
     const { page } = await attempt({ item: 'Print', dictionary: 'department=sales' })
     expect(page).toContain('Granted for 2 tokens')
@@ -139,7 +139,7 @@ describe('a tried request', () => {
     }
   })
 
-  it('says what is wrong with the form', async () => {
+  it('shows the problem of the form', async () => {
     for (const [change, problem] of [
       [{ count: '-1' }, 'Count: must be greater than 0'],
       [{ count: '0x10' }, 'Count: must be a number in digits, such as 1000'],
@@ -504,7 +504,7 @@ describe('usage in a time', () => {
   })
 })
 
-it('leaves what was typed into a filter as it is, also characters that cannot be seen', async () => {
+it('keeps the text of a filter unchanged, also invisible characters', async () => {
   const text = 'Press\u200b"<b>'
   const query = (name: string): string => new URLSearchParams({ [name]: text }).toString()
   for (const [path, name] of [

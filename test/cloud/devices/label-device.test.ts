@@ -94,7 +94,7 @@ describe('the list', () => {
     expect(pick(body, 'devices')).toEqual([])
   })
 
-  it('refuses what is no label', async () => {
+  it('refuses text that is no label', async () => {
     expect(refusal(await twin.call('GET', `${EDGE}/devices?labels=site`))).toEqual([400, 'BAD_REQUEST'])
   })
 })

@@ -81,7 +81,7 @@ const claimable = async (at: number) => {
 const revisions = () => broker.published.map(({ payload }) => (JSON.parse(payload) as { revision: number }).revision)
 
 describe('publishing change notifications', () => {
-  it('publishes what is there at the start and what is written later, at once, and once', async () => {
+  it('publishes waiting and new notifications at once, and only once', async () => {
     await write(2)
     publisher.start()
     await publisher.idle()
@@ -129,7 +129,7 @@ describe('publishing change notifications', () => {
     expect((await twin.store.transaction((tx) => tx.outbox.claim(9, twin.time, twin.time + 1))).length).toBe(1)
   })
 
-  it('removes what was published before a failure, and releases the rest', async () => {
+  it('removes the notifications published before a failure, and releases the rest', async () => {
     const [first, second] = ['one', 'two'].map((deviceId) => ({ kind: 'device', deviceId, reason: 'sync' }) as const)
     broker.after = async () => {
       broker.up = false

@@ -60,7 +60,7 @@ describe('a device that is locked', () => {
     expect((await shown()).suspension).toBeNull()
   })
 
-  it('is billed for what it has spent, and granted nothing more', async () => {
+  it('is billed for its spent tokens, and granted no more', async () => {
     await spend(10n * TOKENS)
     await command('lock')
     const answer = await client.device.sync([topUpRequest(client.line(), 90n * TOKENS)])
@@ -100,7 +100,7 @@ describe('a device that is locked', () => {
     expect(await listener.next()).toMatchObject({ payload: { reason: 'session' } })
   })
 
-  it('gives back what it holds when it is drained, and gets nothing again', async () => {
+  it('returns its tokens when it is drained, and gets no new ones', async () => {
     await spend(10n * TOKENS)
     await command('lock')
     expect(pick((await command('release')).body, 'releaseRequested')).toBe(true)
@@ -112,7 +112,7 @@ describe('a device that is locked', () => {
 })
 
 describe('a device whose service is ended', () => {
-  it('delivers what it owes, is closed exactly, and gets no other epoch', async () => {
+  it('delivers its backlog, is closed exactly, and gets no other epoch', async () => {
     await spend(10n * TOKENS)
     const sessionId = pick((await openSession()).body, 'sessionId')
     await command('terminate')

@@ -38,7 +38,7 @@ describe('a token', () => {
     return { status, code: pick(body, 'code'), challenge: answered.get('www-authenticate') }
   }
 
-  it('with the documented claims is taken, whatever its header says about the key', async () => {
+  it('with the documented claims is accepted, whatever its header says about the key', async () => {
     expect((await ask(signed(adminClaims()))).status).toBe(200)
     expect((await ask(signed(adminClaims(), { alg: 'ES256', typ: 'at+jwt', kid: 'something else' }))).status).toBe(200)
   })
@@ -125,7 +125,7 @@ describe('a token', () => {
     expect((await at(-9e6, 9e6)).status).toBe(200)
   })
 
-  it('that was taken before is refused as soon as its key is deleted, or another one has its place', async () => {
+  it('that was accepted before is refused once its key is deleted or replaced', async () => {
     const [first, second] = [newKeyPair(), newKeyPair()]
     const claims = { ...adminClaims(), cnf: { jwk: { kid: 'passing', kty: 'ADMIN' } } }
     const token = signed(claims, { alg: 'ES256' }, first.privatePem)

@@ -224,7 +224,7 @@ describe('the matrix of authorization', () => {
     expect(named.length).toBeGreaterThan(100)
   })
 
-  it('permits a device key what the agent calls, and nothing else', () => {
+  it('permits a device key only the operations that the agent calls', () => {
     const ofDevices = operations.filter(({ principals }) => principals.includes('DEVICE')).map(({ id }) => id)
     expect(ofDevices.sort()).toEqual([
       'announceDeviceKey',

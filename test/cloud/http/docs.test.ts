@@ -55,7 +55,7 @@ describe('the reference', () => {
     for (const [name, document] of documents) expect([name, pick(document, 'openapi')]).toEqual([name, '3.1.1'])
   })
 
-  it('names no host, and tells the browser to reach this server only', () => {
+  it('names no host, and permits the browser to reach this server only', () => {
     for (const { text, headers } of pages.values()) {
       expect(text).not.toMatch(/(https?:)?\/\/[\w-]+\.[a-z]/i)
       expect(text).not.toMatch(/<(img|iframe|object|embed|form|base)\b|\son\w+=|@import|url\(|javascript:/i)

@@ -117,7 +117,7 @@ async function audit(twin: Twin, instances: readonly string[]): Promise<void> {
   }
 }
 
-describe('whatever is sent', () => {
+describe('any input', () => {
   it(
     'is answered as declared, never with a server error, and the books add up',
     async () => {

@@ -60,7 +60,7 @@ async function clientOf(twin: Twin, keyId: string, instance: string): Promise<st
 }
 
 describe('the server', () => {
-  it('tells whether it lives and whether it can serve, without a token', async () => {
+  it('shows without a token whether it is alive and whether it can serve', async () => {
     await using twin = await openTwin()
     const { origin } = new URL(twin.cloud.address)
     expect(await (await fetch(`${origin}/healthz`)).json()).toEqual({ status: 'ok' })
@@ -85,7 +85,7 @@ describe('the server', () => {
     }
   })
 
-  it('tells which methods a path takes', async () => {
+  it('names the methods that a path accepts', async () => {
     await using twin = await openTwin()
     const instance = `${INSTANCES}/64d2028c-ae87-4069-a624-66089d957ef9`
     const session = '/api/v1.0/sessions/64d2028c-ae87-4069-a624-66089d957ef9'
@@ -517,7 +517,7 @@ describe('the server', () => {
     expect(await twin.used(instance, 'ACT-1')).toBe(granted.length)
   })
 
-  it('finishes what is under way when it is stopped, and what it answered is stored', async () => {
+  it('finishes requests in progress when it is stopped, and has stored all that it answered', async () => {
     await using twin = await openTwin()
     const instance = await twin.instance()
     await twin.rates({ Print: 1 })
@@ -652,7 +652,7 @@ describe('the server', () => {
   })
 })
 
-describe('whatever is sent', () => {
+describe('any input', () => {
   it('is never answered with a server error', async () => {
     await using twin = await openTwin()
     const instance = await twin.instance()

@@ -93,7 +93,7 @@ describe('a document', () => {
     expect(() => components.render(z.strictObject({ b: z.string() }).meta({ id: 'A' }))).toThrow('two schemas')
   })
 
-  it('shows the wire: amounts as text, numbers with their bounds, nothing of what is made of them', () => {
+  it('shows values as they are sent: amounts as text, and numbers with their bounds', () => {
     const text = (name: string) => documents.find(([path]) => path.endsWith(name))?.[1] ?? ''
     const edge = JSON.parse(text('edge.json')) as unknown
     const account = pick(

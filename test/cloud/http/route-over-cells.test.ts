@@ -186,7 +186,7 @@ describe('the cell of a request', () => {
     expect(await world.send(creates, { body: { accountId: 'old-north' } })).toBe('north')
   })
 
-  it('checks callers of a cell that does not matter yet in one that responds', async () => {
+  it('checks a caller in a cell that responds while the cell of the request is unknown', async () => {
     const world = new World()
     world.away.add('north')
     expect(await world.send(creates, { body: { accountId: 'old-south' } })).toBe('south')

@@ -250,7 +250,7 @@ describe('the keys of the provider', () => {
     })
   })
 
-  it('that never arrive hold few requests, and none of other callers', async () => {
+  it('that never arrive delay few requests, and no other callers', async () => {
     const held: ServerResponse[] = []
     await twin.stop()
     await twin.start((settings) =>
@@ -293,7 +293,7 @@ describe('the settings', () => {
     await expect(start(oidc)).rejects.toThrow(message)
   })
 
-  it('tell everyone the issuer and the client, and nothing of the rules', async () => {
+  it('show everyone the issuer and the client, and no rules', async () => {
     const { status, body } = await twin.call('GET', '/edge/api/v1/sign-in', { token: null })
     expect(status).toBe(200)
     expect(body).toEqual({

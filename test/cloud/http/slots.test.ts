@@ -142,7 +142,7 @@ it('limits callers whose token is being checked', async () => {
   expect(await slots.authenticate(onConnection(), async () => 'third')).toBe('third')
 })
 
-it('tells administrators to come back before the turns of many devices', () => {
+it('makes administrators retry sooner than many devices', () => {
   const slots = new Slots({ requestsMax: 10, ofKeyMax: 500, now: () => 0 })
   const waitOf = (caller: Caller): unknown => {
     try {

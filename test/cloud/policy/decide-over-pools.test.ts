@@ -190,7 +190,7 @@ describe('locks', () => {
     }
   }
 
-  it('are taken once, for the pools that the decision needs by what was read before', async () => {
+  it('are taken once, for the pools that the decision needs according to earlier reads', async () => {
     const store = await openStore([10, 5])
     expect(await calls(store, ['8'])).toMatchObject({ locks: [[A]], reads: [[A]] })
     expect(await calls(store, ['4'])).toMatchObject({
@@ -239,7 +239,7 @@ describe('locks', () => {
 })
 
 describe('requests that are decided one after another', () => {
-  it('see what those before them were charged, and one that fails charges nothing', async () => {
+  it('see the charges of those before them, and one that fails charges nothing', async () => {
     const store = await openStore([10])
     const failing = () => {
       throw new Error('cannot be recorded')
@@ -271,7 +271,7 @@ describe('requests that are decided one after another', () => {
     expect([...after.keys()].toSorted()).toEqual([A, B].toSorted())
   })
 
-  it('fail with what went wrong', async () => {
+  it('fail with the cause', async () => {
     const store = await openStore([10])
     const { request } = prints('1')
     const items = [{ ...request.items[0]!, count: null as never }]
@@ -331,13 +331,13 @@ describe('a refund', () => {
 describe('a cloud that was restored from a backup', () => {
   const unproven = (loaded: LoadedPolicy): LoadedPolicy => ({ ...loaded, unproven: true })
 
-  it('sells nothing that is limited while it does not know what was sold, and says why', async () => {
+  it('sells no limited tokens while earlier sales are unknown, and says why', async () => {
     const store = await openStore([10])
     const { decision } = await inTransaction(store, (tx, loaded) => decideOverPools(tx, unproven(loaded), prints('1')))
     expect(gist(decision)).toEqual(['POOL_IN_RECOVERY'])
   })
 
-  it('sells what has no limit all the same', async () => {
+  it('still sells unlimited tokens', async () => {
     const store = await openStore([10], { overdraftType: 'Unlimited' })
     const { decision } = await inTransaction(store, (tx, loaded) => decideOverPools(tx, unproven(loaded), prints('99')))
     expect(gist(decision)).toEqual([['A 99000000']])

@@ -59,7 +59,7 @@ it('a cap that is lowered holds for the rules, and is still believed of devices 
   expect(await capOf('ACT-1')).toBe(60n)
 })
 
-it('all devices together can overspend at most what a pool can count', async () => {
+it('all devices together can overspend at most the maximum of a pool', async () => {
   await TestDevice.join(twin)
   expect(await set('ACT-1', MICRO_MAX)).toMatchObject({ exposure: String(MICRO_MAX) })
   await set('ACT-1', 5n)
@@ -68,7 +68,7 @@ it('all devices together can overspend at most what a pool can count', async () 
   expect(await show('ACT-1')).toMatchObject({ overspendCap: '5', devices: 2 })
 })
 
-it('shows the exposure of devices that have enrolled since, beyond what a pool can count', async () => {
+it('shows the exposure of devices that have enrolled since, beyond the maximum of a pool', async () => {
   await TestDevice.join(twin)
   await set('ACT-1', MICRO_MAX)
   await TestDevice.join(twin)

@@ -131,7 +131,7 @@ describe('the policy of an instance', () => {
     return loaded
   }
 
-  it('holds what was configured, in the form that devices take', async () => {
+  it('contains the configuration in the form that devices accept', async () => {
     await mapLineItem(
       store,
       ONE,

@@ -126,7 +126,7 @@ describe('a batcher', () => {
     expect(await Promise.all([...asked, ...later])).toEqual('ABCDEFGHI'.split(''))
   })
 
-  it('bounds a batch by weight, and serves what is heavier alone', async () => {
+  it('bounds a batch by weight, and serves a heavier request alone', async () => {
     const { batcher, batch } = openBatcher(3, (request) => request.length)
     const all = ['a', 'bb', 'c', 'dddd', 'e'].map((request) => batcher.submit(request))
     for (const [index, requests] of [['a', 'bb'], ['c'], ['dddd'], ['e']].entries()) {

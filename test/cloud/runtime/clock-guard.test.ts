@@ -150,7 +150,7 @@ describe('the clock of a twin', () => {
     expect(await state(guard)).toBe('CLOCK_JUMPED')
   })
 
-  it('is trusted again when an administrator confirms it, who stands in the audit', async () => {
+  it('is trusted again when an administrator confirms it, who is in the audit', async () => {
     const guard = machine.start()
     await guard.look()
     machine.aheadMs = 31 * DAY

@@ -161,7 +161,7 @@ describe('a session that a device keeps', () => {
   })
 })
 
-describe('what an administrator wants of it', () => {
+describe('a command of an administrator for it', () => {
   it.each([
     ['lock', 'LOCK', 'LOCKED'],
     ['terminate', 'TERMINATE', 'TERMINATED'],
@@ -247,7 +247,7 @@ describe('what an administrator wants of it', () => {
     expect((await commandAtDevice(randomUUID(), 'lock')).status).toBe(409)
   })
 
-  it('is refused for a session that has ended, and for one that there is not', async () => {
+  it('is refused for a session that has ended or does not exist', async () => {
     const id = randomUUID()
     await report(snapshot(id, { state: 'TERMINATED', charge: null }))
     expect((await command(id, 'lock')).status).toBe(409)
@@ -258,7 +258,7 @@ describe('what an administrator wants of it', () => {
 })
 
 describe('a session that the twin keeps itself', () => {
-  it('is locked at once, refuses what comes, and continues when it is unlocked', async () => {
+  it('is locked at once, refuses requests, and continues when it is unlocked', async () => {
     const opened = await twin.call('POST', SESSIONS, { body: { instanceId } })
     const id = String(pick(opened.body, 'sessionId'))
     const ask = () =>

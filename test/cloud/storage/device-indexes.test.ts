@@ -44,7 +44,7 @@ describe('a page of devices', () => {
     expect(plan).not.toContain('SCAN')
   })
 
-  it('collects the devices of a rare label, whatever else it asks for', async () => {
+  it('collects the devices of a rare label, whatever other labels it names', async () => {
     for (const filter of [
       { labels: [many, few], instanceId: 'all' },
       { labels: [few], contact: { state: 'CURRENT', overdueBefore: 0 } },

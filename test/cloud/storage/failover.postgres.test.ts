@@ -127,7 +127,7 @@ describe('a store over two servers', { timeout: 120_000 }, () => {
     expect(servers).toEqual([new URL(proxy.url).host])
   })
 
-  it('does not take another transaction for one that a crash has undone, although it has got the same id', async () => {
+  it('distinguishes a transaction from an undone one with the same id', async () => {
     expect(await crashDuringCommit('LOSE_MESSAGE')).toEqual({ result: 'OUTCOME_UNKNOWN', runs: 1, booked: 0n })
   })
 

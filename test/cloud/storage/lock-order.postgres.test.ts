@@ -33,7 +33,7 @@ const ROUNDS = 12
 
 const OTHER = '0f0e0d0c-1111-4222-8333-444455556666'
 
-describe('two nodes that lock whatever there is to lock', () => {
+describe('two nodes that lock all kinds of rows', () => {
   const server = postgres()
   let schema: PostgresSchema
   let nodes: Twin[]

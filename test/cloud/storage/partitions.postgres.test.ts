@@ -159,7 +159,7 @@ describe('partitions of the usage', () => {
     expect(await rows()).toEqual({ made: [SIZE + 2] })
   })
 
-  it('give the space of archived rows back, and keep what tells that an entry was billed', async () => {
+  it('return the space of archived rows, and keep the proof that an entry was billed', async () => {
     const empty = await bytes()
     const first = delivery(1, [{}, {}])
     await store.transaction((tx) => tx.usage.deliver(first))

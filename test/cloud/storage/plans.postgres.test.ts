@@ -91,7 +91,7 @@ describe('with old statistics of PostgreSQL', () => {
     expect(rows).toBeLessThan(10)
   })
 
-  it('finds what a device may have to return without all shortages', async () => {
+  it('finds the tokens that a device must return without reading all shortages', async () => {
     const { rows, result } = await reading((sql) =>
       deviceAccountReader(sql).ofSome([{ deviceId: 'd1', number: 1 }], [OTHER]),
     )

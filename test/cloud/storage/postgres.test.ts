@@ -189,7 +189,7 @@ describe('on PostgreSQL', () => {
     expect(await exported(exporter, upTo)).toEqual([usage(1)])
   })
 
-  it('returns the time of the database, whatever the clock of the node shows', async () => {
+  it('returns the time of the database, not of the node', async () => {
     const store = await node()
     const [row] = await runSql<{ at: string }>(schema.url, `SELECT extract(epoch FROM clock_timestamp()) * 1000 AS at`)
     const told = await store.transaction((tx) => tx.sweeps.databaseTime())
@@ -362,7 +362,7 @@ describe('on PostgreSQL', () => {
       expect(await charged(nodes[0])).toBe(2n)
     })
 
-    it('change what all instances share only between the making of two instances', async () => {
+    it('change shared data only while no instance is being created', async () => {
       const nodes = [await withAccount(await node({}, named()), 1n), await node({}, named())] as const
       const [made, gate] = [newGate(), newGate()]
       const making = nodes[0].transaction(async (tx) => {
@@ -714,7 +714,7 @@ describe('on PostgreSQL', () => {
     })
   })
 
-  it('flushes each commit, whatever the default of the database is', async () => {
+  it('flushes each commit, also if the default of the database is off', async () => {
     const url = new URL(schema.url)
     url.searchParams.set('options', `${url.searchParams.get('options') ?? ''} -csynchronous_commit=off`)
     const pool = openPool(databaseAddress(url.href), LIMITS, () => undefined)

@@ -101,7 +101,7 @@ describe('a database file', () => {
     await store.close()
   })
 
-  it('is not written by another process while a transaction rests on what it has read', async () => {
+  it('is not written by another process while a transaction depends on its reads', async () => {
     const store = open(path)
     const other = new Sqlite(path, { timeout: 0 })
     const write = () => other.exec(`INSERT INTO configuration VALUES ('n', 'v', 1, 'k')`)
@@ -124,7 +124,7 @@ describe('a database file', () => {
     other.close()
   })
 
-  it('is for its owner only, with what belongs to it, whatever the process leaves to others', async () => {
+  it('is readable by its owner only, like the files beside it, whatever the umask of the process is', async () => {
     const before = process.umask(0)
     try {
       const release = claimStore(`${path}.lock`)
@@ -139,7 +139,7 @@ describe('a database file', () => {
     }
   })
 
-  it('keeps what was committed over a restart', async () => {
+  it('keeps committed changes over a restart', async () => {
     const instance = { id: 'i', shortName: 's', accountId: 'a', defaultInstance: true, created: 1, modified: 1 }
     const store = open(path)
     await store.transaction((tx) => tx.instances.insert(instance))
@@ -235,7 +235,7 @@ describe('a database file', () => {
     await open(file).close()
   })
 
-  it('is refused while the disk has no space for what its log contains', async ({ skip }) => {
+  it('is refused while the disk has no space for the contents of its log', async ({ skip }) => {
     const disk = smallDisk(skip, '4m')
     const file = join(disk, 'twin.db')
     const first = open(file)
@@ -391,7 +391,7 @@ describe('a database file', () => {
     expect(log.flush).not.toHaveBeenCalled()
   })
 
-  it('is not believed when a flush succeeds after one that failed', async () => {
+  it('is not trusted when a flush succeeds after one that failed', async () => {
     let flushes = 0
     const store = openFlushed(async () => {
       flushes += 1

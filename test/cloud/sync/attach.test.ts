@@ -38,7 +38,7 @@ describe('an attach', () => {
     await expect(twin.attach(randomUUID(), 'a nonce of it')).rejects.toMatchObject({ code: 'NOT_FOUND' })
   })
 
-  it('fences the epoch before, which is heard of now, and forgets what was waiting', async () => {
+  it('fences the previous epoch, counts its silence from now, and resets the backlog', async () => {
     await change({ backlog: 7 })
     twin.time += HOUR
     expect(await attach()).toMatchObject({ deviceId: device.id, epoch: 2, restored: null })
@@ -94,7 +94,7 @@ describe('a terminated device', () => {
 })
 
 describe('the number of an epoch', () => {
-  it('is above what the device says, as far as that can be believed', async () => {
+  it('is above the number that the device reports, if that number is plausible', async () => {
     expect(await attach(EPOCHS_FORGOTTEN_MAX + 1)).toMatchObject({ epoch: EPOCHS_FORGOTTEN_MAX + 2 })
     const newest = EPOCHS_FORGOTTEN_MAX + 2
     expect(await attach(newest + EPOCHS_FORGOTTEN_MAX + 1)).toMatchObject({ epoch: newest + 1 })

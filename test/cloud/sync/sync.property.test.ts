@@ -405,7 +405,7 @@ async function live(steps: readonly Step[]): Promise<void> {
 
 const runs = { numRuns: Number(process.env['TALLYGATE_PROPERTY_RUNS'] ?? 10) }
 
-describe('whatever happens on the way', () => {
+describe('any faults on the way', () => {
   it(
     'honest devices are billed exactly what they spent, and the pool is never oversold',
     { timeout: 120_000 },
@@ -414,7 +414,7 @@ describe('whatever happens on the way', () => {
     },
   )
 
-  it('a device that is wiped costs what it held, and nothing is sold twice', { timeout: 120_000 }, async () => {
+  it('a wiped device costs its outstanding tokens, and nothing is sold twice', { timeout: 120_000 }, async () => {
     await fc.assert(fc.asyncProperty(many(fc.oneof({ weight: 30, arbitrary: honestSteps }, wiping)), live), runs)
   })
 

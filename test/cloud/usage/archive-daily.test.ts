@@ -34,7 +34,7 @@ const metric = async (name: string): Promise<string | undefined> =>
 const later = (ms: number): Promise<void> => twin.advance(ms)
 
 describe('usage.retention', () => {
-  it('archives what is older, once a day, and says so', async () => {
+  it('archives older records once a day, and logs it', async () => {
     await later(29 * DAY)
     expect(manifests()).toEqual([])
     await twin.access(instance, { Print: 1 })

@@ -46,7 +46,7 @@ const gist = (records: readonly UsageRecord[]) =>
   ])
 
 describe('the records of a refund', () => {
-  it('tell per share what came back, in the order of the charge, each with the total after it', () => {
+  it('show the refund of each share, in the order of the charge, with the total after it', () => {
     const refunded = [
       reserved('Print', ['A', 3n, A, OF_LISA], ['B', 2n, B]),
       reserved('Scan', ['A', 5n, OF_LISA, A], ['B', 0n, B]),
@@ -79,7 +79,7 @@ describe('the records of a decision', () => {
   })
   const decided = (...items: Decision['items']): Decision => ({ items, postings: [], warnings: [] })
 
-  it('count on from what was used in the current period', () => {
+  it('continue from the tokens used in the current period', () => {
     const items = [item('Print', '{"job":7}'), item('Scan')]
     const decision = decided(granted(['A', 3n], ['B', 2n]), granted(['A', 4n]))
     const before = new Map([used(A, 10n), used(NEXT, 50n)])
@@ -98,7 +98,7 @@ describe('the records of a decision', () => {
     expect(later.map(({ used: total }) => total)).toEqual([53n, 2n, 57n])
   })
 
-  it('tell why an item was not charged, without a line item', () => {
+  it('show why an item was not charged, without a line item', () => {
     const decision = decided(
       { outcome: 'REFUSED', reason: 'INSUFFICIENT_TOKENS', rejectionDetails: [] },
       { outcome: 'NOT_CHARGED' },

@@ -185,7 +185,7 @@ describe('the token of a device', () => {
     expect(await twin.used(instanceId, 'ACT-1')).toBe(0)
   })
 
-  it('opens nothing for an instance that is not its own, whatever its audience says', async () => {
+  it('gives no access to another instance, whatever its audience claim names', async () => {
     const client = await EdgeClient.join(twin, instanceId)
     const other = await twin.instance('other customer')
     const token = await client.token({ audience: [instanceId, other] })
@@ -325,7 +325,7 @@ describe('attaching', () => {
 })
 
 describe('a sync over HTTP', () => {
-  it('bills at the twin what the device has spent, and the service shows it as used', async () => {
+  it('bills the tokens that the device has spent, and the service shows them as used', async () => {
     const client = await EdgeClient.join(twin, instanceId)
     const account = client.line()
     await client.device.sync([topUpRequest(account, 60n * TOKENS)])
@@ -461,7 +461,7 @@ describe('a sync over HTTP', () => {
     expect(deviceList.parse(body).devices).toMatchObject([{ id: client.id, rejected: true, status: 'FENCED' }])
   })
 
-  it('never fails because of what is in it', { timeout: 60_000 }, async () => {
+  it('never fails because of its content', { timeout: 60_000 }, async () => {
     const client = await EdgeClient.join(twin, instanceId)
     await client.device.sync([topUpRequest(client.line(), 50n * TOKENS)])
     client.device.charge({ lineItemId: 'ACT-1', accounts: [client.line()], amount: TOKENS })
@@ -487,7 +487,7 @@ describe('a sync over HTTP', () => {
 })
 
 describe('administration', () => {
-  it('lists devices page by page, with what is applied and what is out', async () => {
+  it('lists devices page by page, with their applied rules and outstanding tokens', async () => {
     const clients = []
     for (let n = 0; n < 3; n++) clients.push(await EdgeClient.join(twin, instanceId))
     await clients[0]?.device.sync([topUpRequest(clients[0].line(), 10n * TOKENS)])
@@ -553,7 +553,7 @@ describe('administration', () => {
     })
   })
 
-  it('asks a device to give back what it holds', async () => {
+  it('asks a device to return its tokens', async () => {
     const client = await EdgeClient.join(twin, instanceId)
     await client.device.sync([topUpRequest(client.line(), 10n * TOKENS)])
     const asked = await twin.call('POST', `${EDGE}/devices/${client.id}/release`)

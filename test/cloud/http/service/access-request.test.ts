@@ -292,7 +292,7 @@ describe('rules of access', () => {
     return instance
   }
 
-  it('cap what departments take, as in the documented example', async () => {
+  it('cap the use of departments, as in the documented example', async () => {
     await using twin = await openTwin()
     const instance = await ruled(
       twin,
@@ -374,7 +374,7 @@ describe('resetFrequency', () => {
     }
   })
 
-  it('does not reset by being changed: what is used counts on until the next boundary', async () => {
+  it('does not reset when it is changed: used tokens count until the next boundary', async () => {
     await using twin = await openTwin()
     const instance = await site(twin, { Print: 1 })
     await twin.lineItem(instance, { quantity: 10 })
@@ -513,7 +513,7 @@ describe('many requests at once', () => {
   })
 })
 
-describe('what was granted', () => {
+describe('granted items', () => {
   it('is still charged after a restart', async () => {
     await using twin = await openTwin()
     const instance = await site(twin, { Print: 1 })

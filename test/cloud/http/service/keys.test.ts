@@ -172,7 +172,7 @@ describe('authorization keys', () => {
     expect(await isGood(second)).toBe(false)
   })
 
-  it('verify one at a time, whatever is replaced before it has begun or after', async () => {
+  it('verify one at a time, also when one is replaced before or after it has begun', async () => {
     await using twin = await openTwin((settings) => ({ ...settings, keys: { ...settings.keys, delay: 10 * MINUTE } }))
     const pairs = [newKeyPair(), newKeyPair(), newKeyPair(), newKeyPair()]
     const put = async (index: number): Promise<void> => {

@@ -23,7 +23,7 @@ describe('a line item', () => {
     expect((await twin.call('GET', path(instance, 'v1.0'))).body).toEqual([{ ...given, used: 0 }])
   })
 
-  it('is replaced entirely, but for what was used', async () => {
+  it('is replaced entirely, except for its used tokens', async () => {
     await using twin = await openTwin()
     const instance = await twin.instance()
     await twin.rates({ Print: 1.5 })
@@ -142,7 +142,7 @@ describe('a line item', () => {
     }
   })
 
-  it('begins DEPLOYED, and is never again what it was once it is OBSOLETE', async () => {
+  it('begins DEPLOYED, and stays OBSOLETE once it is OBSOLETE', async () => {
     await using twin = await openTwin()
     const instance = await twin.instance()
     const put = async (state: string) => (await twin.lineItem(instance, { state })).status

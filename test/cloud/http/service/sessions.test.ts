@@ -197,11 +197,7 @@ describe('charging in a session', () => {
     ])
   })
 
-  it('gives back every item that one line item has paid for, at rest and for another request', async ({
-    twin,
-    instance,
-    id,
-  }) => {
+  it('refunds every item of a line item, in an idle session and at another request', async ({ twin, instance, id }) => {
     await request(twin, id, { A: 1, B: 1 })
     await twin.advance(30 * MINUTE)
     await request(twin, id, {})
@@ -212,7 +208,7 @@ describe('charging in a session', () => {
     expect(await used(twin, instance)).toBe(8 + 8 + 6)
   })
 
-  it('uses what the refund gives back for the new charge', async ({ twin }) => {
+  it('uses the refunded tokens for the new charge', async ({ twin }) => {
     const instance = await site(twin, 100)
     const id = await open(twin, instance)
     await request(twin, id, { B: 10 })
@@ -223,11 +219,7 @@ describe('charging in a session', () => {
     expect(await used(twin, instance)).toBe(96)
   })
 
-  it('is all or nothing: a denied request leaves the session as it was, when rollback is asked for', async ({
-    twin,
-    instance,
-    id,
-  }) => {
+  it('keeps the session unchanged after a denied request, if rollback is requested', async ({ twin, instance, id }) => {
     await request(twin, id, { A: 1 })
     await twin.advance(30 * MINUTE)
     const denied = await request(twin, id, { B: 1, Nothing: 1 })
@@ -248,7 +240,7 @@ describe('charging in a session', () => {
     })
   })
 
-  it('ends with a denied request when no rollback is asked for', async ({ twin, instance, id }) => {
+  it('ends with a denied request if no rollback is requested', async ({ twin, instance, id }) => {
     await request(twin, id, { A: 1 })
     await twin.advance(45 * MINUTE)
     const denied = await request(twin, id, { Nothing: 1 }, { rollbackOnDeny: false, version: 'v1.0' })
@@ -262,11 +254,7 @@ describe('charging in a session', () => {
     expect(await stateOf(twin, idle)).toBe('TERMINATED')
   })
 
-  it('rests with an empty request: the rest of the interval comes back and nothing more is charged', async ({
-    twin,
-    instance,
-    id,
-  }) => {
+  it('becomes idle with an empty request, which refunds the rest of the interval', async ({ twin, instance, id }) => {
     await request(twin, id, { A: 1 })
     await twin.advance(15 * MINUTE)
     const halted = await request(twin, id, {})
@@ -295,7 +283,7 @@ describe('charging in a session', () => {
     expect((await request(twin, id, { A: 1 })).status).toBe(409)
   })
 
-  it('moves on to another line item when the first is no longer usable, at the rate of the moment', async ({
+  it('continues with another line item when the first is no longer usable, at the current rate', async ({
     twin,
     instance,
     id,
@@ -335,7 +323,7 @@ describe('charging in a session', () => {
     expect(pools.map(({ charged }) => charged)).toEqual([15_000_000n, 15_000_000n])
   })
 
-  it('gives back to the period that was charged, also when another has begun', async ({ twin }) => {
+  it('refunds to the charged period, also when another has begun', async ({ twin }) => {
     const instance = await twin.instance()
     await twin.rates({ A: 6 })
     await twin.lineItem(instance, { start: START - 23 * HOUR - 50 * MINUTE, attributes: { resetFrequency: 'DAILY' } })
@@ -405,7 +393,7 @@ describe('charging in a session', () => {
 })
 
 describe('a heartbeat', () => {
-  it('is needed within half an interval after an automatic charge, which otherwise comes back in full', async ({
+  it('is required within half an interval after an automatic charge, which is otherwise refunded in full', async ({
     twin,
     instance,
     id,
@@ -421,7 +409,7 @@ describe('a heartbeat', () => {
     expect((await twin.usage(instance)).at(-1)).toMatchObject({ status: 'REFUNDED', tokens: -6_000_000n })
   })
 
-  it('in time keeps the session, before the first automatic charge it is not needed', async ({
+  it('in time keeps the session, and is not required before the first automatic charge', async ({
     twin,
     instance,
     id,
@@ -436,7 +424,7 @@ describe('a heartbeat', () => {
     expect(await used(twin, instance)).toBe(18)
   })
 
-  it('too late does not revive a session, even before the sweep has seen it', async ({ twin, instance, id }) => {
+  it('that is late does not revive a session, even before the sweep has seen it', async ({ twin, instance, id }) => {
     await request(twin, id, { A: 1 })
     await twin.advance(HOUR)
     twin.now += 30 * MINUTE
@@ -444,7 +432,7 @@ describe('a heartbeat', () => {
     expect(await used(twin, instance)).toBe(6)
   })
 
-  it('on a session that ended is answered as each version does', async ({ twin, id }) => {
+  it('on an ended session gets the response of its API version', async ({ twin, id }) => {
     await twin.call('DELETE', `${SESSIONS}/${id}`)
     const v11 = await heartbeat(twin, id)
     expect([v11.status, pick(v11.body, 'message')]).toEqual([409, 'Session is TERMINATED'])

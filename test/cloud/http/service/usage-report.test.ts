@@ -79,7 +79,7 @@ it('does not know another instance', async () => {
   expect(await get(`${QUERY}&instanceId=64d2028c-ae87-4069-a624-66089d957ef9`)).toMatchObject({ status: 404 })
 })
 
-it('accepts as a Basic password only what it accepts as a bearer token', async () => {
+it('accepts as a Basic password only a valid bearer token', async () => {
   expect((await get(QUERY, await basic(await twin.administrationToken()))).status).toBe(200)
   const refused = async (options: Parameters<Twin['call']>[2]) => pick((await get(QUERY, options)).body, 'code')
   expect(await refused(await basic('secret'))).toBe('TOKEN_INVALID')

@@ -20,7 +20,7 @@ describe('a directory', () => {
     expect(readdirSync(path)).toEqual(['a'])
   })
 
-  it('that is none, or is full, is named', async () => {
+  it('that does not exist, is no directory or is full is named', async () => {
     const file = join(folder, 'file')
     writeFileSync(file, '')
     expect(await failed(archiveDirectory(file).list())).toContain(file)

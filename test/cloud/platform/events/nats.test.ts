@@ -246,7 +246,7 @@ describe('a NATS sink', () => {
     expect((await messages()).map(({ body }) => body)).toEqual([{ n: 0 }, { n: 1 }, { n: 2 }, { n: 3 }])
   })
 
-  it('receives what happens in a cloud', async () => {
+  it('receives the events of a cloud', async () => {
     await using twin = await openTwin((settings) => ({
       ...settings,
       events: { ...settings.events, natsUrl: server.url, natsSubject: `test.${name}` },

@@ -24,7 +24,7 @@ async function scrape(twin: Twin) {
 const ACCESS = '/dynamicmonetization/elastic/api/v1.1/instances/:instanceId/access-request'
 
 describe('the metrics of the twin', () => {
-  it('move by exactly what was requested, decided, charged and refunded', async () => {
+  it('count exactly the requests, decisions, charges and refunds', async () => {
     await using twin = await openTwin()
     const instance = await twin.instance()
     await twin.lineItem(instance, { quantity: 100 })
@@ -131,7 +131,7 @@ describe('the metrics of the twin', () => {
     }
   })
 
-  it('have a closed list of series, whatever is asked for', async () => {
+  it('have a closed list of series, whatever is requested', async () => {
     await using twin = await openTwin()
     await twin.access('64d2028c-ae87-4069-a624-66089d957ef9', { ['x"\\\n']: 1 })
     const series = async () =>
@@ -209,7 +209,7 @@ describe('the metrics of the twin', () => {
 })
 
 describe('the syncs of devices', () => {
-  it('are counted by what became of them', async () => {
+  it('are counted by their outcome', async () => {
     await using twin = await EdgeTwin.open()
     await twin.setLineItem('ACT-1', { quantity: 1_000n })
     const outcomes: string[] = []
@@ -243,7 +243,7 @@ describe('the syncs of devices', () => {
 describe('a watched store', () => {
   const noStore = { read: async () => undefined, onOutbox: () => () => undefined, close: async () => undefined }
 
-  it('tells nothing of usage that was rolled back or written by a run that was repeated', async () => {
+  it('reports no usage of transactions that were rolled back or repeated', async () => {
     const appended: unknown[] = []
     const append = async (records: unknown[]) => void appended.push(...records)
     const tx = { usage: { append, deliver: async () => undefined } }

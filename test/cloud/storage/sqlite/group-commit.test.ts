@@ -127,7 +127,7 @@ describe('transactions that wait together', () => {
     expect(told).toEqual([1, 0])
   })
 
-  it('fail by themselves: what one of them wrote before it failed is gone, and nothing else is', async () => {
+  it('fail separately: only the writes of the failed one are undone', async () => {
     const failing = commits.run(async () => {
       database.prepare('INSERT INTO notes VALUES (99, NULL)').run()
       throw new Error('on purpose')
@@ -186,7 +186,7 @@ describe('transactions that wait together', () => {
     expect(await failing).toMatchObject([{ reason: { message: 'the disk is gone' } }])
   })
 
-  it('do not see what must be committed first', async () => {
+  it('do not see writes that must be committed first', async () => {
     const first = commits.run(
       async () => database.prepare('INSERT INTO notes VALUES (1, NULL)').run(),
       () => true,

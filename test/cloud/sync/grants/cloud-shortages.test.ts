@@ -37,7 +37,7 @@ async function obey(): Promise<readonly { readonly account: string; readonly kee
 }
 
 describe('a request at the cloud that the pool cannot pay', () => {
-  it('is refused, recalls what devices hold, and is granted when the client asks again', async () => {
+  it('is refused, recalls tokens from devices, and is granted when the client asks again', async () => {
     await hold(100n)
     expect(await obey()).toEqual([])
     expect(await statusOf(30)).toBe('2002')
@@ -67,7 +67,7 @@ describe('a request at the cloud that the pool cannot pay', () => {
     expect(await statusOf(99)).toBe('1001')
   })
 
-  it('recalls for the largest of the refused requests, and keeps it from what devices want in advance', async () => {
+  it('recalls for the largest of the refused requests, and keeps the tokens from grants in advance', async () => {
     await hold(100n)
     for (const count of [20, 50, 30]) expect(await statusOf(count)).toBe('2002')
     const answer = await device.sync()
@@ -149,7 +149,7 @@ describe('the reserve of the cloud', () => {
   const reserve = async (tokens: bigint) =>
     (await twin.call('PUT', path(), { body: { tokens: String(tokens * TOKENS) } })).body
 
-  it('is never granted to devices, and what the cloud charges is a part of it', async () => {
+  it('is never granted to devices, and includes the charges of the cloud', async () => {
     expect((await twin.call('GET', path())).body).toEqual({
       ...{ instanceId, lineItemId: 'ACT-1' },
       tokens: '0',
@@ -174,7 +174,7 @@ describe('the reserve of the cloud', () => {
     expect(await statusOf(30)).toBe('1001')
   })
 
-  it('stands in the audit, and ends with its line item', async () => {
+  it('is in the audit, and ends with its line item', async () => {
     await reserve(30n)
     const { body } = await twin.call('GET', `${EDGE}/audit`)
     expect(pick(body, 'records', 0)).toMatchObject({

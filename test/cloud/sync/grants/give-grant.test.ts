@@ -156,7 +156,7 @@ describe('a grant', () => {
     ])
   })
 
-  it('tells of accounts that are only named', async () => {
+  it('reports accounts that are only named', async () => {
     const { accounts } = await give({ named: [OTHER], requests: [wanted(5n)] })
     expect(accounts).toMatchObject([
       { account: LINE, granted: 5n, available: 35n },
@@ -183,7 +183,7 @@ describe('a grant', () => {
 })
 
 describe('a need that is not met', () => {
-  it('is noted with what the others can return, and the response says it', async () => {
+  it('is noted with the tokens that other devices can return, and the response reports them', async () => {
     const { accounts } = await give({ needs: [need(70n)], named: [OTHER] })
     expect(accounts).toMatchObject([
       { account: LINE, granted: 0n, available: 40n, returnable: 50n },
@@ -231,7 +231,7 @@ describe('a need that is not met', () => {
   })
 })
 
-describe('what a device would like in advance', () => {
+describe('tokens that a device requests in advance', () => {
   const poor = [pool(LINE, { grantedOut: 100n })]
 
   it('is noted, and recalled if the device uses the account', async () => {
@@ -278,7 +278,7 @@ describe('a shortage of this device', () => {
     expect(tables.saved).toHaveLength(3)
   })
 
-  it('of another device reserves what is free', async () => {
+  it('of another device reserves the free tokens', async () => {
     tables.known = [own({ who: 'another', lacking: 35n })]
     const { accounts } = await give({ requests: [wanted(30n)], inUse: [LINE] })
     expect(accounts).toMatchObject([{ granted: 5n }])

@@ -126,7 +126,7 @@ it('rules can be used until their last deployed line item ends', () => {
 describe('a fair share', () => {
   const pool: Pool = { ...newPool(LINE, 100n), charged: 10n, grantedOut: 60n, billedByDevices: 40n }
 
-  it('is what is free and what can come back, divided by the devices', () => {
+  it('is the free and the returnable tokens, divided by the number of devices', () => {
     expect(fairShare(pool, 0n, 1)).toBe(50n)
     expect(fairShare(pool, 0n, 3)).toBe(16n)
     expect(fairShare(pool, 0n, 0)).toBe(50n)
@@ -153,7 +153,7 @@ describe('a grant', () => {
       () => quantity,
     )
 
-  it('raises the balance to what is requested, and is counted in pool and record', () => {
+  it('raises the balance to the requested amount, and is counted in pool and record', () => {
     const { pools, accounts, wire } = grant({}, 25n)
     expect(pools.get(LINE)).toMatchObject({ grantedOut: 45n })
     expect(accounts).toMatchObject([{ granted: 45n, unlimited: false }])

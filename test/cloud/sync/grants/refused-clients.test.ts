@@ -107,7 +107,7 @@ describe('the shortage of clients', () => {
     expect(await noted()).toEqual({ lacking: 20n, at: 2_000 })
   })
 
-  it('is the sum of what requests at the same time lack', async () => {
+  it('is the sum of the tokens that simultaneous requests lack', async () => {
     await hold(100)
     expect(await Promise.all([request(20), request(30)])).toEqual([[false], [false]])
     expect(await noted()).toEqual({ lacking: 50n, at: 0 })

@@ -55,14 +55,14 @@ describe('a shortage', () => {
   })
 })
 
-describe('what can be granted in advance', () => {
+describe('the tokens that can be granted in advance', () => {
   const asking = { isInUse: false, wanted: 30n, share: 30n, usable: 50n, known: [shortage] }
   const spare = (part: Partial<typeof asking>) => {
     const { known, ...rest } = { ...asking, ...part }
     return spareFor({ ...rest, noted: shortagesOf(known, shortTimes(NOW, terms), 'me') }, NOW)
   }
 
-  it('is all but what others were refused', () => {
+  it('are all except those that others were refused', () => {
     expect(spare({ known: [] })).toBe(50n)
     expect(spare({})).toBe(30n)
     expect(spare({ known: [shortage, { ...shortage, who: 'third', lacking: 7n }] })).toBe(23n)
@@ -111,7 +111,7 @@ describe('a note', () => {
     expect([both.saved[0]?.keep, both.notified, both.appended]).toEqual([30n, ['d0', 'd1'], 1])
   })
 
-  it('recalls what others were refused as well', async () => {
+  it('recalls also the tokens that others were refused', async () => {
     expect((await note({ known: [shortage] }, 60n, 30n)).saved[0]?.keep).toBe(20n)
     expect((await note({ known: [{ ...shortage, at: 0 }] }, 60n, 30n)).saved[0]?.keep).toBe(30n)
     expect((await note({ known: [own({ since: NOW })] }, 60n, 30n)).saved[0]?.keep).toBe(30n)
@@ -121,7 +121,7 @@ describe('a note', () => {
     expect((await note({ deviceId: null }, 60n)).asked[1]).toBe('')
   })
 
-  it('says how many free tokens suffice, with what is reserved for the cloud', async () => {
+  it('says how many free tokens suffice, including those reserved for the cloud', async () => {
     expect((await note({ usable: 4n })).saved[0]?.enough).toBe(46n)
     expect((await note({ lacking: 0n }, 60n)).saved[0]?.enough).toBe(1n)
     expect((await note({ lacking: MICRO_MAX, returnable: { inContact: 0n, all: MICRO_MAX } })).saved[0]).toMatchObject({
@@ -129,13 +129,13 @@ describe('a note', () => {
     })
   })
 
-  it('in advance recalls what is above the share', async () => {
+  it('in advance recalls the tokens above the share', async () => {
     const world = await note({ lacking: 0n }, 60n, 30n)
     expect(world.saved).toMatchObject([{ lacking: 0n, keep: 33n, since: NOW }])
     expect(world.notified).toEqual(['d0'])
   })
 
-  it('notifies nobody who has nothing above the level', async () => {
+  it('notifies no device without tokens above the level', async () => {
     const world = await note({ lacking: 0n }, 33n, 30n)
     expect([world.notified, world.appended, world.saved.length]).toEqual([[], 0, 1])
   })
@@ -192,7 +192,7 @@ describe('a note', () => {
   })
 })
 
-describe('what a device must return', () => {
+describe('the tokens that a device must return', () => {
   const balance = (account: string, available: bigint, level: bigint) => ({ account, available, level })
   interface Found {
     readonly short?: readonly ReturnType<typeof balance>[]
@@ -220,7 +220,7 @@ describe('what a device must return', () => {
     after: { ...record, used: 100n + used, refunded: 10n + refunded },
   })
 
-  it('is what it has above the level, which counts from before this segment', async () => {
+  it('are those above the level, counted from before this segment', async () => {
     const short = [balance(LINE, 40n, 30n)]
     expect(await recalls({ short })).toEqual([{ account: LINE, keep: 30n }])
     expect(await recalls({ short, moves: [spent(12n, 2n)] })).toEqual([{ account: LINE, keep: 20n }])
@@ -230,7 +230,7 @@ describe('what a device must return', () => {
     expect(await recalls({ short: [balance(LINE, 30n, 30n)] })).toEqual([])
   })
 
-  it('is what a lowered cap has no room for, or more if others need it', async () => {
+  it('are those above a lowered cap, or more if other devices need them', async () => {
     const aboveCaps = [balance(LINE, 40n, 15n)]
     expect(await recalls({ aboveCaps })).toEqual([{ account: LINE, keep: 25n }])
     expect(await recalls({ aboveCaps: [balance(LINE, 10n, 15n)] })).toEqual([{ account: LINE, keep: 0n }])

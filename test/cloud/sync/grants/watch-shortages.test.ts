@@ -132,7 +132,7 @@ describe('the reserve of a line item', () => {
     expect(await recalled()).toEqual([[CLOUD_RESERVE, 11n]])
   })
 
-  it('is fulfilled by what the cloud has charged of it', async () => {
+  it('is fulfilled by the charges of the cloud', async () => {
     await twin.chargeDirectly(LINE, wholeTokens(10))
     await hold(90)
     await twin.reserve('ACT-1', wholeTokens(10))

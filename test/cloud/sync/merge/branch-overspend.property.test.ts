@@ -15,7 +15,7 @@ const amount = fc.bigInt({ min: 0n, max: 60n })
 const posting = fc.record({ account: fc.constantFrom(FIRST, SECOND, ACTION, REFUSED), amount, aboveGrant: amount })
 const deliveries = fc.array(fc.array(fc.array(posting, { maxLength: 4 }), { maxLength: 4 }), { maxLength: 6 })
 
-it('is what each entry says, no more than it charges, up to one cap for the whole epoch', () => {
+it('is the overspend of each entry, at most its charge, up to one cap for the whole epoch', () => {
   fc.assert(
     fc.property(deliveries, (all) => {
       const records = new Map<AccountId, DeviceAccountRecord>()

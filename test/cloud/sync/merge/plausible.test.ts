@@ -150,7 +150,7 @@ it.each(REASONS)('use of copies is billed up to the highest cap only, after %s',
   expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: before + 200n, claimed: 100n })
 })
 
-it('metered use of a copy is billed, up to what an epoch can count', async () => {
+it('metered use of a copy is billed, up to the maximum of an epoch', async () => {
   await twin.setLineItem('ACT-1', { quantity: 100n, overdraft: 'UNLIMITED' })
   const device = await withTokens(1n)
   const copy = device.copy()
@@ -163,7 +163,7 @@ it('metered use of a copy is billed, up to what an epoch can count', async () =>
   expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 105n })
 })
 
-describe('metered use of a copy is billed after the device has taken a limit, up to what an epoch can count', () => {
+describe('metered use of a copy is billed after the device has taken a limit, up to the maximum of an epoch', () => {
   it('in its segments', async () => {
     const { copy } = await limitedAndCopied()
     expect(await copy.sync()).toMatchObject({ forked: true, unbilled: 1 })
@@ -190,7 +190,7 @@ describe('metered use of a copy is billed after the device has taken a limit, up
   })
 })
 
-it('use of a copy is billed, up to what an epoch can count, once the line item has no limit', async () => {
+it('use of a copy is billed, up to the maximum of an epoch, once the line item has no limit', async () => {
   const device = await withTokens(60n)
   const copy = device.copy()
   spend(device, 50n)
@@ -202,7 +202,7 @@ it('use of a copy is billed, up to what an epoch can count, once the line item h
   expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 3_080n })
 })
 
-it('overspend of a copy does not raise the limit of what it uses besides', async () => {
+it('overspend of a copy does not raise the limit of its other use', async () => {
   await setOfflinePolicy(twin, INSTANCE, 'ACT-1', 20n)
   const device = await withTokens(100n)
   const copy = device.copy()

@@ -123,7 +123,7 @@ it('knows that more may have been sold where such an account is in no backup, un
   expect(await compared({ counts: [[LONG_LIMIT, 10n, 20n, 15n]] })).toMatchObject(gone)
 })
 
-it('tells in words what it has found', async () => {
+it('gives its result in words', async () => {
   expect((await compared({ marks: { own: 4 } })).reason).toContain('backup')
   expect((await compared({ marks: { own: 9 } })).reason).toContain('old copy')
 })

@@ -147,7 +147,7 @@ function restoreSuite(name: string, open: () => Promise<Site>): void {
       expect(await site.recovery()).toMatchObject({ since: null, accounts: [{ atRisk: '37000000' }] })
     })
 
-    it('sells what an administrator takes the risk for', async () => {
+    it('sells the withheld tokens when an administrator accepts the risk', async () => {
       const site = await open()
       const restore = await site.backUp()
       await site.sell(100, 900)

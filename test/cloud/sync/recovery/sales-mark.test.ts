@@ -66,7 +66,7 @@ function sell(mark: SalesMark, before: Pool, amount: bigint): Pool {
 }
 
 describe('a sales mark', () => {
-  it('knows exactly what was sold when the process is killed', () => {
+  it('knows the exact sales after the process is killed', () => {
     const file = new MarkInMemory()
     let now = pool
     const mark = SalesMark.begin(file, 'one', 0)
@@ -84,7 +84,7 @@ describe('a sales mark', () => {
     expect(read(file).soldOf(ACCOUNT)).toBe(0n)
   })
 
-  it('never falls behind what was sent, whatever is sold and whenever the power is cut', () => {
+  it('never falls behind the responses, after any sales and any power cut', () => {
     fc.assert(
       fc.property(
         fc.array(fc.tuple(fc.bigInt(1n, 200n * MICRO), fc.constantFrom('sell', 'kill', 'power', 'flush'))),
@@ -185,7 +185,7 @@ describe('a sales mark', () => {
   })
 })
 
-describe('what a sales mark keeps', () => {
+describe('the contents of a sales mark', () => {
   const other = lineAccount('64d2028c-ae87-4069-a624-66089d957ef9', 'ACT-2', 0)
 
   function begun(file = new MarkInMemory()): { readonly file: MarkInMemory; readonly mark: SalesMark } {
@@ -256,7 +256,7 @@ describe('what a sales mark keeps', () => {
     expect(read(file).at).toBe(7)
   })
 
-  it('goes on with the accounts that the database has, and uses the places of the others again', () => {
+  it('keeps the accounts that the database has, and reuses the places of the others', () => {
     const { file, mark } = begun()
     count(mark, [soldPool(10n), soldPool(20n, other)])
     const size = file.read().length
@@ -385,7 +385,7 @@ describe('the file of a sales mark', () => {
     return file
   }
 
-  it('is missing at first, then holds what was written, for its owner only', () => {
+  it('is missing at first, then contains the last write, readable by its owner only', () => {
     const at = path()
     expect(open(at).read()).toBe('MISSING')
     const mark = SalesMark.begin(open(at), 'one', 5)
@@ -415,7 +415,7 @@ describe('the file of a sales mark', () => {
     expect(SalesMark.read(open(at))).toBe('DAMAGED')
   })
 
-  it('does not rely on what a write that was cut off has left', () => {
+  it('ignores the remains of a write that was cut off', () => {
     const at = path()
     const mark = SalesMark.begin(open(at), 'one', 0)
     mark.reserve([soldPool(10n)])

@@ -376,7 +376,7 @@ describe('nodes of a restored database', () => {
 })
 
 describe('a sale', () => {
-  it('withholds what the database has forgotten, and then is made', async () => {
+  it('withholds the tokens whose sale the database has forgotten, and then succeeds', async () => {
     const node = await new Node(undefined, 'a').start({ shared: false })
     await node.sell(300n)
     await twin.store.transaction(async (tx) => {
