@@ -205,7 +205,7 @@ describe('an access request', () => {
     await expect(device.ask(body)).rejects.toMatchObject({ code: 'BAD_REQUEST' })
   })
 
-  it('is recorded for the cloud to read when two line items together pay more than a counter of 64 bits holds', async () => {
+  it('is recorded in a form that the cloud can read when two line items together pay more than 64 bits', async () => {
     const [line] = policyWith(1).lineItems
     if (line === undefined) throw new Error('the rules have a line item')
     const device = await ready(0n, await policyInForce(1, { lineItems: [line, { ...line, id: 'line-2' }] }))
@@ -322,7 +322,7 @@ describe('a request of a line item without a limit', () => {
   })
 })
 
-describe('a request that the grant of the device does not hold', () => {
+describe('a request that the grant of the device does not cover', () => {
   const items = (...counts: number[]) => ({
     requester: { type: 'user', value: 'ada' },
     requestedItems: counts.map((count) => ({ item: 'print', count })),

@@ -58,7 +58,7 @@ class Fixture {
 }
 
 describe('readiness', () => {
-  it('holds with rules and a journal, also where no tokens are left', async () => {
+  it('is true with rules and a journal, also when no tokens are left', async () => {
     const { probe } = await Fixture.make()
     expect(await probe.check()).toEqual({
       ready: true,

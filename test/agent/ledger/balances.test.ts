@@ -195,7 +195,7 @@ describe('returned tokens', () => {
 })
 
 describe('overspend', () => {
-  it('is settled when the grants hold it, and only then may no more be used so', () => {
+  it('is settled when the grants cover it, and only then permits no further use', () => {
     const held = balances({ granted: 10n, used: 14n, allowance: 20n })
     held.grant([{ account: A, granted: 12n, exhausted: false, unlimited: false }])
     held.settle()

@@ -71,7 +71,7 @@ describe('surplus', () => {
     expect(test.ledger.giveUpSpare(new Map([[A, 0n]]), NONE)).toEqual([{ account: A, amount: 10_000n }])
   })
 
-  it('that was held at the start of the process stays for the time of a grant', async () => {
+  it('at the start of the process stays for the time of a grant', async () => {
     const test = await withRules({ epoch: 1, accounts: new Map([[A, accountState({ granted: 5_000n })]]) })
     expect(test.ledger.giveUpSpare(NONE, NONE)).toEqual([])
     test.time.advance(DAY - 1)

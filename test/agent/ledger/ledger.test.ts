@@ -177,7 +177,7 @@ describe('the ledger', () => {
     expect(new Map(test.ledger.accounts()).get(A)).toMatchObject({ used: 10n ** 15n, unlimited: true })
   })
 
-  it('has no room left of an account that gets a limit, until what it used is granted, and more than that', async () => {
+  it('has no balance on an account that gets a limit, until its use and more is granted', async () => {
     const test = new TestLedger()
     test.activePolicies.put(await unlimitedRules(1))
     test.grant({ [A]: 100n }, 1, { unlimited: true })

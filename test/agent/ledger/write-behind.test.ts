@@ -453,7 +453,7 @@ describe('a device that spends ahead of its disk', () => {
     await after.journal.close()
   })
 
-  it('does not spend by an old block what was given up while its block was on the way, and granted anew', async () => {
+  it('does not spend through an old block tokens that were returned during its commit and granted again', async () => {
     const device = await prepared({ [A]: 10_000n, [B]: 10_000n })
     await warm(device)
     let returns: readonly Posting[] = []

@@ -101,7 +101,7 @@ describe('the clock', () => {
     expect(clock.reading()).toEqual(before)
   })
 
-  it('begins anew where the same boot shows less time than was stored', () => {
+  it('starts again if the time since the same boot is less than the stored one', () => {
     const machine = new Machine()
     const stored = { bootId: machine.bootId, sinceBoot: machine.sinceBoot() + 10, earliest: BEGIN, latest: BEGIN + 5 }
     expect(new Clock(machine, stored).reading().latest).toBeNull()
@@ -172,7 +172,7 @@ describe('the clock', () => {
     expect(latest!).toBeGreaterThanOrEqual(machine.truth)
   })
 
-  it('always holds the true time, over delays, drift, restarts and reboots, and its earlier end never falls', () => {
+  it('always contains the true time, over delays, drift, restarts and reboots, and its earlier end never falls', () => {
     const step = fc.oneof(
       fc.record({ do: fc.constant('pass' as const), ms: fc.integer({ min: 0, max: 30 * 24 * HOUR }) }),
       fc.record({ do: fc.constant('hear' as const), ms: fc.integer({ min: 0, max: 60_000 }) }),

@@ -57,7 +57,7 @@ test('segments keep a session alive, and the device requests its state now and t
   expect(device.cloud.sessions).toHaveLength(1)
 })
 
-test('a session that the cloud has ended is opened anew at once: only the log names the end', async () => {
+test('a session that the cloud has ended is opened again at once: only the log names the end', async () => {
   for (const state of ['TERMINATED', 'FAILED', 'DISCONNECTED'] as const) {
     const device = await TestDevice.running()
     const [session] = device.cloud.sessions

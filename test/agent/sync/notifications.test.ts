@@ -191,7 +191,7 @@ test('a failure of the broker is reported once, and ends when it accepts the dev
   expect(device.conditions).toEqual([])
 })
 
-test('an idle device notices that its cloud is away when notifications end, and shows only that', async () => {
+test('an idle device notices that its cloud is unreachable when notifications end, and shows only that', async () => {
   const { device, push } = await deviceWithPush()
   expect(device.link.status().connected).toBe(true)
   device.network.down = true
@@ -494,7 +494,7 @@ test('a revoked key is one fault: refusals of the broker because of it are neith
   expect(device.conditions).toEqual([])
 })
 
-test('a device that finds its key revoked no longer says that the cloud or the broker was away', async () => {
+test('a device that finds its key revoked no longer reports the cloud or the broker as unreachable', async () => {
   const { device, push } = await deviceWithPush()
   device.network.down = true
   push.order?.onConnection(false)

@@ -77,7 +77,7 @@ test('a request does not wait beyond its patience', async () => {
   expect(done).toBe(true)
 })
 
-test('a request does not wait at all for a cloud that is known to be away', async () => {
+test('a request does not wait for a cloud that is known to be unreachable', async () => {
   const device = await TestDevice.running()
   device.network.down = true
   await device.sync()

@@ -113,7 +113,7 @@ test('a process that ends at any commit on the way delivers each entry of an und
   }
 })
 
-test('a segment that the cloud refuses is not sent for ever: the device begins anew and delivers its entries', async () => {
+test('a segment that the cloud refuses is not sent forever: the device attaches again and delivers its entries', async () => {
   const device = await TestDevice.running()
   device.cloud.refuses = true
   await device.charge(1_000_000n)
@@ -168,7 +168,7 @@ test('a device sends what the cloud has lost with the signed responses, and the 
   expect(device.conditions).toEqual([])
 })
 
-test('segments that neither side has any more are named; the device shows its grants, begins anew and continues', async () => {
+test('segments that neither side has are named; the device sends its grants, attaches again and continues', async () => {
   const device = await TestDevice.running()
   await loseThreeSegments(device)
   device.disk.change('DELETE FROM segment WHERE seq = 4')
@@ -345,7 +345,7 @@ test('an earlier epoch that the cloud cannot read is left after an hour, and the
   expect(device.cloud.billedOn(ACCOUNT)).toBe(5_000_000n)
 })
 
-test('a segment that was acknowledged without an answer to keep goes up again by itself', async () => {
+test('a segment that was acknowledged without a signed response is sent again alone', async () => {
   const device = await TestDevice.running()
   const restore = backupOf(device)
   await device.charge(1_000_000n)
@@ -370,7 +370,7 @@ test('a segment that was acknowledged without an answer to keep goes up again by
   expect(device.cloud.billedOn(ACCOUNT)).toBe(3_000_000n)
 })
 
-test('a chain that has a gap for good is given up durably, before the device attaches anew', async () => {
+test('a chain with a permanent gap is abandoned durably before the device attaches again', async () => {
   const device = await TestDevice.running()
   await loseThreeSegments(device)
   device.disk.change('DELETE FROM segment WHERE seq = 3')

@@ -118,7 +118,7 @@ test('a device with more sessions than a segment takes reports all of them in on
   expect(reported.map(({ id }) => id)).toEqual(ids)
 })
 
-test('after a lost answer the same bytes go up again, and are billed once', async () => {
+test('after a lost response the same bytes are sent again, and are billed once', async () => {
   const device = await TestDevice.running()
   await device.charge(1_000_000n)
   device.network.faults = ['LOSE_ANSWER']
@@ -131,7 +131,7 @@ test('after a lost answer the same bytes go up again, and are billed once', asyn
   audit(device)
 })
 
-test('the same bytes go up again after a restart and after a power cut', async () => {
+test('the same bytes are sent again after a restart and after a power cut', async () => {
   const device = await TestDevice.running()
   await device.charge(1_000_000n)
   device.network.faults = ['LOSE_ANSWER']
@@ -147,7 +147,7 @@ test('the same bytes go up again after a restart and after a power cut', async (
   audit(device)
 })
 
-test('a segment that was sealed with the key of another device goes up with that of this one, and is billed once', async () => {
+test('a segment that was sealed with the key of another device is sent with that of this one, and is billed once', async () => {
   const device = await TestDevice.running()
   const { current } = device.keyPlace
   device.keyPlace.current = await makeDeviceKey()
@@ -180,7 +180,7 @@ test('a request that arrives twice, or late, changes nothing', async () => {
   expect(device.cloud.billedOn(ACCOUNT)).toBe(3_000_000n)
 })
 
-test('an answer that is shown again is not taken for the answer to another segment', async () => {
+test('a replayed response is not accepted for another segment', async () => {
   const device = await TestDevice.running()
   await device.charge(1_000_000n)
   device.network.faults = ['OLD_ANSWER']
@@ -345,7 +345,7 @@ test('a disk that is full when a segment is sealed costs the round and nothing e
   audit(device)
 })
 
-test('a long backlog goes up in bounded segments in one round', async () => {
+test('a long backlog is sent in bounded segments in one round', async () => {
   const device = await TestDevice.running()
   device.disk.segmentEntriesMax = 3
   for (let i = 0; i < 10; i += 1) await device.charge(1_000n)
@@ -356,7 +356,7 @@ test('a long backlog goes up in bounded segments in one round', async () => {
   audit(device)
 })
 
-test('entries do not go up one by one, but when the time is up', async () => {
+test('entries are not sent one by one, but at the next sync', async () => {
   const device = await TestDevice.running()
   await device.charge(1_000n)
   await device.charge(1_000n)
@@ -387,7 +387,7 @@ test('an answer that asks for another segment gets it within seconds', async () 
   expect(device.cloud.received.length).toBe(before + 3)
 })
 
-test('a device that has nothing to give back sends no segment to say so', async () => {
+test('a device without tokens to return sends no segment to report that', async () => {
   const device = await TestDevice.running()
   device.cloud.caps.set(ACCOUNT, STARTING_GRANT)
   await device.charge(STARTING_GRANT)
@@ -453,7 +453,7 @@ test('a segment that the cloud knows is acknowledged, and the next one gets the 
   audit(device)
 })
 
-test('a device begins anew after the final segment of a fenced epoch, also if the answer does not say that it is closed', async () => {
+test('a device attaches again after the final segment of a fenced epoch, also if the response does not close it', async () => {
   const device = await TestDevice.running()
   await device.charge(1_000_000n)
   device.cloud.fence()

@@ -5,7 +5,7 @@ import { ACCOUNT, CAP, STARTING_GRANT, TestDevice } from './test-device.ts'
 const HOUR = 3_600_000
 const needOf = (amount: bigint) => ({ needs: [[{ account: ACCOUNT, amount }]], accounts: [ACCOUNT] })
 
-test('an idle device that others need tokens of gives back all of them at once, and takes up some when there are any', async () => {
+test('an idle device returns all tokens at once that others need, and requests some when there are any', async () => {
   const device = await TestDevice.running()
   expect(device.left).toBe(STARTING_GRANT)
   device.cloud.releases = [{ account: ACCOUNT, keep: '4000000' }]

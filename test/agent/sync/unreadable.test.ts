@@ -109,7 +109,7 @@ test('a process that ends between giving up and attaching gives up again at once
   audit(device)
 })
 
-test('the first segment of an epoch is not given up while the device owes: each new epoch would allow as much again', async () => {
+test('the first segment of an epoch is not abandoned before its overspend is settled: a new epoch would permit as much again', async () => {
   const device = await TestDevice.make()
   const cloud = cannotRead(device)
   await device.start()

@@ -36,7 +36,7 @@ describe('a change of a counter of a device', () => {
     expect(move(granted, {}, { branchUsed: left - 499n })).toBeUndefined()
   })
 
-  it('gives no less withheld than what the device shows to have been granted, less what it overspent', () => {
+  it('releases no more than the grants that the device proves, without its overspend', () => {
     const pool = withhold(newPool(account, 100n), 60n)
     expect(move(pool, {}, { granted: 50n })).toMatchObject({ withheld: 10n, grantedOut: 50n })
     expect(move(pool, {}, { granted: 50n, overspend: 20n })).toMatchObject({ withheld: 30n })

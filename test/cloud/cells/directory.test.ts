@@ -50,7 +50,7 @@ describe('a directory of cells', () => {
     expect(await Promise.all([early, late])).toEqual([null, south])
   })
 
-  it('does not guess while a cell is away, unless another one has the id', async () => {
+  it('does not guess while a cell is unreachable, unless another one has the id', async () => {
     const [north, south] = [new FakeCell('north', ['a']), new FakeCell('south', ['b'])]
     const directory = new Directory([north, south])
     south.isAway = true

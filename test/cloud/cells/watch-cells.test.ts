@@ -120,7 +120,7 @@ describe('a watch over cells', () => {
     expect(lines.filter((line) => line.includes('copy'))).toHaveLength(2)
   })
 
-  it('tells devices of a cell that was away about another signing key, once', async () => {
+  it('informs devices of a cell that was unreachable about another signing key, once', async () => {
     await probe()
     signer.keyId = 'second'
     await watch.copy()

@@ -200,7 +200,7 @@ export function publishEventsSuite(
       expect(positions).toEqual([...positions].sort((a, b) => (a < b ? -1 : 1)))
     })
 
-    it('sends only what it has subscribed to, and passes the rest', async () => {
+    it('sends only the subscribed events, and passes over the rest', async () => {
       sink.groups = ['device']
       await run()
       await write(1, 2, 3)
@@ -692,7 +692,7 @@ export function publishEventsSuite(
       if (store !== twin.store) await store.close()
     })
 
-    it('is sent once, whatever nodes write at the same time', async () => {
+    it('is sent once, although several nodes write at the same time', async () => {
       const store = await other()
       const stores = [twin.store, store]
       const publishers = stores.map((each, index) => publisherOf(each, `node ${index}`))

@@ -31,7 +31,7 @@ it('refuses a body that stalls', () => {
   expect(onError).toHaveBeenCalledOnce()
 })
 
-it('refuses a body of which a few bytes come at a time', () => {
+it('refuses a body that arrives a few bytes at a time', () => {
   const { socket, request: slow, onError } = request()
   watchArrival(slow, 'CLIENT', 120_000)
   for (let second = 0; second < 10; second += 1) {

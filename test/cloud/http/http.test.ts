@@ -205,7 +205,7 @@ describe('the server', () => {
     expect(plain.status).toBe(201)
   })
 
-  it('takes no id that clients would resolve away in a path', async () => {
+  it('accepts no id that clients would resolve in a path', async () => {
     await using twin = await openTwin()
     const instance = await twin.instance()
     const { publicPem } = newKeyPair()

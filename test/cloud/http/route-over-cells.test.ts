@@ -176,7 +176,7 @@ describe('the cell of a request', () => {
     await expect(new World().send(several, { body })).rejects.toMatchObject({ code: 'BAD_REQUEST' })
   })
 
-  it('is not guessed while a cell is away', async () => {
+  it('is not guessed while a cell is unreachable', async () => {
     const world = new World()
     world.away.add('south')
     const unreachable = { code: 'DATABASE_UNREACHABLE' }

@@ -128,7 +128,7 @@ describe('a pool that does not exist yet', () => {
     expect(decisions).toBe(1)
   })
 
-  it('is created for a grant below the least amount too: its record shows what others have used', async () => {
+  it('is created also for a grant below the least amount: its record shows the use of others', async () => {
     const store = await openStore([10, 10])
     const totals = await inTransaction(store, async (tx, loaded) => {
       const { changed, before } = await decideOverPools(overtaken(tx, A, 4_000_000n), loaded, prints('0.0000001'))

@@ -43,7 +43,7 @@ it('each line item has its own, which all devices together can overspend', async
   expect(await show('ACT-1')).toMatchObject({ overspendCap: '50' })
 })
 
-it('a cap that is lowered holds for the rules, and is still believed of devices that have the higher one', async () => {
+it('a lowered cap applies to the rules, and the higher one is still accepted from devices that have it', async () => {
   await twin.setLineItem('ACT-2', { quantity: 1_000n })
   await set('ACT-2', 90n)
   await set('ACT-1', 50n)

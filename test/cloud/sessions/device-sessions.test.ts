@@ -100,7 +100,7 @@ describe('a session that a device keeps', () => {
     expect(await listed()).toMatchObject([{ lastHeartBeat: 0 }])
   })
 
-  it('is not taken for one that the twin or another device keeps, nor for another instance', async () => {
+  it('is distinguished from sessions of the twin, of another device and of another instance', async () => {
     const own = await twin.call('POST', SESSIONS, { body: { instanceId } })
     const id = String(pick(own.body, 'sessionId'))
     const foreign = randomUUID()
@@ -113,7 +113,7 @@ describe('a session that a device keeps', () => {
     expect(await show(theirs)).toMatchObject({ state: 'ACTIVE' })
   })
 
-  it('is of unknown fate when its device begins anew without it, and as it is when it is reported later', async () => {
+  it('has an unknown end when its device attaches again without it, and its real state when it is reported later', async () => {
     const [kept, lost, late] = [randomUUID(), randomUUID(), randomUUID()]
     await report(snapshot(kept), snapshot(lost), snapshot(late, { state: 'LOCKED' }))
     await report()
@@ -129,7 +129,7 @@ describe('a session that a device keeps', () => {
     expect(await show(kept)).toMatchObject({ state: 'ACTIVE' })
   })
 
-  it('is the same whatever the case of its id, also in the first report of a new epoch', async () => {
+  it('is found by its id in upper and lower case, also in the first report of a new epoch', async () => {
     const id = randomUUID()
     await report(snapshot(id.toUpperCase(), { instanceId: instanceId.toUpperCase() }))
     await client.device.attach()

@@ -65,7 +65,7 @@ describe('opening', () => {
     ])
   })
 
-  it('with another key ends the previous session, gives back the rest of its interval, and says so in the audit', async () => {
+  it('with another key ends the previous session, refunds the rest of its interval, and records it in the audit', async () => {
     const first = await opened('first')
     await print(first)
     twin.now += 15 * MINUTE
@@ -161,7 +161,7 @@ describe('a sync', () => {
 })
 
 describe('revocation of the device', () => {
-  it('disconnects its idle sessions; a charged one ends by its missed heartbeat, and what it paid last comes back', async () => {
+  it('disconnects its idle sessions; a charged one ends by its missed heartbeat, with its last charge refunded', async () => {
     const [idle, charged, ended] = [await opened('a'), await opened(null), await opened(null)]
     await print(charged)
     await twin.call('DELETE', `${SESSIONS}/${ended}`)

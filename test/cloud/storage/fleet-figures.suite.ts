@@ -105,7 +105,7 @@ export function fleetFiguresSuite(name: string, open: () => Promise<Store>): voi
       expect(await live(T0 - 1_000, '')).toBe(27)
     })
 
-    it('count the balance of the device that asks as it is, whatever is remembered of the others', async () => {
+    it('count the current balance of the requesting device, also with remembered figures of the others', async () => {
       await add(1, 22)
       const all = (22n * 23n) / 2n
       expect(await returnable(T0 - 500)).toEqual({ all: all - 1n, inContact: all - 1n })

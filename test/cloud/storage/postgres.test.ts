@@ -597,7 +597,7 @@ describe('on PostgreSQL', () => {
       expect(await charged(store)).toBe(1n)
     })
 
-    it('to a server that is away is DATABASE_UNREACHABLE until it is back', async () => {
+    it('to an unreachable server is DATABASE_UNREACHABLE until it is back', async () => {
       const store = await node({}, proxy.url)
       expect(await charged(store)).toBe(0n)
       const back = await proxy.refuse()

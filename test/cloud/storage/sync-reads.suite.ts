@@ -48,7 +48,7 @@ export function syncReadsSuite(name: string, open: () => Promise<Store>): void {
         expect(await sessions()).toBe(false)
       })
 
-      it('may have sessions if there is no such epoch', async () => {
+      it('may have sessions if the epoch does not exist', async () => {
         expect(await store.read((reader) => reader.edge.epochs.getWithSessionPresence(DEVICE, 2))).toEqual({
           epoch: undefined,
           hasSessions: true,
@@ -96,7 +96,7 @@ export function syncReadsSuite(name: string, open: () => Promise<Store>): void {
       })
     })
 
-    describe('what it must return', () => {
+    describe('the tokens that it must return', () => {
       const found = (limit: number) =>
         store.read((reader) => reader.edge.shortages.recallsFrom(DEVICE, 1, { since: 0, until: T0 }, limit))
 

@@ -34,7 +34,7 @@ const epoch = (number: number) => twin.store.read((reader) => reader.edge.epochs
 const refused = expect.objectContaining({ code: 'DEVICE_TERMINATED' }) as Error
 
 describe('an attach', () => {
-  it('of a device that there is not is refused', async () => {
+  it('of an unknown device is refused', async () => {
     await expect(twin.attach(randomUUID(), 'a nonce of it')).rejects.toMatchObject({ code: 'NOT_FOUND' })
   })
 
@@ -78,7 +78,7 @@ describe('a terminated device', () => {
     expect(await epoch(2)).toMatchObject({ status: 'FENCED', fenceReason: 'TERMINATED', fencedAt: START })
   })
 
-  it('gets none if it owes nothing, but one for entries that it must still deliver', async () => {
+  it('gets none without undelivered entries, and one with them', async () => {
     await device.sync([], true)
     await suspend('TERMINATED')
     await expect(attach()).rejects.toEqual(refused)

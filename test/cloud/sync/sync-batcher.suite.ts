@@ -99,7 +99,7 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       }
     })
 
-    it('grant in advance at most a fair share when all devices were away for longer than the grant horizon', async () => {
+    it('grant in advance at most a fair share when all devices were silent for longer than the grant horizon', async () => {
       twin.time += 2 * DAY
       const last = devices.at(-1)
       const syncs = []

@@ -109,7 +109,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
     })
 
     describe('a merged segment', () => {
-      it('earns a grant, and what is spent of it is billed line by line', async () => {
+      it('gets a grant, whose use is billed line by line', async () => {
         const device = await TestDevice.join(twin)
         const first = await device.sync([topUpRequest(LINE, 100n)])
         expect(first).toMatchObject({
@@ -134,7 +134,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(twin.heartbeats).toEqual([device.id, device.id])
       })
 
-      it('bills a refund against what was charged', async () => {
+      it('bills a refund against its charge', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         device.charge(charge(30n))
@@ -193,7 +193,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         }
       })
 
-      it('returns what the device gives up', async () => {
+      it('returns the tokens that the device gives up', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         device.charge(charge(30n))
@@ -266,7 +266,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(devices[0].available(LINE)).toBe(1_000n)
       })
 
-      it('gives a waiting request what it needs beyond the fair share, or nothing, and says when the pool has no more', async () => {
+      it('gives a waiting request its full need beyond the fair share, or nothing, and reports an empty pool', async () => {
         const devices = [await TestDevice.join(twin), await TestDevice.join(twin)] as const
         for (const device of devices) await device.sync()
         await devices[0].sync([topUpRequest(LINE, 0n, 900n)])
@@ -279,7 +279,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(devices[1].state.exhausted.has(LINE)).toBe(true)
       })
 
-      it('says how much of it may be overdraft: what is out beyond the quantity, and that of what is unspent', async () => {
+      it('reports the part that may be overdraft: unspent tokens beyond the quantity', async () => {
         await twin.setLineItem('ACT-1', { quantity: 1_000n, overdraft: 500n })
         const devices = [await TestDevice.join(twin), await TestDevice.join(twin)] as const
         for (const device of devices) await device.sync()
@@ -299,7 +299,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await overdraft(devices[0], 1n)).toBe(500n)
       })
 
-      it('never promises what the cloud has charged itself', async () => {
+      it('never promises tokens that the cloud has charged itself', async () => {
         const device = await TestDevice.join(twin)
         await twin.chargeDirectly(LINE, 990n)
         await device.sync([topUpRequest(LINE, 100n)])
@@ -401,7 +401,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(sizes).toEqual([1_000, 1_000, 1])
       })
 
-      it('counts as granted what was used before the device knew of the limit, however many segments tell of it', async () => {
+      it('counts use before the device knew of the limit as granted, however many segments report it', async () => {
         await twin.setLineItem('ACT-1', { quantity: 10n, overdraft: 'UNLIMITED' })
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
@@ -484,7 +484,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
       })
     })
 
-    describe('a device that is asked to give back', () => {
+    describe('a device that is asked to return tokens', () => {
       it('gets nothing but the request until it has nothing left, and grants again after', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
@@ -501,7 +501,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect((await twin.pool(LINE)).grantedOut).toBe(50n)
       })
 
-      it('is asked for what it was granted while there was a limit, and for nothing that is metered only', async () => {
+      it('is asked to return limited tokens, and no metered ones', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         await twin.setLineItem('ACT-1', { quantity: 10n, overdraft: 'UNLIMITED' })
@@ -515,7 +515,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 500n, billedByDevices: 500n })
       })
 
-      it('must return what is out above a lowered cap', async () => {
+      it('must return outstanding tokens above a lowered cap', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 500n)])
         await twin.setLineItem('ACT-1', { quantity: 100n })
@@ -651,7 +651,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
     })
 
     describe('a fenced epoch', () => {
-      it('is billed for what comes late, earns no grant, and keeps holding what it returns', async () => {
+      it('is billed for late entries, gets no grant, and keeps returned tokens reserved', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         const old = device.copy()
@@ -725,7 +725,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect([clone.state.epoch, device.state.epoch]).toEqual([2, 3])
       })
 
-      it('do not close the books of the other: what was granted stays held', async () => {
+      it('do not close the books of the other: granted tokens stay reserved', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         const clone = device.copy()
@@ -753,7 +753,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await usage()).toHaveLength(2)
       })
 
-      it('bill once what both had in their backlog, in any order of reports', async () => {
+      it('bill entries once that both had in their backlog, in any order of reports', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         for (const amount of [1n, 2n, 4n, 8n]) device.charge(charge(amount))
@@ -778,7 +778,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(records).toMatchObject([{ used: 15n, branchUsed: 0n }])
       })
 
-      it('are not billed implausible numbers, which would use up what others need', async () => {
+      it('are not billed for implausible numbers, which would use up the tokens of others', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         const clone = device.copy()
@@ -877,7 +877,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 10n, billedByDevices: 10n })
       })
 
-      it('get no refund for what the other may have been given back', async () => {
+      it('get no refund that the other may have got already', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         device.charge(charge(50n))
@@ -986,7 +986,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await twin.device(device.id)).toMatchObject({ epoch: 5 })
       })
 
-      it('does not believe in more than the account can have held, and leaves the device as it was', async () => {
+      it('does not accept more than the account can have had, and leaves the device unchanged', async () => {
         const device = await TestDevice.join(twin)
         await device.sync()
         const sealed = await device.seal()
@@ -1015,7 +1015,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
       })
     })
 
-    describe('a segment that is not what it should be', () => {
+    describe('a segment with wrong contents', () => {
       it('is refused with another signature', async () => {
         const device = await TestDevice.join(twin)
         const stranger = await newDeviceKeys()
@@ -1168,7 +1168,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         }
       }
 
-      it('of a restored device is billed against its old epoch, beside what the other history spent', async () => {
+      it('of a restored device is billed against its old epoch, beside the use of the other history', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         device.charge(charge(20n))
@@ -1196,7 +1196,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await evidence(device)).toMatchObject([{ kind: 'UNDELIVERED_RANGE', epoch: 1, problem: null }])
       })
 
-      it('is billed once, however often, by whomever and in whatever parts it comes', async () => {
+      it('is billed once, however often, from any copy and in any parts it arrives', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         for (const amount of [1n, 2n, 4n, 8n]) device.charge(charge(amount))
@@ -1224,7 +1224,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(records[0]).toMatchObject({ used: 3n, branchUsed: 0n, returned: 97n })
       })
 
-      it('never refuses the segment that brings it: what does not add up is kept as evidence, unbilled', async () => {
+      it('never makes the cloud refuse its segment: contradictions are kept as evidence, unbilled', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         for (const amount of [1n, 2n]) device.charge(charge(amount))
@@ -1299,7 +1299,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
       expect(await twin.store.read((reader) => reader.accounts.get([invented]))).toEqual(new Map())
     })
 
-    describe('use above what was granted, after an edit of the ledger', () => {
+    describe('use above the grants, after an edit of the ledger', () => {
       const overspent = async (amounts: readonly bigint[]) => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 950n)])
@@ -1394,7 +1394,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await kept(device, device.state.epoch)).toMatchObject({ segments: 0 })
       })
 
-      it('does not count what is kept of other epochs, and says what is not billed without keeping it', async () => {
+      it('does not count evidence of other epochs, and reports unbilled entries that it does not keep', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         await keep(device, EVIDENCE_SEGMENTS_MAX, 1)
@@ -1414,7 +1414,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
     })
 
     describe('a revoked device', () => {
-      it('is answered nothing, and what it holds stays held', async () => {
+      it('gets no response, and its tokens stay reserved', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         await revokeDevice(twin, device.id)

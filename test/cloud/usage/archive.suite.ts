@@ -241,7 +241,7 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       expect([...new Set(left)]).toEqual([2_500, 1_500, 500, 0])
     })
 
-    it('keeps what tells that an entry was billed', async () => {
+    it('keeps the proof that an entry was billed', async () => {
       const first = delivery(1, [{}, {}, {}])
       const second = delivery(4, [{}, {}], { previousHash: first.entries.at(-1)!.hash })
       const branch = delivery(2, [{ tokens: 5n }, { tokens: 6n }], { branch: true })
@@ -440,7 +440,7 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       expect(await archiveUsage(deps(), EVER)).toMatchObject({ records: 5 })
     })
 
-    it('waits for sinks of events, and refuses to replay what is archived', async () => {
+    it('waits for sinks of events, and refuses to replay archived usage', async () => {
       await fill(3)
       const before = await inStore()
       const lease = { by: 'node', now: time, until: time + 60_000 }

@@ -44,7 +44,7 @@ const action = (id: string, conditionId: string | null): Action => {
   return { id, name: null, conditionId, effect: 'ALLOW', allocation: null }
 }
 
-test('conditions that actions name and the policy does not hold are missing, each once', () => {
+test('conditions that actions name and the policy lacks are missing, each once', () => {
   const conditions = [{ id: 'here', name: null, operator: 'IN' as const, property: 'x', values: [] }]
   const lineItems = [
     { actions: [action('1', 'here'), action('2', null), action('3', 'gone')] },

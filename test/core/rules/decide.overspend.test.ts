@@ -201,7 +201,7 @@ describe('beyond the grants', () => {
     expect(item).toHaveProperty('rejectionDetails.length', 1)
   })
 
-  it('is granted exactly what grants and overspend hold together, grants first', () => {
+  it('is granted at most the grants and the permitted overspend together, grants first', () => {
     const line = fc.record({ left: fc.nat(20), overspend: fc.nat(20) })
     fc.assert(
       fc.property(fc.array(line, { minLength: 1, maxLength: 3 }), fc.integer({ min: 1, max: 90 }), (lines, count) => {

@@ -283,7 +283,7 @@ describe('tokens', () => {
     })
   })
 
-  test('with one rate everywhere, an item is granted exactly when all balances together hold its rounded price', () => {
+  test('with one rate everywhere, an item is granted exactly if all balances together cover its rounded price', () => {
     const single = fc.record({
       rooms: fc.array(fc.bigInt({ min: -3n, max: 12n }), { minLength: 1, maxLength: 5 }),
       rate: fc.record({ digits: fc.bigInt({ min: 0n, max: 60n }), scale: fc.integer({ min: 6, max: 8 }) }),
@@ -674,7 +674,7 @@ describe('hostile data', () => {
     fc.array(fc.tuple(keys, fc.jsonValue({ maxDepth: 4 })), { maxLength: 6 }),
   )
 
-  test('no dictionary that JSON can hold makes a decision throw or leave a mark', () => {
+  test('no JSON dictionary makes a decision throw or changes a later one', () => {
     holds(hostile, ([scenario, entries]) => {
       const text = `{${entries.map(([key, value]) => `${JSON.stringify(key)}:${JSON.stringify(value)}`).join(',')}}`
       const dictionary = JSON.parse(text) as Record<string, unknown>

@@ -193,7 +193,7 @@ const state = fc.record<LinkState>({
   batchEntries: fc.integer({ min: 1, max: 100 }),
 })
 
-test('whatever the state, a plan never has two segments, never overtakes one, and never leaves entries behind', () => {
+test('in any state, a plan never has two segments, never overtakes one, and never omits entries', () => {
   fc.assert(
     fc.property(state, (some) => {
       const kinds = plan(some).map(({ kind }) => kind)

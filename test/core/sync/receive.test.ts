@@ -336,7 +336,7 @@ describe('merging a segment', () => {
     expect(beyond).toMatchObject({ merged: false, problem: 'MORE_OVERSPEND_THAN_ALLOWED', account: LINE })
   })
 
-  it('takes what was spent above the cap for a forgotten grant where grants were forgotten, and the rest for overspend', () => {
+  it('treats use above the cap as a forgotten grant where grants were forgotten, and the rest as overspend', () => {
     const terms: MergeTerms = { ...open, grantsForgotten: true, overspendCapOf: () => 4n }
     const above = withEntry(onLine(95n), counters(105n))
     const merge = mergeSegment(active, known(account(100n, 10n)), above, terms)
@@ -347,7 +347,7 @@ describe('merging a segment', () => {
     expect(metered.merged && metered.changes.map(({ after }) => after.overspend)).toEqual([0n, 0n])
   })
 
-  it('holds the cap for all periods of a line item together', () => {
+  it('applies the cap to all periods of a line item together', () => {
     const next = lineAccount(INSTANCE, 'ACT-1', 1)
     const both: ReceivedSegment = {
       ...empty,
@@ -624,7 +624,7 @@ it('an entry that posts to no account at all is refused', () => {
   expect(entryProblem({ ...onLine(5n), postings }, instances)).toBe('ACCOUNT_UNKNOWN')
 })
 
-it('only what has changed moves the totals of an account', () => {
+it('only changed counters move the totals of an account', () => {
   const [before, after] = [account(100n, 30n, 10n, 50n), account(120n, 50n, 10n, 60n)]
   expect(movement(before, after)).toEqual({ outstanding: 10n, billed: 20n })
 })

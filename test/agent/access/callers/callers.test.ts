@@ -340,7 +340,7 @@ describe('an allowance that is asked at an exact moment', () => {
     expect(answersOf(new Bucket(10n, 1_000, 0), asks)).toEqual(expected)
   })
 
-  it('that holds nothing never gives, and names no time', () => {
+  it('without capacity never gives, and names no time', () => {
     const bucket = new Bucket(0n, 1_000, 0)
     expect([bucket.take(1n, 10_000), bucket.waitFor(1n, 10_000)]).toEqual([false, 0])
   })

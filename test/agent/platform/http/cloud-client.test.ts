@@ -233,7 +233,7 @@ test('a request is not repeated without a network, or if it could count twice', 
   expect(requests).toHaveLength(1)
 })
 
-test('a token that is not in time is made anew by the clock of the answer, once', async () => {
+test('a token that is not in time is made once more, by the clock of the response', async () => {
   const refused = { ...json(401, { code: 'TOKEN_NOT_IN_TIME', message: 'no' }), headers: { date } }
   const { cloud, requests, clocks } = answering(refused, json(200, SIGNED))
   expect(await cloud.sync(device, { segment: 'x', nonce: 'n' }, signal)).toEqual(SIGNED)

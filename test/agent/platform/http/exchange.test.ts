@@ -263,7 +263,7 @@ test('a certificate counts only if its issuer does', async () => {
   expect((await exchangeWith({ extraCa: pem })(get(url))).body).toBe('hello')
 })
 
-test('a cloud without TLS on this port is named, and what to check', async () => {
+test('a cloud without TLS on this port is named, with the settings to check', async () => {
   const address = await serve((_request, response) => void response.end())
   await expect(exchangeWith()(get(address.replace('http:', 'https:')))).rejects.toMatchObject({
     code: 'CLOUD_UNREACHABLE',

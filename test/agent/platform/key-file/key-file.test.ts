@@ -149,7 +149,7 @@ describe('a next key', () => {
     }
   })
 
-  test('is made anew when it was discarded', async () => {
+  test('is created again after it was discarded', async () => {
     const { options, keys } = await files()
     const made = await keys.prepare()
     await keys.discard()

@@ -186,7 +186,7 @@ export function pushContract(brokerUrl: () => string): void {
     expect(troubles[0]).toBe('BROKER_UNREACHABLE')
   })
 
-  test('the waits are spread over all of what is allowed, whatever a fleet has in common', async () => {
+  test('the random part of the waits spreads them over the whole permitted range', async () => {
     for (const [part, expected] of [
       [0, [0, 0, 0, 0]],
       [0.999, [999, 1_998, 3_996, 7_992]],

@@ -235,7 +235,7 @@ describe('a session that is bound to its connection', () => {
     })
   })
 
-  it('is opened anew if the connection broke before the application got the first response', async () => {
+  it('is opened again if the connection broke before the application got the first response', async () => {
     const { site } = await agent()
     const path = join(site.directory, 'cut.sock')
     let isCut = false
@@ -432,7 +432,7 @@ describe('callers at the socket', () => {
     },
   )
 
-  it('are held to a number of connections, and may open another one when one is closed', async () => {
+  it('may have a limited number of connections, and open another one when one is closed', async () => {
     const { site } = await agent({ 'callers-limits': `uid:${process.getuid?.() ?? 0} = 3 connections` })
     const isTaken = async () => {
       const socket = connect(site.socketPath)
@@ -456,7 +456,7 @@ describe('callers at the socket', () => {
     await expect.poll(async () => (await isTaken()).taken).toBe(true)
   })
 
-  it('are held to their pace, and to a number of sessions, when they open some', async () => {
+  it('are limited in the rate and the number of sessions that they open', async () => {
     const { caller } = await agent({ 'callers-limits': '* = 3 requests/s, 2 sessions' })
     const open = () => caller.call('POST', '/v1.1/sessions', { instanceId: INSTANCE })
     const said = [await open(), await open(), await open()].map(({ status }) => status)

@@ -222,7 +222,7 @@ describe('the database file', () => {
 })
 
 describe('a state directory', () => {
-  it('is held by one journal at a time, in this process and in others, and free again after it', async () => {
+  it('is locked by one journal at a time, in all processes, and free after it closes', async () => {
     const directory = temporaryDirectory()
     const first = await journalIn(directory)
     await attach(first, { [A]: 1_000_000n })

@@ -102,7 +102,7 @@ it('seals entries, counters and chain as of the last entry, each segment upon th
   })
 })
 
-it('gives back the unacknowledged segment byte for byte after a restart', async () => {
+it('returns the unacknowledged segment byte for byte after a restart', async () => {
   const journals = newJournals()
   let journal = await journals.open()
   await attach(journal, { [A]: 100n })

@@ -57,7 +57,7 @@ describe('entries that the cloud has lost and this device no longer keeps', () =
     expect(undeliveredRangeOf((await journal.seal(SEAL)).document)).toBeNull()
   })
 
-  it('go up in as many segments as their counters take', async () => {
+  it('are sent in as many segments as their counters need', async () => {
     const journal = await journalIn(temporaryDirectory(), NOTHING_KEPT)
     const nth = (n: number) => limitAccount(INSTANCE, 'line-1', { type: 'user', value: `${n}`.padEnd(900, 'x') }, 0)
     const fit = Math.floor(SEGMENT_COUNTERS_BYTES_MAX / counterBytesMax(nth(0)))

@@ -33,7 +33,7 @@ function bytesWritten(): number {
 }
 
 describe('undelivered ranges of a damaged journal', () => {
-  it('are salvaged, though no segment holds any of them', async () => {
+  it('are salvaged, although no segment contains them', async () => {
     const { directory, journal, path } = await deviceWithBacklog()
     await journal.fence()
     await journal.attach(9)

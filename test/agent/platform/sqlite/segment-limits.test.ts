@@ -113,7 +113,7 @@ it.each([
   }
 })
 
-it('entries that are longer than a segment takes go up in several, each with the counters as of its last entry', async () => {
+it('entries that do not fit in one segment are sent in several, each with the counters as of its last entry', async () => {
   const [charged, refunded, returned] = [accountOf(1), accountOf(2), accountOf(3)]
   const journal = await journalIn(temporaryDirectory())
   await attach(journal, { [charged]: 100n, [refunded]: 100n, [returned]: 100n })
@@ -157,7 +157,7 @@ it('entries that are longer than a segment takes go up in several, each with the
   ])
 })
 
-it('sessions that are longer than a segment takes go up with the next one, but one goes in any case', async () => {
+it('sessions that do not fit in a segment are sent with the next one, but each segment has at least one', async () => {
   const journal = await journalIn(temporaryDirectory())
   await attach(journal, {})
   const lengths = [SEGMENT_SESSIONS_BYTES_MAX + 1, SEGMENT_SESSIONS_BYTES_MAX / 2, SEGMENT_SESSIONS_BYTES_MAX / 4]

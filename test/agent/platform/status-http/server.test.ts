@@ -238,7 +238,7 @@ it('stops while a peer is silent in its TLS handshake', async () => {
   await closed
 })
 
-it('beyond loopback, who holds no certificate of the authority is heard only where a token would do as well', async () => {
+it('beyond loopback, a client without a certificate is served only with a token, if one is configured', async () => {
   await using authority = await Authority.make()
   const certified = await authority.certify(Date.now() + 86_400_000)
   const tls = { ...certified, clientCa: authority.certificate }

@@ -44,7 +44,7 @@ const fileBackedKb = (): number => {
 }
 
 describe.runIf(process.platform === 'linux')('unused memory', () => {
-  it('is returned, and what is used again comes back', () => {
+  it('is returned, and comes back when it is used again', () => {
     const before = fileBackedKb()
     openUnusedMemory()()
     expect(fileBackedKb()).toBeLessThan(before)

@@ -151,7 +151,7 @@ describe('a log that was left', () => {
 })
 
 describe('a frame', () => {
-  it('holds texts of any length and language, one call after another', () => {
+  it('contains texts of any length and language, one call after another', () => {
     const writer = new FrameWriter()
     const directory = temporaryDirectory()
     const path = join(directory, 'frames')

@@ -345,7 +345,7 @@ describe('rules of access', () => {
 })
 
 describe('resetFrequency', () => {
-  it('gives a line item its quantity anew with each calendar period from its start', async () => {
+  it('gives a line item its quantity again with each calendar period from its start', async () => {
     await using twin = await openTwin()
     const instance = await site(twin, { Print: 1 })
     const start = Date.UTC(2026, 0, 31, 10)
@@ -419,7 +419,7 @@ describe('a consumption limit', () => {
     })
   })
 
-  it('keeps its counts when only its amount changes, and begins at zero when it is set anew', async () => {
+  it('keeps its counts when only its amount changes, and starts at zero when it is set again', async () => {
     await using twin = await openTwin()
     const instance = await site(twin, { Print: 1 })
     await twin.lineItem(instance)
@@ -462,7 +462,7 @@ describe('a consumption limit', () => {
 })
 
 describe('many requests at once', () => {
-  it('never spend more than the line item holds', async () => {
+  it('never spend more than the line item has', async () => {
     await using twin = await openTwin()
     const instance = await site(twin, { Print: 1 })
     await twin.lineItem(instance, { quantity: 100 })

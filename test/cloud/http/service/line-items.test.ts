@@ -178,7 +178,7 @@ describe('a line item', () => {
     expect((await twin.call('DELETE', conditions)).status).toBe(204)
   })
 
-  it('that was deleted and is mapped again begins anew', async () => {
+  it('that was deleted and is mapped again starts without use', async () => {
     await using twin = await openTwin()
     const instance = await twin.instance()
     await twin.rates({ Print: 1 })

@@ -289,7 +289,7 @@ describe('an export of 100,000 records', () => {
     expect(counts.reads).toBe(11)
   })
 
-  it('holds a part of the export at any moment, never all of it', async () => {
+  it('keeps a part of the export in memory at any moment, never all of it', async () => {
     await twin.start()
     setFlagsFromString('--expose-gc')
     const collectGarbage = runInNewContext('gc') as () => void

@@ -3,7 +3,7 @@ import type { ArchivePlace } from '../../../../src/cloud/usage/archive/place.ts'
 
 /** What each kind of place does. */
 export function placeSuite(open: () => ArchivePlace): void {
-  it('returns what was written, and lists it', async () => {
+  it('returns and lists written files', async () => {
     const place = open()
     expect(await place.list()).toEqual([])
     expect(await place.get('usage-1.zst')).toBeNull()

@@ -153,7 +153,7 @@ describe('a broker that fails', () => {
     return { opened, instanceId, topic }
   }
 
-  it('gets what was being published as soon as it is connected again, at a clock that stands still', async () => {
+  it('gets the interrupted notifications as soon as it is connected again, while the clock stands still', async () => {
     await using network = await ServerProxy.open(before.url)
     const { opened } = await openBehind(network)
     const deviceId = randomUUID()

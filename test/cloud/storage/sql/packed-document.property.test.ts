@@ -4,7 +4,7 @@ import { packDocument, unpackDocument } from '../../../../src/cloud/storage/sql/
 
 const part = fc.uint8Array().map((bytes) => Buffer.from(bytes).toString('base64url'))
 
-it('gives back every document as it was', () => {
+it('returns every document unchanged', () => {
   const jws = fc.tuple(part, part, part).map((parts) => parts.join('.'))
   const long = fc
     .tuple(part, fc.uint8Array({ minLength: 3_000, maxLength: 5_000, size: 'max' }), part)

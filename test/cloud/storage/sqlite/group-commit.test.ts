@@ -236,7 +236,7 @@ describe('transactions that wait together', () => {
     expect(await note(3)).toBe(3)
   })
 
-  it('have all failed when SQLite gives up in the middle', async () => {
+  it('all fail when SQLite fails in the middle', async () => {
     const first = note(1)
     const giveUp = commits.run(async () => {
       database.exec('ROLLBACK')
@@ -249,7 +249,7 @@ describe('transactions that wait together', () => {
   })
 })
 
-describe('while another process holds the lock', () => {
+describe('while another process has the lock', () => {
   let other: Sqlite.Database
 
   beforeEach(() => {

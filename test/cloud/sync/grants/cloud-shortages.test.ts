@@ -57,7 +57,7 @@ describe('a request at the cloud that the pool cannot pay', () => {
     expect(await statusOf(30)).toBe('1001')
   })
 
-  it('recalls nothing when devices do not hold enough either, nor when rules refuse it', async () => {
+  it('recalls nothing if devices do not have enough either, or if rules refuse the request', async () => {
     await hold(60n)
     expect(await statusOf(101)).toBe('2002')
     await twin.access(instanceId, { Scan: 1 })
@@ -121,7 +121,7 @@ describe('a session of the cloud', () => {
     expect(await twin.used(instanceId, 'ACT-1')).toBe(80)
   })
 
-  it('continues although an idle device holds the tokens of its next interval: they are recalled ahead of time', async () => {
+  it('continues although an idle device has the tokens of its next interval: they are recalled ahead of time', async () => {
     const { body } = await twin.call('POST', '/api/v1.1/sessions', { body: { instanceId } })
     const sessionId = text(body, 'sessionId')
     await twin.call('PUT', `/api/v1.1/sessions/${sessionId}`, {
@@ -165,7 +165,7 @@ describe('the reserve of the cloud', () => {
     expect(await statusOf(1)).toBe('2002')
   })
 
-  it('is recalled from devices that hold some of it', async () => {
+  it('is recalled from devices that have some of it', async () => {
     await hold(100n)
     expect(await reserve(30n)).toMatchObject({ onDevices: String(30n * TOKENS) })
     await twin.tick()

@@ -166,7 +166,7 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
     })
 
     describe('a silent device, settled as used', () => {
-      it('is fenced, and what it holds counts as used and is shown as presumed', async () => {
+      it('is fenced, and its tokens count as used and are shown as presumed', async () => {
         const device = await silent()
         twin.time += 30 * DAY
         expect(await twin.settle()).toBe(1)
@@ -203,7 +203,7 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
         })
       })
 
-      it('leaves nothing that is neither billed nor free of what it held after it was unlimited', async () => {
+      it('leaves none of its tokens unaccounted for after it was unlimited', async () => {
         await twin.setLineItem('ACT-1', { quantity: 1_000n, overdraft: 'UNLIMITED' })
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
@@ -269,7 +269,7 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
         })
       })
 
-      it('tells after each look whether it waits for an administrator', async () => {
+      it('reports after each check whether it waits for an administrator', async () => {
         const told: boolean[] = []
         const look = (percentMax: number) =>
           expireNextInactive({ ...twin.settlement('CHARGED', 30 * DAY, percentMax), onPaused: (is) => told.push(is) })
@@ -280,7 +280,7 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
         expect(told).toEqual([false, true, false, true])
       })
 
-      it('is left alone while it is heard of, or holds nothing', async () => {
+      it('is not settled while it reports, or without tokens', async () => {
         const device = await silent()
         const empty = await TestDevice.join(twin)
         await empty.sync()
@@ -315,7 +315,7 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
         expect(await device.sync([topUpRequest(LINE, 10n)])).toMatchObject({ outcome: 'MERGED' })
       })
 
-      it('is corrected by what a copy, or an undelivered range, brings against it', async () => {
+      it('is corrected by the entries of a copy or of an undelivered range', async () => {
         const device = await silent()
         const copy = device.copy()
         await device.sync()
@@ -362,7 +362,7 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
     })
 
     describe('a silent device, settled as unused', () => {
-      it('gives back what it holds, and the risk is published', async () => {
+      it('returns its tokens, and the risk is published', async () => {
         await silent()
         twin.time += 31 * DAY
         await twin.settle('RELEASED')

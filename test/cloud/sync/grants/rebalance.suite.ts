@@ -51,7 +51,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
       if (answer.releases.length > 0) await device.sync()
     }
 
-    it('recalls what a device holds that was unlimited before', async () => {
+    it('recalls tokens from a device that was unlimited before', async () => {
       await twin.setLineItem('ACT-1', { quantity: 100n, overdraft: 'UNLIMITED' })
       const [needy, rich] = await devicesWith(0n, 80n)
       await twin.setLineItem('ACT-1', { quantity: 100n })
@@ -60,7 +60,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
       expect(await recallsFrom(rich)).toEqual([{ account: LINE, keep: 50n }])
     })
 
-    it('recalls from those who hold most what a waiting request needs, and notifies them at once', async () => {
+    it('recalls the need of a waiting request from the devices with the most tokens, and notifies them at once', async () => {
       const [needy, rich, poor] = await devicesWith(0n, 80n, 20n)
       await needy.sync([topUpRequest(LINE, 0n, 40n)])
       expect(needy.available(LINE)).toBe(0n)
@@ -102,7 +102,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
       expect(needy.available(LINE)).toBe(20n)
     })
 
-    it('recalls what is left of a device that has spent nearly all since the level was set', async () => {
+    it('recalls the rest of a device that has spent nearly all since the level was set', async () => {
       const [needy, busy] = await devicesWith(0n, 100n)
       await needy.sync([topUpRequest(LINE, 0n, 90n)])
       expect(busy.charge(charge(95n))).toBe(true)
@@ -132,7 +132,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
       expect(other.available(LINE)).toBe(100n)
     })
 
-    it('says what devices in contact could return, and only to a device whose request was not served', async () => {
+    it('reports the tokens that devices in contact could return, only to a device whose request was not served', async () => {
       const [needy, rich] = await devicesWith(0n, 80n)
       const accountsOf = async (wanted: bigint, needed?: bigint) => {
         const answer = await needy.sync([topUpRequest(LINE, wanted, needed)])
@@ -174,7 +174,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
       expect(await recallsFrom(other)).toEqual([])
     })
 
-    it('serves other devices when the shortages of an account together are more than a counter holds', async () => {
+    it('serves other devices when the shortages of an account together exceed the maximum of a counter', async () => {
       const quantity = MICRO_MAX - 807n
       const most = (quantity * 6n) / 10n
       await twin.setLineItem('ACT-1', { quantity })
@@ -188,7 +188,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
       expect((await twin.pool(LINE)).billedByDevices).toBe(5n)
     })
 
-    it('grants no more over time than a counter holds, however often it is given back', async () => {
+    it('grants no more over time than the maximum of a counter, however often tokens are returned', async () => {
       await twin.setLineItem('ACT-2', { quantity: MICRO_MAX })
       const line = lineAccount(INSTANCE, 'ACT-2', 0)
       const [device] = await devicesWith(0n)
@@ -199,7 +199,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
       expect(device.available(line)).toBe(5n)
     })
 
-    it('serves the waiting requests that it can, in their order, and says what is left', async () => {
+    it('serves the waiting requests that it can, in their order, and reports the rest', async () => {
       const [device] = await devicesWith(0n)
       const payload = device.payload([])
       const needs = [70n, 40n, 30n, 1n].map((amount) => [{ account: LINE, amount: String(amount) }])
@@ -211,7 +211,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
       })
     })
 
-    it('counts what the cloud itself has charged as spent', async () => {
+    it('counts the charges of the cloud as spent', async () => {
       await twin.chargeDirectly(LINE, 40n)
       const [needy, rich] = await devicesWith(0n, 60n)
       await needy.sync([topUpRequest(LINE, 0n, 61n)])
@@ -223,7 +223,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
       ])
     })
 
-    it('has a device give back what a lowered cap has no place for, with what the cloud has charged', async () => {
+    it('makes a device return tokens above a lowered cap, charges of the cloud included', async () => {
       await twin.chargeDirectly(LINE, 40n)
       const [device] = await devicesWith(60n)
       expect(await device.sync()).toMatchObject({ releases: [] })
@@ -231,7 +231,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
       expect(await device.sync()).toMatchObject({ releases: [{ account: LINE, keep: 59n }] })
     })
 
-    it('grants nothing in advance of what another device was refused, until that is over', async () => {
+    it('grants no tokens in advance that another device was refused, until that shortage is over', async () => {
       const [needy, rich] = await devicesWith(0n, 95n)
       await needy.sync([topUpRequest(LINE, 0n, 40n)])
       await rich.sync()
@@ -274,7 +274,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
       expect(await notifications()).toHaveLength(1)
     })
 
-    it('notifies no device twice at a time, and none for what an idle device would like to have', async () => {
+    it('notifies no device twice at a time, and none for advance requests of an idle device', async () => {
       const [needy, rich] = await devicesWith(0n, 100n)
       await needy.sync([topUpRequest(LINE, 50n)])
       expect(await recallsFrom(rich)).toEqual([])
@@ -294,7 +294,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
         )
       }
 
-      it('is notified once when another device has returned what it needs', async () => {
+      it('is notified once when another device has returned the needed tokens', async () => {
         const [needy, rich] = await devicesWith(0n, 100n)
         await needy.sync([topUpRequest(LINE, 0n, 40n)])
         await notifications()
@@ -314,7 +314,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
         expect(await notified()).toEqual([])
       })
 
-      it('is notified when an administrator raises the quantity, also of what no recall could have brought', async () => {
+      it('is notified when an administrator raises the quantity, also of a need that no recall could meet', async () => {
         const [needy, rich] = await devicesWith(0n, 100n)
         await needy.sync([topUpRequest(LINE, 0n, 150n)])
         await rich.sync([topUpRequest(LINE, 0n, 200n)])
@@ -326,7 +326,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
         await twin.setLineItem('ACT-1', { quantity: 250n, overdraft: 'UNLIMITED' })
       })
 
-      it('is not notified of what the cloud has charged itself', async () => {
+      it('is not notified of charges of the cloud', async () => {
         const [needy, rich] = await devicesWith(0n, 60n)
         await twin.chargeDirectly(LINE, 40n)
         await needy.sync([topUpRequest(LINE, 0n, 30n)])
@@ -358,7 +358,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
         expect(rich.available(LINE)).toBe(60n)
       })
 
-      it('is notified although it only wanted to hold some in advance', async () => {
+      it('is notified although it only requested tokens in advance', async () => {
         const [idle, rich] = await devicesWith(0n, 100n)
         await idle.sync([topUpRequest(LINE, 10n)])
         expect(await notified()).toEqual([])
@@ -382,7 +382,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
           }
         })
 
-        it('is notified again of what it is short of since, although it was notified', async () => {
+        it('is notified again of a later shortage', async () => {
           const [needy, rich] = await devicesWith(0n, 100n)
           await needy.sync([topUpRequest(LINE, 0n, 40n)])
           rich.giveBack(LINE, 60n)
@@ -434,7 +434,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
       })
     })
 
-    it('recalls what is reserved for the cloud, and no more than there is', async () => {
+    it('recalls the reserve of the cloud, and no more than there is', async () => {
       const [one, other] = await devicesWith(60n, 40n)
       await twin.reserve('ACT-1', 30n)
       await twin.recallForCloud()

@@ -151,7 +151,7 @@ describe('a note', () => {
     expect((await note({ known: [{ ...late, since: NOW - SYNC + 1 }] }, 60n, 30n)).saved[0]?.keep).toBe(30n)
   })
 
-  it('begins anew where the one before is over, or was only in advance', async () => {
+  it('starts again if the previous one is over, or was only in advance', async () => {
     for (const part of [{ lacking: 0n }, { keep: null }, { at: NOW - 2 * SYNC }]) {
       expect((await note({ known: [own(part)] }, 60n)).saved[0]?.since).toBe(NOW)
     }

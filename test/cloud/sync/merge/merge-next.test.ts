@@ -41,7 +41,7 @@ async function send(part: Partial<SegmentWire>, from = device) {
   return from.accept(taken.answer)
 }
 
-it('bills an item for which two line items together pay more than a counter of 64 bits holds', async () => {
+it('bills an item for which two line items together pay more than 64 bits', async () => {
   const lines = { 'ACT-1': LINE, 'ACT-2': OTHER }
   for (const id of ['ACT-1', 'ACT-2']) await twin.setLineItem(id, { quantity: MICRO_MAX })
   await device.sync(Object.values(lines).map((account) => topUpRequest(account, 0n, MICRO_MAX)))

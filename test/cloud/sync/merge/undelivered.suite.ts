@@ -120,7 +120,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         await expectSettledExactly(device, 120n, 50n)
       })
 
-      it('stays open for what a restored device has left of it: more may have been used', async () => {
+      it('stays open for the rest of a restored device: more may have been used', async () => {
         const device = await owing()
         const { deliver } = await successorOf(device)
         await deliver(device.undeliveredRange(1, 2, false))
@@ -141,7 +141,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 600n, billedByDevices: 75n })
       })
 
-      it('is billed once, whatever overlaps and whatever comes again', async () => {
+      it('is billed once, also when reports overlap or are repeated', async () => {
         const device = await owing()
         device.charge(charge(7n))
         device.refund(charge(3n))
@@ -199,7 +199,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         await expectSettledExactly(device, 127n, 50n)
       })
 
-      it('is billed exactly what overspend of an essential line item it had', async () => {
+      it('is billed exactly the overspend of an essential line item', async () => {
         await setOfflinePolicy({ store: twin.store, now: twin.now }, INSTANCE, 'ACT-2', 40n)
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(OTHER, 100n)])
@@ -253,7 +253,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await twin.store.read((reader) => reader.accounts.get([future]))).toEqual(new Map())
       })
 
-      it('is billed what it metered without limit, also after the line item got one', async () => {
+      it('is billed its metered use, also after the line item got a limit', async () => {
         await twin.setLineItem('ACT-2', { quantity: 100n, overdraft: 'UNLIMITED' })
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(OTHER, 100n)])
@@ -265,7 +265,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 4_000n, billedByDevices: 4_000n })
       })
 
-      it('that a restored cloud has forgotten is billed and closed by what continues its chain', async () => {
+      it('that a restored cloud has forgotten is billed and closed by entries that continue its chain', async () => {
         const device = await TestDevice.join(twin)
         device.state.epoch = 4
         for (const account of [LINE, ACTION]) {
@@ -280,7 +280,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await epoch(device, 4)).toMatchObject({ status: 'CLOSED', grantsForgotten: true })
       })
 
-      it('waits with what no cap can have allowed until the administrator of a restored cloud has entered it again', async () => {
+      it('waits with use above any cap until the administrator of a restored cloud has raised the cap again', async () => {
         const device = await TestDevice.join(twin)
         device.state.epoch = 4
         device.state.counters.set(OTHER, { granted: 9_000n, used: 0n, refunded: 0n, returned: 0n })
@@ -386,7 +386,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await linesOf()).toBe(77n)
       })
 
-      it('correct what was presumed of them', async () => {
+      it('correct the presumed use', async () => {
         const device = await forgetful()
         twin.time += 31 * DAY
         await twin.settle()
@@ -410,7 +410,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 600n, billedByDevices: 0n })
       })
 
-      it('are not billed by counters that fall behind what is known: the evidence stays', async () => {
+      it('are not billed by counters below the known ones: the evidence stays', async () => {
         const device = await forgetful()
         const old = device.copy()
         old.state.unacknowledged = null
@@ -439,7 +439,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
     })
 
     describe('a segment that was given up and arrives late', () => {
-      it('changes nothing and is no alarm, whatever was delivered before', async () => {
+      it('changes nothing and causes no alarm, after any delivery', async () => {
         const device = await owing()
         const late = device.payload()
         device.charge(charge(7n))
@@ -491,7 +491,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
     })
 
     describe('a second writer of an epoch that was given up', () => {
-      it('is seen by entries that contradict what a later epoch has delivered, and both are billed', async () => {
+      it('is detected by entries that contradict those of a later epoch, and both are billed', async () => {
         const device = await owing()
         const clone = device.copy()
         device.charge(charge(7n))
@@ -529,7 +529,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 86n, billedByDevices: 86n })
       })
 
-      it('keeps the epoch open: what was granted may still be used by the other', async () => {
+      it('keeps the epoch open: the other may still use granted tokens', async () => {
         const device = await owing()
         const clone = device.copy()
         await device.sync()
@@ -577,7 +577,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 300n, billedByDevices: 300n })
       })
 
-      it('never make what a copy used unbilled, by the cap that it was granted under', async () => {
+      it('leave no use of a copy unbilled that its grants permitted, also after the cap is lowered', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 500n), topUpRequest(ACTION, 500n)])
         const clone = device.copy()
@@ -743,7 +743,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await twin.pool(OTHER)).toMatchObject({ billedByDevices: 30n })
       })
 
-      it('are not opened by what a later epoch delivers, however often', async () => {
+      it('are not opened by deliveries of a later epoch, however often', async () => {
         const device = await inventive()
         device.charge(ofInvented(5n))
         device.charge(ofOther(30n))

@@ -100,7 +100,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       return { document: taken.answer, answer: await device.accept(taken.answer) }
     }
 
-    it('enters again what it has signed, gives its old answers again, and bills what it had forgotten', async () => {
+    it('enters its signed grants again, gives its old responses again, and bills the forgotten usage', async () => {
       const device = await TestDevice.join(twin)
       const segments: { sealed: Sealed; answer: string }[] = []
       for (const granted of [100n, 140n, 180n]) {
@@ -122,7 +122,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(device.available(LINE)).toBe(100n)
     })
 
-    it('enters the same again in whatever order its answers are shown', async () => {
+    it('enters the same again in any order of its responses', async () => {
       const orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] // prettier-ignore
       for (const order of orders) {
         const device = await TestDevice.join(twin)
@@ -217,7 +217,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       },
     )
 
-    it('bills what was used while it granted without limit, which it has forgotten, until the device knows of the limit', async () => {
+    it('bills use without a forgotten limit until the device knows of the limit', async () => {
       const device = await TestDevice.join(twin)
       const first = await device.seal([topUpRequest(LINE, 100n)])
       const answer = await forgottenAnswer(device, first, 0n, true)
@@ -342,7 +342,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(await recovery()).toMatchObject({ since: null, waitingFor: [] })
     })
 
-    it('learns of a grant of which it has lost the segment, and holds it back', async () => {
+    it('learns of a grant whose segment it has lost, and withholds it', async () => {
       const device = await TestDevice.join(twin)
       const document = await forgottenAnswer(device, await device.seal([topUpRequest(LINE, 100n)]), 100n)
       device.charge(charge(30n))
@@ -356,8 +356,8 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 30n })
     })
 
-    describe('does not sell what its sales mark has counted', () => {
-      it('but the rest, and what devices account for stays sold', async () => {
+    describe('does not sell the tokens that its sales mark has counted', () => {
+      it('and sells the rest; tokens that devices account for stay sold', async () => {
         const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
         await one.sync([topUpRequest(LINE, 10n)])
         await two.sync([topUpRequest(LINE, 10n)])
@@ -386,7 +386,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
         expect(await twin.chargeDirectly(LINE, 1n)).toBe(false)
       })
 
-      it('until an administrator ends the recovery, who is shown what may be sold twice', async () => {
+      it('until an administrator ends the recovery, who sees which tokens may be sold twice', async () => {
         const device = await TestDevice.join(twin)
         await restore(550n)
         expect(await override()).toMatchObject({
@@ -448,7 +448,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
         expect(device.available(LINE)).toBe(1n)
       })
 
-      it('sells what has no limit', async () => {
+      it('sells unlimited tokens', async () => {
         await twin.setRates({ Print: 0.0001 })
         await twin.setLineItem('ACT-1', { quantity: 0n, overdraft: 'UNLIMITED' })
         await restore(0n, 'MARK')
@@ -557,7 +557,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
         expect(await twin.settle()).toBe(2)
       })
 
-      it('counts from what it has signed, if that is later', async () => {
+      it('counts from its signed time, if that is later', async () => {
         const device = await TestDevice.join(twin)
         twin.time = start + 6 * DAY
         const sealed = await device.seal([topUpRequest(LINE, 100n)])
@@ -572,7 +572,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       })
     })
 
-    it('counts silence from the first proof of what it has forgotten, without a declared restore', async () => {
+    it('counts silence from the first proof of forgotten data, without a declared restore', async () => {
       const [device, silent] = [await TestDevice.join(twin), await TestDevice.join(twin)]
       await silent.sync([topUpRequest(LINE, 100n)])
       const sealed = await device.seal([topUpRequest(LINE, 100n)])
@@ -626,7 +626,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
         await device.sync()
       }
 
-      it('refuses cursors of what it has forgotten, however much is written after, and names the one to go on with', async () => {
+      it('refuses cursors of forgotten records, however much is written after, and names the cursor to continue with', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         await use(device, 2)
@@ -887,7 +887,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(await recovery()).toMatchObject({ since: null, waitingFor: [] })
     })
 
-    it('waits for a device that has begun to show what was forgotten until it has shown all of it', async () => {
+    it('waits until a device that has begun to send forgotten data has sent all of it', async () => {
       const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
       await two.sync([topUpRequest(LINE, 10n)])
       const segments: { sealed: Sealed; answer: string }[] = []
@@ -946,7 +946,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(await recovery()).toMatchObject({ since: null, waitingFor: [] })
     })
 
-    it('begins a recovery with the first proof of what it does not know, in which it sells nothing', async () => {
+    it('begins a recovery with the first proof of unknown data, in which it sells nothing', async () => {
       const device = await TestDevice.join(twin)
       const other = await TestDevice.join(twin)
       await other.sync([topUpRequest(LINE, 10n)])

@@ -123,7 +123,7 @@ describe('a node without a sales mark', () => {
     expect(await record('b')).toMatchObject({ awaited: false, accepted: true })
   })
 
-  it('waits for no other node over a database of its own', async () => {
+  it('waits for no other node if it has a separate database', async () => {
     await new Node(undefined, 'a').start({ shared: false })
     const again = await new Node(undefined, 'b').start({ shared: false })
     expect([again.recoveries, again.waits]).toEqual([['The sales mark is missing.'], 0])
