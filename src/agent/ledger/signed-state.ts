@@ -77,7 +77,7 @@ export function deriveState(
   signed: SignedState,
 ): Derived & { readonly edits: readonly Edit[] } {
   const edits: Edit[] = []
-  const compare = (where: string, field: string, stored: Value, proven: Value | undefined): void => {
+  const compare: Compare = (where, field, stored, proven) => {
     if (stored !== proven) {
       edits.push({ where, field, stored: String(stored), signed: proven === undefined ? null : String(proven) })
     }
@@ -86,13 +86,7 @@ export function deriveState(
   for (const [account, state] of accounts) {
     const proof = signed.accounts.get(account)
     derived.set(account, derivedAccount(state, proof))
-    if (proof !== undefined) {
-      compare(account, 'granted', state.granted, proof.granted)
-      compare(account, 'exhausted', state.exhausted, proof.exhausted)
-      compare(account, 'overdraft', state.overdraft ?? 0n, proof.overdraft ?? 0n)
-      if (state.unlimited) compare(account, 'unlimited', true, proof.unlimited)
-    } else if (state.unlimited) compare(account, 'unlimited', true, undefined)
-    else if (available(state) > 0n) compare(account, 'granted', state.granted, undefined)
+    compareAccount(account, state, proof, compare)
   }
   for (const account of signed.accounts.keys()) {
     if (!accounts.has(account)) edits.push({ where: account, field: 'account', stored: 'missing', signed: 'granted' })
@@ -115,9 +109,24 @@ export function deriveState(
 }
 
 type Value = bigint | number | boolean | null
+type Compare = (where: string, field: string, stored: Value, proven: Value | undefined) => void
+type Proof = Grant['accounts'][number]
+
+/** Without proof, an account is an edit if it has available tokens. */
+function compareAccount(account: AccountId, state: AccountState, proof: Proof | undefined, compare: Compare): void {
+  if (proof === undefined) {
+    if (state.unlimited) compare(account, 'unlimited', true, undefined)
+    else if (available(state) > 0n) compare(account, 'granted', state.granted, undefined)
+    return
+  }
+  compare(account, 'granted', state.granted, proof.granted)
+  compare(account, 'exhausted', state.exhausted, proof.exhausted)
+  compare(account, 'overdraft', state.overdraft ?? 0n, proof.overdraft ?? 0n)
+  if (state.unlimited) compare(account, 'unlimited', true, proof.unlimited)
+}
 
 /** Without proof, an account has no available balance. */
-function derivedAccount(state: AccountState, proof: Grant['accounts'][number] | undefined): AccountState {
+function derivedAccount(state: AccountState, proof: Proof | undefined): AccountState {
   const { allowance: _, overdraft: __, ...rest } = state
   const spent = state.used - state.refunded + state.returned
   const unlimited = state.unlimited && proof?.unlimited === true
