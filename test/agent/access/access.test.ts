@@ -553,7 +553,7 @@ describe('a request of an application session', () => {
     expect(device.recorded[0]?.idempotencyRecord).toMatchObject({ session: 'app', n: 1, policyRevision: 1 })
   })
 
-  it('that comes again while the first is being decided is charged once', async () => {
+  it('that is repeated while the first is being decided is charged once', async () => {
     const device = await ready(10_000_000n)
     const answers = await Promise.all([1, 2, 3].map(() => device.ask(accessBody(7), idempotencyKey(1))))
     expect(new Set(answers.map(({ correlationId }) => correlationId)).size).toBe(1)
@@ -610,7 +610,7 @@ describe('the bodies of access requests', () => {
     expect(first).toEqual({ request: requestOf(body), metaData: [undefined] })
   })
 
-  it('are judged by each version of the interface for itself, and refused as often as they come', () => {
+  it('are checked by each version of the interface, and refused each time', () => {
     const bodies = new RequestBodies()
     for (let times = 0; times < 2; times += 1) {
       expect(bodies.read('v1.1', withVariables, true).request.items).toHaveLength(1)

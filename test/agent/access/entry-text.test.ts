@@ -121,7 +121,7 @@ it('the text of any entry is the JSON of an entry of the edge protocol', () => {
   )
 })
 
-it('an entry of an ordinary request is taken by the protocol', () => {
+it('an entry of an ordinary request is valid in the protocol', () => {
   const rate = { digits: 15n, scale: 1 }
   const charged = 1_500_000n
   const text = accessEntryText({

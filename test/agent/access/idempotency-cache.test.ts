@@ -17,13 +17,13 @@ const answer = (session: string, n: number, requestHash = `h${n}`) => ({
 const place = (session: string, n: number, requestHash = `h${n}`) => ({ session, n, requestHash })
 
 describe('the last answers', () => {
-  it('give a request that comes again the answer that it had, also after a restart', () => {
+  it('give a repeated request its first response, also after a restart', () => {
     const answers = new IdempotencyCache([answer('s', 3)], 10)
     expect(answers.begin(place('s', 3))).toEqual({ kind: 'REPEAT', answer: answer('s', 3) })
     expect(answers.begin(place('s', 4))).toMatchObject({ kind: 'NEW' })
   })
 
-  it('are recorded with their status where it is not 200, and only for a request that can come again', () => {
+  it('are recorded with their status if it is not 200, and only for a request that can be repeated', () => {
     const begun = new IdempotencyCache([], 10).begin(place('s', 1))
     if (begun.kind !== 'NEW') throw new Error('it is new')
     const answered = { status: 200, body: 'answer 1', policyRevision: 1 }
@@ -32,7 +32,7 @@ describe('the last answers', () => {
     expect(recordOf(null, answered)).toBeNull()
   })
 
-  it('let a repetition wait for the first one, and share its fate', async () => {
+  it('make a repetition wait for the first one, and share its result', async () => {
     const answers = new IdempotencyCache([], 10)
     for (const end of ['settle', 'fail'] as const) {
       const begun = answers.begin(place('s', 1))
@@ -49,7 +49,7 @@ describe('the last answers', () => {
     }
   })
 
-  it('let the same number be sent again when there was no answer', () => {
+  it('permit the same number again if there was no response', () => {
     const answers = new IdempotencyCache([], 10)
     const begun = answers.begin(place('s', 1))
     if (begun.kind !== 'NEW') throw new Error('it is new')
@@ -99,7 +99,7 @@ describe('an application session', () => {
     expect([ownerOf('uid:1000 till'), ownerOf('till'), ownerOf('')]).toEqual(['uid:1000', '', ''])
   })
 
-  it('is counted as long as it is among the recent ones of its caller', () => {
+  it('is counted while it is among the recent ones of its caller', () => {
     const recent = new RecentOfEach<number>(2)
     const use = (session: string, value: number): number | undefined => {
       const gone = recent.freeSpace(session)

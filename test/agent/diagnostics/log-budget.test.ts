@@ -71,7 +71,7 @@ describe('the log of a device', () => {
     expect(told().map(({ repeated }) => repeated)).toEqual([...Array<undefined>(5).fill(undefined), 2])
   })
 
-  it('has no limit where none is set, also from one line to the next', () => {
+  it('has no limit if none is set, also after a change between two lines', () => {
     const { log, set, told } = logger()
     set.perDay = 0
     for (let n = 0; n < 100; n++) log.debug({}, 'detail')
@@ -81,7 +81,7 @@ describe('the log of a device', () => {
     expect(told()).toHaveLength(105)
   })
 
-  it('lets a line pass that is no JSON', () => {
+  it('passes a line that is no JSON', () => {
     const { budget, lines } = logger()
     budget.take('Segmentation fault\n')
     expect(lines).toEqual(['Segmentation fault\n'])

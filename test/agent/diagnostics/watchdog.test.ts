@@ -45,7 +45,7 @@ describe('the watchdog', () => {
     expect(heard.well).toBe(2)
   })
 
-  it('is not fed while a look does not come back, and looks no second time', async () => {
+  it('is not fed while a check hangs, and starts no second check', async () => {
     const { heard, world, pass } = fixture()
     await pass(0)
     let looks = 0

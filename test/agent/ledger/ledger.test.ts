@@ -40,7 +40,7 @@ describe('the ledger', () => {
     expect(test.journal.batches.map(({ entries }) => entries.map(({ n }) => n))).toEqual([[4, 5, 6, 7, 8]])
   })
 
-  it('lets those who were answered come back before the next commit, where a commit takes long', async () => {
+  it('waits for the next requests of answered callers before a commit, if a commit takes long', async () => {
     const test = new TestLedger()
     test.grant({ [A]: 100n })
     const arrive = (count: number): void => {
@@ -118,7 +118,7 @@ describe('the ledger', () => {
     expect(test.left(A)).toBe(0n)
   })
 
-  it('stops for good when the outcome of a commit is unknown', async () => {
+  it('stops permanently when the outcome of a commit is unknown', async () => {
     const test = new TestLedger()
     test.grant({ [A]: 100n })
     const lost = test.charge({ account: A, amount: 1n })
@@ -133,7 +133,7 @@ describe('the ledger', () => {
     await expect(test.charge()).rejects.toMatchObject({ code: 'NOT_ATTACHED' })
   })
 
-  it('never lets a charge through that does not fit, and changes nothing then', () => {
+  it('refuses a charge that does not fit, and changes nothing', () => {
     const test = new TestLedger()
     test.grant({ [A]: 100n, [B]: 5n })
     expect(() => test.charge({ account: A, amount: 6n }, { account: B, amount: 6n })).toThrow(
@@ -213,7 +213,7 @@ describe('the ledger', () => {
     expect(() => test.charge({ account: A, amount: 21n })).toThrow('fits the available balance')
   })
 
-  it('is not unlimited by a grant where the rules in force have a limit, and asks again when they have none', async () => {
+  it('stays limited after a grant if the rules in force have a limit, and asks again when they have none', async () => {
     const test = new TestLedger()
     test.activePolicies.put(await policyInForce(1))
     const { accounts } = await test.prepare({ [A]: 1_000n }, 1, { unlimited: true })
@@ -567,7 +567,7 @@ describe('the balance above twice the target', () => {
     expect(test.ledger.giveUpSpare(new Map(), new Map())).toEqual([{ account: A, amount: 800n }])
   })
 
-  it('is all of an account that can be charged no more', async () => {
+  it('is the whole balance of an account that can no longer be charged', async () => {
     const test = new TestLedger()
     test.activePolicies.put(await policyInForce(1))
     learn(test)
@@ -625,7 +625,7 @@ describe('entries that are recorded together', () => {
     expect(device.left(A)).toBe(0n)
   })
 
-  it('are taken back together, exactly, with everything recorded after them', async () => {
+  it('are reverted together, exactly, with everything recorded after them', async () => {
     const device = await charged()
     const done = device.ledger.recordTogether([give(2, 6n), take(3, 7n)])
     device.tick()

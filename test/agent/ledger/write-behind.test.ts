@@ -288,7 +288,7 @@ describe('a device that spends ahead of its disk', () => {
     expect(burned.size).toBe(0)
   })
 
-  it('that is killed at any step has lost no answered charge, and counts none twice', async () => {
+  it('that is killed at any step loses no answered charge, and counts none twice', async () => {
     const device = await prepared()
     const moments: { step: string; directory: string; told: Told }[] = []
     device.onStep = (step) => moments.push({ step, directory: device.copy(), told: device.copyOfTold() })
@@ -358,7 +358,7 @@ describe('a device that spends ahead of its disk', () => {
     await expectAnsweredOnly(device)
   })
 
-  it('has after a power cut never less than was answered, and more by no more than its blocks', async () => {
+  it('has after a power cut all answered use, and at most its blocks above it', async () => {
     const device = await prepared()
     await warm(device)
     for (let n = 0; n < 7; n += 1) await device.charge({ [A]: 5n, [B]: 1n })
@@ -403,7 +403,7 @@ describe('a device that spends ahead of its disk', () => {
     expect((await after.journal.read()).burned.get(A)).toBeGreaterThan(0n)
   })
 
-  it('never lets sealed counters fall after the seal', async () => {
+  it('never lowers sealed counters after the seal', async () => {
     const device = await prepared()
     await warm(device)
     await device.charge({ [A]: 5n })

@@ -15,7 +15,7 @@ describe('the active policies', () => {
     expect(activePolicies.get(INSTANCE)).toBe(policy)
   })
 
-  it('lets a policy be used for so long after it was issued, or was last confirmed to be the newest', async () => {
+  it('permits the use of a policy for a time after it was issued or last confirmed as the newest', async () => {
     const activePolicies = new ActivePolicies()
     const policy = await policyInForce(2, { usableForMs: HOUR })
     activePolicies.put(policy)
@@ -48,7 +48,7 @@ describe('the active policies', () => {
     expect(activePolicies.usableUntil(newer)).toBe(BEGIN + 3 * HOUR)
   })
 
-  it('goes by the later end of the clock, and by the earlier one where there is no later', async () => {
+  it('uses the later end of the clock, or the earlier one if there is no later', async () => {
     const activePolicies = new ActivePolicies()
     const policy = await policyInForce(1, { usableForMs: HOUR })
     activePolicies.put(policy)

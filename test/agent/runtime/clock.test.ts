@@ -43,7 +43,7 @@ function hearTime(machine: Machine, clock: Clock, roundTripMs: number): void {
 }
 
 describe('the clock', () => {
-  it('knows nothing but that time has passed before it has heard from the cloud', () => {
+  it('knows only the passed time before the first contact with the cloud', () => {
     const machine = new Machine()
     const clock = new Clock(machine, null)
     expect(clock.reading()).toMatchObject({ now: machine.wall(), latest: null })
@@ -137,7 +137,7 @@ describe('the clock', () => {
     expect(now).toBe(earliest)
   })
 
-  it('after a reboot takes a wall clock that is later for its estimate, until it hears from the cloud', () => {
+  it('after a reboot uses a later wall clock as its estimate, until the next contact with the cloud', () => {
     const machine = new Machine()
     const clock = new Clock(machine, null)
     hearTime(machine, clock, 100)
@@ -161,7 +161,7 @@ describe('the clock', () => {
     expect(new Clock(machine, null).reading().now).toBeGreaterThanOrEqual(0)
   })
 
-  it('believes signed time more than a boot-time clock that is worse than its bound', () => {
+  it('trusts signed time more than a boot-time clock that is worse than its bound', () => {
     const machine = new Machine(5_000)
     const clock = new Clock(machine, null)
     hearTime(machine, clock, 20)

@@ -67,7 +67,7 @@ describe('a session on the device', () => {
     expect(refund?.correlationId).not.toBe(access?.correlationId)
   })
 
-  it('stays as it was after a denied request, or ends with its refund, as the request says', async () => {
+  it('stays unchanged after a denied request, or ends with its refund, as the request says', async () => {
     const device = await SessionDevice.make(10)
     const [kept, ended] = [await device.open(), await device.open()]
     await device.request(kept, 4)
@@ -300,7 +300,7 @@ describe('the clock of a session', () => {
 })
 
 describe('a restart of the agent', () => {
-  it('continues with every session as it was', async () => {
+  it('continues with every session unchanged', async () => {
     const device = await SessionDevice.make()
     const [active, idle, ended] = [await device.open(), await device.open(), await device.open()]
     await device.request(active, 3)
@@ -425,7 +425,7 @@ describe('a session that is bound to its connection', () => {
 })
 
 describe('a full disk', () => {
-  it('leaves every session as it is in the journal, and grants nothing', async () => {
+  it('leaves every session in the journal unchanged, and grants nothing', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     await device.request(id, 3)

@@ -167,7 +167,7 @@ test('any number of them come in their order, over restarts of the device', asyn
   expect(await waitingFor()).toEqual([])
 })
 
-test('where one segment is kept no more, the rest of its epoch is left, and the current one continues', async () => {
+test('if one segment is no longer kept, the rest of its epoch is abandoned, and the current one continues', async () => {
   await save()
   await spend(2n * TOKEN)
   await spend(2n * TOKEN)

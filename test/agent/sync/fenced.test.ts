@@ -90,7 +90,7 @@ test('an answer to an attach that arrives a day late attaches, but does not set 
   expect(latest ?? Infinity).toBeGreaterThanOrEqual(device.time.truth())
 })
 
-test('an attach of an earlier life of the process is not taken up again', async () => {
+test('an attach of an earlier run of the process is not continued', async () => {
   const device = await TestDevice.make()
   device.network.faults = [null, 'LOSE_ANSWER']
   await device.start()

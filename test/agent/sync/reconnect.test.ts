@@ -135,7 +135,7 @@ describe('2,000 devices that lost the cloud in the same moment', () => {
     expect(peak).toBeLessThanOrEqual(60)
   })
 
-  it('would come back in the same second without jitter', async () => {
+  it('would reconnect in the same second without jitter', async () => {
     const { peak } = await fleet({ downAt: HOUR, upAt: 3 * HOUR, fraction: () => 0.5 })
     expect(peak).toBe(DEVICES)
   })

@@ -115,7 +115,7 @@ test('a request does not shorten a wait that the cloud requested', async () => {
   expect(device.link.status().retryInMs).toBeGreaterThanOrEqual(100_000)
 })
 
-test('a round that fails lets every request go', async () => {
+test('a round that fails releases every request', async () => {
   const device = await TestDevice.running()
   device.network.faults = ['LOSE_REQUEST']
   const asked = device.link.requestGrant(need(50_000_000n), 600_000)

@@ -35,7 +35,7 @@ async function loseThreeSegments(device: TestDevice): Promise<void> {
   restore()
 }
 
-test('a device that was restored from a backup is not locked out, and the technician hears of it', async () => {
+test('a device that was restored from a backup is not locked out, and the technician is informed', async () => {
   const device = await TestDevice.running()
   await restoreBackup(device)
   await device.restart()
@@ -65,7 +65,7 @@ test('a device restored to an unacknowledged segment that the cloud knows delive
   expect(device.cloud.billedOn(ACCOUNT)).toBe(3_300_000n)
 })
 
-test('a device stops spending as soon as it hears that the cloud knows more than itself', async () => {
+test('a device stops spending once it learns that the cloud knows more than it does', async () => {
   const device = await TestDevice.running()
   device.network.faults = ['LOSE_ANSWER']
   await device.sync()

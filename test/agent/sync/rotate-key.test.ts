@@ -106,7 +106,7 @@ test('by order of an administrator: with the next sync, once', async () => {
   await expectEqualLedgers(device)
 })
 
-test('an order that comes again before the change is done is the same order', async () => {
+test('a command that is repeated before the change is done is the same command', async () => {
   const device = await joined()
   await twin.call('POST', `${path(device)}/rotate-key`)
   // The response to the announcement is spoilt: the round continues, and its sync brings the command once more.
@@ -280,7 +280,7 @@ describe.each(FAULTS.filter((fault) => fault !== 'DELAY_REQUEST'))('with the fau
   })
 })
 
-test('wherever the process ends during a change, the device comes back with one of the two keys, and nothing is lost', async () => {
+test('wherever the process ends during a change, the device continues with one of the two keys, and nothing is lost', async () => {
   const crashes: number[] = []
   let durable = 0n
   for (let crash = 1; crash <= 8; crash += 1) {
@@ -313,7 +313,7 @@ test('wherever the process ends during a change, the device comes back with one 
   expect(await twin.used(instanceId, 'ACT-1')).toBe(Number(durable) / 1e6)
 }, 60_000)
 
-test('a segment that was sealed under the key before is delivered as it is, and billed once', async () => {
+test('a segment that was sealed under the previous key is delivered unchanged, and billed once', async () => {
   const device = await joined()
   const before = keyOf(device)
   await device.charge(5n * TOKEN)
@@ -516,7 +516,7 @@ describe('the holder of a copied key', () => {
     expect(device.link.status()).toMatchObject({ backlog: 0 })
   })
 
-  test('who is first shuts the device out, which says so and keeps what it owes', async () => {
+  test('that changes the key first locks out the device, which reports it and keeps its undelivered usage', async () => {
     const device = await joined()
     const copy = await copyOf(device)
     await rotate(copy)

@@ -239,7 +239,7 @@ test('an answer that no trusted key has signed gives nothing, even with the righ
   audit(device)
 })
 
-test('signed time of a stranger is not believed', async () => {
+test('time that another party signed is not trusted', async () => {
   const device = await TestDevice.running()
   const stranger = await makeCloudKey()
   const { exchange } = device.cloud
@@ -256,7 +256,7 @@ test('signed time of a stranger is not believed', async () => {
   expect(device.clock.reading().earliest).toBeGreaterThanOrEqual(before.earliest)
 })
 
-test('signed time that goes with another answer is not believed', async () => {
+test('signed time of another response is not trusted', async () => {
   const device = await TestDevice.running()
   const { exchange, key } = device.cloud
   device.network.intercept = async (request) => {

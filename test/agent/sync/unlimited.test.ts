@@ -90,7 +90,7 @@ it('a refund after the limit gives the device no more than the cloud counts as g
   expect([await site.used(), device.fatal, device.conditions]).toEqual([50n * TOKEN, [], []])
 })
 
-it('goes without limit again, and with one again, as often as the rules change', async () => {
+it('becomes unlimited and limited again, as often as the rules change', async () => {
   const site = await MeteredSite.open({})
   const device = await site.device()
   let spent = 0n

@@ -26,7 +26,7 @@ class Waiters {
   }
 }
 
-it('only requests that a segment carried hear the answer to it, and the first answer counts', async () => {
+it('only requests that a segment carried get its response, and the first response counts', async () => {
   const waiters = new Waiters()
   waiters.wait('a')
   expect(waiters.requests.hasNew).toBe(true)
@@ -77,7 +77,7 @@ it('the tokens that requests need are summed by account, up to the largest count
   )
 })
 
-it('requests that do not fit a segment go with the next one, behind those that came first', () => {
+it('requests that do not fit in a segment are sent with the next one, behind earlier ones', () => {
   const needs = (count: number): readonly Need[] => Array.from({ length: count }, () => [{ account: 'a', amount: 1n }])
   const waiters = new Waiters()
   waiters.wait('1', needs(SEGMENT_NEEDS_MAX - 1))

@@ -401,7 +401,7 @@ export function publishEventsSuite(
         expect(letter!.problem).toBe('The types of the sink do not include this event.')
       })
 
-      it('does not come back if it is discarded meanwhile', async () => {
+      it('does not return if it is discarded meanwhile', async () => {
         await reject()
         sink.check = async () => {
           await discardDeadLetters({ store: twin.store }, 'test', twin.time)

@@ -141,7 +141,7 @@ describe('a token', () => {
     expect(await ask(token)).toMatchObject({ status: 401, code: 'TOKEN_INVALID' })
   })
 
-  it('that was taken before is refused when its time is over', async () => {
+  it('that was accepted before is refused after it has expired', async () => {
     const token = signed(adminClaims())
     const before = twin.now
     for (const [later, status] of [

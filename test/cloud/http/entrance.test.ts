@@ -37,7 +37,7 @@ async function settled(): Promise<void> {
 }
 
 describe('Entrance', () => {
-  it('lets requests in by arrival, each when another one has ended', async () => {
+  it('admits requests in the order of arrival, each when another one has ended', async () => {
     const entrance = new Entrance()
     const { begun, requests } = await arrive(entrance, INSIDE + 3)
     expect(begun).toEqual(Array.from({ length: INSIDE }, (_, index) => index))
@@ -48,7 +48,7 @@ describe('Entrance', () => {
     expect(entrance.waiting).toBe(1)
   })
 
-  it('lets another one in when a request waits for its client only', async () => {
+  it('admits another one when a request only waits for its client', async () => {
     const entrance = new Entrance()
     const { begun, requests } = await arrive(entrance, INSIDE + 2)
     const [first] = requests
@@ -86,7 +86,7 @@ describe('Entrance', () => {
     },
   )
 
-  it('lets no request wait for more than ten seconds, and returns to its limit', async () => {
+  it('makes no request wait for more than ten seconds, and returns to its limit', async () => {
     vi.useFakeTimers()
     onTestFinished(() => void vi.useRealTimers())
     const entrance = new Entrance()
@@ -101,7 +101,7 @@ describe('Entrance', () => {
     expect(later.length).toBe(2)
   })
 
-  it('lets a request begin at once if too many wait', async () => {
+  it('starts a request at once if too many wait', async () => {
     vi.useFakeTimers()
     onTestFinished(() => void vi.useRealTimers())
     const { begun } = await arrive(new Entrance(), INSIDE + 4_097)

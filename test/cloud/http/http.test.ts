@@ -109,7 +109,7 @@ describe('the server', () => {
     expect(twin.wrongAnswers).toEqual([])
   })
 
-  it('names the methods of a path that comes with an origin, as clients write it for a proxy', async () => {
+  it('names the methods of a path in a full URL, as clients send it to a proxy', async () => {
     await using twin = await openTwin()
     const { pathname } = new URL(twin.cloud.address)
     const ask = (target: string) => raw(twin, `DELETE ${target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n`)
@@ -368,7 +368,7 @@ describe('the server', () => {
     expect((await twin.call('GET', INSTANCES)).status).toBe(200)
   })
 
-  it('refuses more requests at a time than it is allowed, and says when to come again', async () => {
+  it('refuses more simultaneous requests than its limit, and says when to try again', async () => {
     await using twin = await openTwin((settings) => ({ ...settings, http: { ...settings.http, requestsMax: 1 } }))
     const token = await twin.administrationToken()
     const post = async () => twin.call('POST', INSTANCES, { body: { shortName: 's', accountId: 'a' } })
@@ -386,7 +386,7 @@ describe('the server', () => {
     expect(again.status).toBe(201)
   })
 
-  it('says when to come again by the time that passes, although its wall clock is set back', async () => {
+  it('says when to try again by elapsed time, although its wall clock is set back', async () => {
     await using twin = await openTwin((settings) => ({ ...settings, http: { ...settings.http, requestsMax: 1 } }))
     const instance = await twin.instance()
     const token = await twin.administrationToken()

@@ -281,7 +281,7 @@ describe('requests that are decided one after another', () => {
 })
 
 describe('a refund', () => {
-  it('comes back before anything is charged, to each account once for each share', async () => {
+  it('is refunded before anything is charged, to each account once for each share', async () => {
     const store = await openStore([10])
     await setConsumptionLimit(
       store,
@@ -318,7 +318,7 @@ describe('a refund', () => {
     expect(changed).toMatchObject([{ account: A, charged: 0n }])
   })
 
-  it('without a request comes back to each charged account', async () => {
+  it('without a request is refunded to each charged account', async () => {
     const store = await openStore([10, 10])
     const pools = await inTransaction(store, async (tx, loaded) => {
       await tx.accounts.save((await decideOverPools(tx, loaded, prints('8'))).changed)

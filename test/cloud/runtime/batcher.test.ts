@@ -45,7 +45,7 @@ function openBatcher(weightMax = 3, weightOf: (request: string) => number = () =
 }
 
 describe('a batcher', () => {
-  it('serves those who come while a batch is under way together in the next one, in the order of arrival', async () => {
+  it('serves requests that arrive during a batch together in the next one, in the order of arrival', async () => {
     const { batcher, batch, batches } = openBatcher()
     const first = batcher.submit('a')
     const { finish } = await batch(0)
@@ -59,7 +59,7 @@ describe('a batcher', () => {
     expect(await Promise.all(others)).toEqual(['B', 'C'])
   })
 
-  it('lets the next batch begin before one has ended, when that one says so', async () => {
+  it('begins the next batch before one has ended, if that one permits it', async () => {
     const { batcher, batch, batches } = openBatcher()
     const first = batcher.submit('a')
     const { next, finish } = await batch(0)
@@ -107,7 +107,7 @@ describe('a batcher', () => {
     expect(await Promise.all(asked)).toEqual(['A', 'B', 'C', 'D', 'E'])
   })
 
-  it('takes those who have come since into a batch in progress, in order, up to the first that does not fit', async () => {
+  it('adds requests that have arrived since to a batch in progress, in order, up to the first that does not fit', async () => {
     const { batcher, batch } = openBatcher(4)
     const asked = ['a', 'b', 'c', 'd', 'e', 'f'].map((request) => batcher.submit(request))
     const { requests, join, finish } = await batch(0)

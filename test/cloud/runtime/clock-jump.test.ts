@@ -101,7 +101,7 @@ describe('a clock that jumps by a month', () => {
     expect(await due()).toBe(3)
   })
 
-  it('charges and ends no session that a client speaks to', async () => {
+  it('charges and ends no session whose client sends a request', async () => {
     const id = await openSession()
     const used = await twin.used(instanceId, 'ACT-1')
     twin.clockAheadMs = 31 * DAY
@@ -110,7 +110,7 @@ describe('a clock that jumps by a month', () => {
     expect(await twin.used(instanceId, 'ACT-1')).toBe(used)
   })
 
-  it('is believed when an administrator confirms it', async () => {
+  it('is trusted when an administrator confirms it', async () => {
     await openSession()
     const used = await twin.used(instanceId, 'ACT-1')
     twin.clockAheadMs = 31 * DAY

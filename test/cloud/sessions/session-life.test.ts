@@ -164,7 +164,7 @@ describe('the sweep', () => {
     expect(await sweepNextSession(deps, START + HOUR)).toBe(true)
   })
 
-  it('passes an error on that comes before any session is found', async () => {
+  it('passes on an error that occurs before any session is found', async () => {
     const broken = { ...deps, store: { ...twin.store, transaction: () => Promise.reject(new Error('no database')) } }
     await expect(sweepNextSession(broken as SessionDeps, START + HOUR)).rejects.toThrow('no database')
   })
@@ -461,7 +461,7 @@ describe('a session that a device keeps', () => {
     expect(beats.map((session) => session?.lastHeartbeat)).toEqual([twin.now(), twin.now()])
   })
 
-  it('is not taken if the device has too many that have not ended; the others are kept up to date', async () => {
+  it('is refused if the device has too many live sessions; the others are kept up to date', async () => {
     const { device, id } = await keeping()
     const [last, beyond, ended] = [randomUUID(), randomUUID(), randomUUID()]
     withSessions((sessions) => ({

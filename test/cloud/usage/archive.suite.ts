@@ -328,7 +328,7 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       expect(readdirSync(folder).sort()).toEqual([...named, ...files].sort())
     })
 
-    it('has one writer, whose name the second one learns; one that was thought dead records nothing', async () => {
+    it('has one writer, whose name a second one gets; one that was considered dead records nothing', async () => {
       await fill(2)
       const held = Promise.withResolvers<undefined>()
       const reached = Promise.withResolvers<undefined>()
@@ -415,7 +415,7 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       }
     })
 
-    it('that is slow, but lives, is not taken over', async () => {
+    it('that is slow but running is not taken over', async () => {
       await fill(6)
       const place = archiveDirectory(folder)
       let tries = 0

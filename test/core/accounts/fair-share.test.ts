@@ -33,7 +33,7 @@ describe('waiting requests', () => {
     expect(unmet).toEqual([])
   })
 
-  test('that the pool cannot pay move nothing, and do not stand in the way of those behind them', () => {
+  test('that the pool cannot pay move nothing, and do not block those behind them', () => {
     const needs = [need([A, 12_000n]), need([A, 3_000n]), need([A, 9_000n]), need([A, 7_000n])]
     const { granted, unmet } = sizes({ [A]: supply({ free: 10_000n }) }, needs)
     expect([...granted]).toEqual([[A, 10_000n]])
@@ -154,7 +154,7 @@ describe('the level down to which others return tokens', () => {
     expect(recallLevel(rooms, share, lacking)).toBe(level)
   })
 
-  test('is the highest at which enough comes back', () => {
+  test('is the highest at which enough is returned', () => {
     const amount = fc.bigInt({ min: 0n, max: 50n })
     fc.assert(
       fc.property(fc.array(amount, { maxLength: 6 }), amount, amount, (rooms, share, lacking) => {

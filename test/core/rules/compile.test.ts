@@ -164,7 +164,7 @@ test('a formula that cannot be read has no rate', () => {
   expect(rate?.kind === 'FORMULA' && formulaRate(rate.expression)).toBe('FORMULA_DIVIDES_BY_ZERO')
 })
 
-test('a clock that goes back and forth over many changes always gets the rules of its instant', () => {
+test('a clock that moves back and forth over many changes always gets the rules of its time', () => {
   const periods = Array.from({ length: 40 }, (_, index) => ({ index, from: index * 10, until: index * 10 + 10 }))
   const compiled = compilePolicy(policyOf([{ periods }]))
   for (const now of [...periods.keys(), ...[...periods.keys()].reverse(), 0, 39, 1, 38]) {

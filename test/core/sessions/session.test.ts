@@ -268,7 +268,7 @@ describe('a refund', () => {
     expect(amounts(unused(session, START + HOUR / 2))).toEqual([0n, 1n, 1n])
   })
 
-  it('goes back to every account that was charged: pool, allocation and limit', () => {
+  it('is returned to every charged account: pool, allocation and limit', () => {
     const [pool, other] = [lineAccount('i', 'L', 2), lineAccount('i', 'M', 0)]
     const allocation = actionAccount('i', 'L', 'a')
     const limit = limitAccount('i', 'L', requester, 1)

@@ -249,13 +249,13 @@ describe('merging a segment', () => {
     for (const { after } of merge.changes) expect(available(after)).toBe(0n)
   })
 
-  it('lets the grant follow the use of a metered account', () => {
+  it('raises the grant to the use of a metered account', () => {
     const metered = { ...account(10n, 10n), unlimited: true, metered: true }
     const merge = mergeSegment(active, known(metered), withEntry(onLine(50n), counters(60n)), open)
     expect(merge.merged && merge.changes[0]?.after).toEqual({ ...account(60n, 60n), unlimited: true, metered: true })
   })
 
-  it('lets no grant follow more than a device counts without a limit', () => {
+  it('raises no grant above the maximum that a device counts without a limit', () => {
     const metered = { ...account(10n, 10n), unlimited: true, metered: true }
     const use = (amount: bigint) =>
       mergeSegment(active, known(metered), withEntry(onLine(amount), counters(10n + amount)), open)
@@ -295,7 +295,7 @@ describe('merging a segment', () => {
     expect(merge.merged && merge.changes.map(({ account: id, after }) => [id, after])).toEqual([[LINE, account(10n)]])
   })
 
-  it('believes the use of a device whose grants this side has forgotten', () => {
+  it('accepts the use of a device whose grants this side has forgotten', () => {
     const merge = mergeSegment(active, new Map(), withEntry(onLine(50n), counters(50n)), {
       ...open,
       grantsForgotten: true,

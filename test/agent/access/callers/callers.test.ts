@@ -390,7 +390,7 @@ describe('the kernel', () => {
     expect(knownCaller({ ...caller, uid: 1_000 }, ids)).toEqual({ ...caller, uid: 1_000 })
   })
 
-  it('names no group that stands for all groups outside', () => {
+  it('does not name the group to which all outside groups are mapped', () => {
     const ids = idsOf({ uidMap: CONTAINER, gidMap: CONTAINER, overflowUid: '65533', overflowGid: '65534' })
     expect(ids).toEqual({ sharedUid: 65_533, sharedGid: 65_534 })
     expect(knownCaller({ uid: 65_534, gids: [65_534, 7, 65_534], pid: 3 }, ids)).toMatchObject({ gids: [7] })

@@ -54,7 +54,7 @@ const failed = async (answer: Promise<unknown>): Promise<CodedError> =>
 
 const SIGNED = { answer: 'a', time: 't' }
 
-test('each call goes where it belongs, signed in as the device', async () => {
+test('each call has its path, and the token of the device', async () => {
   const { cloud, requests } = answering(json(200, SIGNED))
   await cloud.attach(device, { nonce: 'n', bootId: 'b', above: 0, acknowledged: 0, backlog: 0, software: 's' }, signal)
   await cloud.sync(device, { segment: 'x', nonce: 'n' }, signal)
@@ -68,7 +68,7 @@ test('each call goes where it belongs, signed in as the device', async () => {
   })
 })
 
-test('a policy is requested with the revision in force and the engine, and comes as it was signed', async () => {
+test('a policy is requested with the revision in force and the engine, and arrives as it was signed', async () => {
   const document = { status: 200, headers: {}, body: 'a.b.c\n' }
   const asked = { instanceId: INSTANCE, engine: { version: 4, oldest: 3 } }
   const { cloud, requests } = answering(document, { status: 304, headers: {}, body: '' })
@@ -194,7 +194,7 @@ test.each([
   expect(message).toBe(`The cloud responded with HTTP status${end}`)
 })
 
-test('a refusal keeps the code that the cloud gave; without a code the status speaks', async () => {
+test('a refusal keeps the code of the cloud; without a code, the status decides', async () => {
   const refusals: [HttpAnswer, string][] = [
     [json(403, { code: 'DEVICE_REVOKED', message: 'revoked' }), 'DEVICE_REVOKED'],
     [json(422, { code: 'SEGMENT_REJECTED', message: 'no' }), 'SEGMENT_REJECTED'],

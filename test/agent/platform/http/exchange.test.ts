@@ -81,7 +81,7 @@ test('a request arrives whole, and so does its answer', async () => {
   expect(answer.headers).toMatchObject({ 'x-seen': 'yes', 'set-cookie': 'a' })
 })
 
-test('a long body is compressed where the other side takes it, and arrives as it was', async () => {
+test('a long body is compressed if the other side accepts that, and arrives unchanged', async () => {
   const url = await serve((request, response) => {
     const { 'content-encoding': encoding = 'none' } = request.headers
     const chunks: Buffer[] = []

@@ -43,7 +43,7 @@ const newPush = (): Push =>
 
 pushContract(() => url)
 
-test('the device signs in by its id and a token, also where the broker speaks only the older protocol', async () => {
+test('the device signs in with its id and a token, also at a broker that supports only the older protocol', async () => {
   const stop = new AbortController()
   logins.length = 0
   await new Promise<void>((resolve) => {
@@ -62,7 +62,7 @@ test('the device signs in by its id and a token, also where the broker speaks on
   expect(logins).toEqual([['device-7', 'a token']])
 })
 
-test('reports a topic that the broker denies, and still hears the other topics', async () => {
+test('reports a topic that the broker denies, and still receives the other topics', async () => {
   denied.add(policyTopic('instance-9'))
   const stop = new AbortController()
   const told: string[] = []

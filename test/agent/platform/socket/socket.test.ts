@@ -601,7 +601,7 @@ describe('the socket', () => {
     expect(received).toMatch(/"code":"BAD_REQUEST"[^"]*$/)
   })
 
-  it('never takes the answer to a request for that to one which came right behind an offer, and which it did not read', async () => {
+  it('answers an upgrade offer as a plain request, and no unread request right behind it', async () => {
     const behind = new Behind()
     await behind.open()
     const post = `POST ${PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n`
@@ -770,7 +770,7 @@ describe('the path of the socket', () => {
     expect(lstatSync(path).isSocket()).toBe(true)
   })
 
-  it('lets more clients wait at a time than Node does by itself', async () => {
+  it('lets more clients wait for a connection than the default of Node', async () => {
     const behind = new Behind()
     await behind.open({ connectionsMax: 1_024 })
     const clients = Array.from({ length: 600 }, () => connect(behind.path))
@@ -779,7 +779,7 @@ describe('the path of the socket', () => {
     expect(results.filter(({ status }) => status === 'rejected')).toEqual([])
   })
 
-  it('is taken over from an agent that is dead', async () => {
+  it('is taken over from a dead agent', async () => {
     const behind = new Behind()
     // What a killed process leaves: the name of a socket without a listener.
     const dead = createServer()
@@ -793,7 +793,7 @@ describe('the path of the socket', () => {
     expect(await behind.get('/livez')).toMatchObject({ status: 200 })
   })
 
-  it('is never taken from an agent that lives', async () => {
+  it('is never taken from a running agent', async () => {
     const behind = new Behind()
     await behind.open()
     await expect(behind.open()).rejects.toMatchObject({ code: 'SOCKET_IN_USE' })

@@ -178,7 +178,7 @@ describe('the database file', () => {
     expect(await journal.read()).toMatchObject({ epoch: 0 })
   })
 
-  it('in a place where none can be is refused with the reason', async () => {
+  it('in an unusable place is refused with the reason', async () => {
     const occupied = join(temporaryDirectory(), 'file')
     writeFileSync(occupied, '')
     await expect(journalIn(join(occupied, 'state'))).rejects.toMatchObject({ code: 'STATE_UNWRITABLE' })
@@ -299,7 +299,7 @@ describe('a full ledger', () => {
 })
 
 describe('a disk that is full', () => {
-  it('takes no more entries once the last space is gone, still delivers, and takes them when there is space again', async () => {
+  it('refuses entries on a full disk, still delivers, and accepts them when there is space again', async () => {
     const directory = temporaryDirectory()
     // A directory in the place of the file: the space cannot be set aside.
     const diskReserve = join(directory, 'journal.db-disk-reserve')

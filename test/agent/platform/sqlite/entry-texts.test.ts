@@ -15,7 +15,7 @@ const entries = fc.array(
 )
 
 describe('the texts of entries', () => {
-  it('come back, and their chain is that of their bodies', () => {
+  it('are returned unchanged, and their chain is that of their bodies', () => {
     fc.assert(
       fc.property(entries, (list) => {
         const texts = encodeTexts(list)

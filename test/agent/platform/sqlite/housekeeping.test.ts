@@ -39,7 +39,7 @@ describe('housekeeping', () => {
     expect(steps).toHaveLength(6)
   })
 
-  it('lets a call go first that comes between two steps', () => {
+  it('runs a call first that arrives between two steps', () => {
     const { time, steps, left, housekeeping } = house(5)
     const take = left.todo
     housekeeping.answered()

@@ -102,7 +102,7 @@ describe('a commit for all callers', () => {
     expect(control.here).toBe(0)
   })
 
-  it('learns of a flush in place that failed', async () => {
+  it('notices a failed flush in place', async () => {
     const { journal, control, broken } = await journalWithFlushes({ isFast: true })
     control.hereFails = true
     await expect(journal.append([entry(1, [])], STAMP, true)).rejects.toThrow('EIO')

@@ -156,7 +156,7 @@ it('keeps the last confirmation of a policy, also if the clock of the cloud was 
   }
 })
 
-it('keeps how much of a grant is overdraft, as it was said last', async () => {
+it('keeps the newest reported overdraft of a grant', async () => {
   const journals = newJournals()
   let journal = await journals.open()
   await attach(journal, { [A]: 100n })
@@ -196,7 +196,7 @@ it('keeps the use above the grants of an account that gets a limit, until a gran
   expect((await journal.read()).accounts.get(A)).not.toHaveProperty('allowance')
 })
 
-it('says of a grant that nothing decided before it is still to come only with the last entry from before it', async () => {
+it('confirms that no earlier decisions follow a grant only with the last entry before it', async () => {
   const journals = newJournals()
   const journal = await journals.open()
   await attach(journal, { [A]: 100n })

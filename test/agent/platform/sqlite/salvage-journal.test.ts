@@ -100,7 +100,7 @@ describe('a damaged journal', () => {
     expect((await (await journalAt(directory)).read()).salvages).toEqual([])
   })
 
-  it('comes back from damage at any page, with identity and rules where they can be read', async () => {
+  it('recovers from damage at any page, with identity and rules where they can be read', async () => {
     const whole = readFileSync(path(await device()))
     const found: string[] = []
     // Most of the later pages are slots.
@@ -186,7 +186,7 @@ describe('a damaged journal', () => {
     expect(readdirSync(directory).filter((name) => /draft|salvaged|copy/.test(name))).toEqual([])
   })
 
-  it('is named by the time at which it was put aside, and overwrites none that was put aside before', async () => {
+  it('is named by the time at which it was put aside, and overwrites no earlier one', async () => {
     const directory = await device()
     for (let time = 0; time < 2; time += 1) {
       writeFileSync(path(directory), 'no database, but long enough to be looked at. '.repeat(100))
@@ -326,7 +326,7 @@ describe('an empty database', () => {
     expect((await journal.read()).salvages).toMatchObject([{ salvagedEntries: 0, lostEntries: null }])
   })
 
-  it('beside a log is rebuilt from the log as far as that goes', async () => {
+  it('beside a log is rebuilt from the log as far as possible', async () => {
     const directory = await cutOff({ isNew: true, commits: 6 })
     writeFileSync(path(directory), '')
     expect(await expectUsable(directory)).toEqual({ salvaged: 60, lost: 0 })

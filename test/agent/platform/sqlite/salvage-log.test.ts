@@ -64,7 +64,7 @@ const salvageOf = async (journal: Journal) => (await journal.read()).salvages?.[
 const answersOf = async (journal: Journal) => (await journal.read()).idempotencyCache.map(({ n }) => n)
 
 describe('a damaged journal whose volatile log fits', () => {
-  it('is continued by the log: every charge that was answered is delivered, and none is called lost', async () => {
+  it('is continued by the log: every answered charge is delivered, and none is reported as lost', async () => {
     const written = await device()
     damage(join(written.directory, 'journal.db'), 'policy')
     const journal = await reopened(written)
@@ -178,7 +178,7 @@ describe('a damaged journal whose volatile log fits', () => {
     expect(await deliveredBy(journal)).toEqual(bodiesOf(charges(DELIVERED + 1, RECORDED)))
   })
 
-  it('calls no entry lost that the log has, though the ledger proves none', async () => {
+  it('reports no entry of the log as lost, although the ledger proves none', async () => {
     const written = await device()
     const { directory, log } = written
     log.begin(1, { n: DELIVERED - 5, head: headAt(DELIVERED - 5) })

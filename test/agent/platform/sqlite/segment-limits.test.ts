@@ -40,7 +40,7 @@ it('a top-up request above the maximum of a counter is sealed as the maximum', a
   expect(read.needs).toEqual([[{ account: accountOf(1), amount: MICRO_MAX }]])
 })
 
-it('of more top-up requests than a segment takes the first go with it, and those of waiting requests have a place of their own', async () => {
+it('of too many top-up requests the first are sent with a segment, and those of waiting requests have separate space', async () => {
   const journal = await journalIn(temporaryDirectory())
   await attach(journal, {})
   const topUpRequests = Array.from({ length: SEGMENT_ACCOUNTS_MAX }, (_, n) => {

@@ -98,7 +98,7 @@ describe('housekeeping', () => {
     database.close()
   })
 
-  it('leaves the free pages and the log that stand in for the space set aside on a full disk, until it is there again', () => {
+  it('keeps the free pages and the log in place of the reserve on a full disk, until the reserve exists again', () => {
     let roomy = false
     const { database, handler, path } = withFreePages(1_000, () => roomy)
     while (handler.tidy());

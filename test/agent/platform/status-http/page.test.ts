@@ -5,7 +5,7 @@ import { agentStatus } from '../../../cli/agent-status.ts'
 import { HOSTILE, decision, reportWith } from './report-with.ts'
 
 describe('the status page', () => {
-  it('shows hostile names as text, in every place where a name can stand', () => {
+  it('shows hostile names as text in every place', () => {
     const account = {
       actionName: HOSTILE,
       granted: '1',

@@ -216,7 +216,7 @@ describe('a request that cannot be read', () => {
     ).toEqual(expected)
   })
 
-  it('of a peer that does not speak TLS: the connection closes', async () => {
+  it('of a peer without TLS: the connection closes', async () => {
     await using authority = await Authority.make()
     const tls = { ...(await authority.certify(Date.now() + 86_400_000)), clientCa: null }
     const server = await openFor({ host: '127.0.0.1', tls, token: null })

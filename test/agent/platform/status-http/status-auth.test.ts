@@ -10,7 +10,7 @@ const TLS = { certificate: 'c', key: 'k', clientCa: null }
 const basic = (password: string) => `Basic ${Buffer.from(`any:${password}`).toString('base64')}`
 
 describe('the authentication of the status', () => {
-  it('opens beyond loopback only over TLS, and for readers that show who they are', () => {
+  it('opens beyond loopback only over TLS, and for authenticated readers', () => {
     for (const host of ['127.0.0.1', '127.8.9.1', '::1', 'localhost']) requireSafe({ ...LOCAL, host })
     for (const host of ['0.0.0.0', '::', '192.0.2.1', 'localhost.example', 'device.local']) {
       const refused = (options: Partial<StatusAuthOptions>) => () => requireSafe({ ...LOCAL, host, ...options })
@@ -45,7 +45,7 @@ describe('the authentication of the status', () => {
     read(basic('secret:with colon'))()
   })
 
-  it('lets in a client with a certificate of the authority, in the place of the token', () => {
+  it('admits a client with a certificate of the authority instead of the token', () => {
     const access = { host: '0.0.0.0', tls: { ...TLS, clientCa: 'ca' }, token: 't' }
     requireReader(access, { host: 'device' }, true)
     expect(() => requireReader(access, { host: 'device' }, false)).toThrow(

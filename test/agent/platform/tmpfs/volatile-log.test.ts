@@ -68,7 +68,7 @@ describe('the volatile log', () => {
     ])
   })
 
-  it('takes entries back on a full file system, and none but those of the last write', () => {
+  it('reverts entries on a full file system, and only those of the last write', () => {
     const directory = temporaryDirectory()
     const log = written(directory)
     const size = statSync(join(directory, readdirSync(directory)[0]!)).size
@@ -93,7 +93,7 @@ describe('the volatile log', () => {
     expect([...found]).toEqual([2, 1, 0])
   })
 
-  it('is not believed when any byte of it was altered', () => {
+  it('is not trusted when any byte of it was altered', () => {
     const directory = temporaryDirectory()
     written(directory)
     const path = join(directory, readdirSync(directory)[0]!)
@@ -108,7 +108,7 @@ describe('the volatile log', () => {
     expect(logIn(directory).left()?.entries).toHaveLength(2)
   })
 
-  it('is not believed when a file before the last one is cut off', () => {
+  it('is not trusted when a file before the last one is cut off', () => {
     const directory = temporaryDirectory()
     const log = written(directory)
     log.turn()

@@ -34,7 +34,7 @@ describe('an enrollment token', () => {
     expect((claims.exp ?? 0) - (claims.iat ?? 0)).toBe(24 * 3600)
   })
 
-  it('is made for administrators only, and for instances that there are', async () => {
+  it('is made for administrators only, and for existing instances', async () => {
     const body = { instanceIds: [instanceId] }
     const token = await twin.clientToken(instanceId)
     expect(refusal(await twin.call('POST', `${EDGE}/enrollment-tokens`, { body, token }))).toEqual([
@@ -91,7 +91,7 @@ describe('enrolling', () => {
     expect(refusal(await enroll(unused, { publicKey: other.jwk }))).toEqual([403, 'ENROLLMENT_REFUSED'])
   })
 
-  it('lets one of two devices in that use a token at the same time', async () => {
+  it('admits one of two devices that use a token at the same time', async () => {
     const token = await twin.enrollmentToken(instanceId)
     const keys = await Promise.all([newDeviceKeys(), newDeviceKeys(), newDeviceKeys()])
     const replies = await Promise.all(keys.map(({ jwk }) => enroll(token, { publicKey: jwk })))
@@ -271,7 +271,7 @@ describe('the policy', () => {
     expect(await (await other.policy()).text()).toBe(document)
   })
 
-  it('is not sent again to who has it, until it changes', async () => {
+  it('is not sent again to a device that has it, until it changes', async () => {
     const client = await EdgeClient.join(twin, instanceId)
     const tag = (await client.policy()).headers.get('etag') ?? ''
     for (const known of [tag, `W/${tag}`, `"7", ${tag}`, '*']) {
@@ -534,7 +534,7 @@ describe('administration', () => {
     expect(await isOverdue()).toBe(false)
   })
 
-  it('shows who was copied, with the evidence, also after the device has begun again', async () => {
+  it('shows a copied device with the evidence, also after the device has attached again', async () => {
     const client = await EdgeClient.join(twin, instanceId)
     const copy = client.device.copy()
     await client.device.sync()
@@ -561,7 +561,7 @@ describe('administration', () => {
     expect(await client.device.sync()).toMatchObject({ directives: ['release'] })
   })
 
-  it('knows only devices and instances that there are, and administrators', async () => {
+  it('accepts only existing devices and instances, and administrators', async () => {
     const unknown = randomUUID()
     expect(refusal(await twin.call('POST', `${EDGE}/devices/${unknown}/revoke`))).toEqual([404, 'NOT_FOUND'])
     expect(refusal(await twin.call('POST', `${EDGE}/devices/${unknown}/release`))).toEqual([404, 'NOT_FOUND'])

@@ -72,7 +72,7 @@ it('refuses no device for longer because the clock steps back', () => {
   sync('MERGE', MIB)
 })
 
-it('says when the device may come again, and lets it in then', () => {
+it('says when the device may try again, and admits it then', () => {
   expect(syncs('FORK', 8 * MIB)).toBe(8)
   const refused = (): number => {
     try {

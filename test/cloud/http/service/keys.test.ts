@@ -273,7 +273,7 @@ describe('the limits of an administration key', () => {
     expect([await create(first), await create(second)]).toEqual(['TOKEN_INVALID', 201])
   })
 
-  it('let a request name its instance by the header where this limits the response', async () => {
+  it('permit a request to name its instance in the header if this limits the response', async () => {
     await using twin = await openTwin()
     const [mine, other] = [await twin.instance('mine'), await twin.instance('other')]
     const { privatePem, publicPem } = newKeyPair()

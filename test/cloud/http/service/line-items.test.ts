@@ -5,7 +5,7 @@ const path = (instance: string, version = 'v1.1', id = ''): string =>
   `/provisioning/api/${version}/instances/${instance}/line-items${id === '' ? '' : `/${encodeURIComponent(id)}`}`
 
 describe('a line item', () => {
-  it('is mapped, and reported as it was given', async () => {
+  it('is mapped, and reported unchanged', async () => {
     await using twin = await openTwin()
     const instance = await twin.instance()
     const given = {

@@ -101,7 +101,7 @@ it('may be one of several, weakened by a proxy, or any', async () => {
   for (const wrong of ['1', '', '""1"', 'W/*']) expect([wrong, await put(wrong)]).toEqual([wrong, 400])
 })
 
-it('lets one of two changes at once win', async () => {
+it('accepts one of two simultaneous changes', async () => {
   const read = tagOf(await twin.call('GET', rules('/line-items/A/actions')))
   const put = async (name: string) => change('PUT', rules('/line-items/A/actions'), read, [{ name, action: 'DENY' }])
   const both = await Promise.all([put('one'), put('two')])

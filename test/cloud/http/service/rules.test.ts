@@ -224,7 +224,7 @@ describe('actions', () => {
     expect(await code(1)).toBe('2004')
   })
 
-  it('let the default have an allocation, as a cap on everybody else, and only the default go without one', async () => {
+  it('permit an allocation of the default, as a cap for all others, and only the default without one', async () => {
     await using twin = await openTwin()
     const { instance, conditionId } = await withCondition(twin)
     const put = (...body: readonly object[]) => twin.call('PUT', actionsPath(instance), { body })

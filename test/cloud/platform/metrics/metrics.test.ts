@@ -172,7 +172,7 @@ describe('the metrics of the twin', () => {
     },
   )
 
-  it('are for who knows the token, where one is set', async () => {
+  it('require the token, if one is set', async () => {
     await using twin = await openTwin((settings) => ({
       ...settings,
       metrics: { listen: null, token: new Secret('scrape-me', 'a test') },
@@ -184,7 +184,7 @@ describe('the metrics of the twin', () => {
     expect(await codes({ authorization: 'Bearer scrape-me' })).toBe(200)
   })
 
-  it('have an address of their own, where one is set, and leave that of the twin', async () => {
+  it('have a separate address, if one is set, and are not at that of the twin', async () => {
     await using twin = await openTwin((settings) => ({ ...settings, metrics: { listen: '127.0.0.1:0', token: null } }))
     expect(new URL(twin.cloud.metricsAddress).origin).not.toBe(new URL(twin.cloud.address).origin)
     expect((await scrape(twin))('outbox_backlog')).toBe(0)
@@ -289,7 +289,7 @@ describe('a watched store', () => {
 })
 
 describe('a scrape', () => {
-  it('goes without the totals of a store that does not answer, says so, and shows the rest', async () => {
+  it('omits the totals of a store that does not respond, reports it, and shows the rest', async () => {
     const totals = Promise.withResolvers<never>()
     const metrics = new Metrics({
       version: '1',

@@ -49,7 +49,7 @@ const signIn = async (
   })
 
 describe('a device at the embedded broker', () => {
-  it('hears of the newest policy when it subscribes, and of each change at once', async () => {
+  it('is notified of the newest policy when it subscribes, and of each change at once', async () => {
     await using listener = await signIn()
     await listener.subscribe(policyTopic(instanceId))
     expect(await listener.next()).toEqual({
@@ -61,7 +61,7 @@ describe('a device at the embedded broker', () => {
     expect(await listener.next()).toMatchObject({ payload: { instanceId, revision: 2 } })
   })
 
-  it('hears of the newest policy also after a restart of the twin, which keeps no messages', async () => {
+  it('is notified of the newest policy also after a restart of the twin, which keeps no messages', async () => {
     await twin.lineItem(instanceId)
     await twin.restart()
     await using listener = await signIn()
@@ -155,7 +155,7 @@ describe('a device at the embedded broker', () => {
     expect(await second.subscribe(deviceTopic(client.id))).toEqual([1])
   })
 
-  it('is thrown out when it is revoked, and cannot come back', async () => {
+  it('is disconnected when it is revoked, and cannot connect again', async () => {
     await using listener = await signIn()
     await twin.call('POST', `${EDGE}/devices/${client.id}/revoke`)
     await listener.closed
@@ -256,7 +256,7 @@ describe('an embedded broker', () => {
     },
   )
 
-  it('lets all connections of a fleet wait, so that none has to be tried again', async ({ skip }) => {
+  it('makes all connections of a fleet wait, so that no device must try again', async ({ skip }) => {
     const fleet = 1_500
     const most = fileText('/proc/sys/net/core/somaxconn')
     if (most === null || Number(most) < fleet) skip('the kernel of this machine lets fewer connections wait')

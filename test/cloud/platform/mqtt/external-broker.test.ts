@@ -82,7 +82,7 @@ describe('a twin with an external broker', () => {
     )
   })
 
-  it('signs in, publishes each new revision, and leaves the newest for who comes later', async () => {
+  it('signs in, publishes each new revision, and retains the newest for later subscribers', async () => {
     const opened = await openWith(guarded.url, 'twin', passwords.twin)
     const device = { username: 'device', password: passwords.device }
     await using early = await Listener.connect(guarded.url, device)
@@ -100,7 +100,7 @@ describe('a twin with an external broker', () => {
     })
   })
 
-  it('continues without change notifications when the broker does not let it in', async () => {
+  it('continues without change notifications when the broker refuses it', async () => {
     const opened = await openWith(guarded.url, 'twin', 'not the password')
     const instanceId = await opened.instance()
     expect((await opened.lineItem(instanceId)).status).toBeLessThan(300)
@@ -126,7 +126,7 @@ describe('a broker that refuses some notifications', () => {
 describe('a broker without passwords', () => {
   const open = mosquitto()
 
-  it('hears of each new revision as well', async () => {
+  it('is notified of each new revision as well', async () => {
     const opened = await openWith(open.url, null, null)
     const instanceId = await opened.instance()
     await using listener = await Listener.connect(open.url, {})
