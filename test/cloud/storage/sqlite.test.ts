@@ -17,6 +17,7 @@ import Sqlite from 'better-sqlite3'
 import { afterAll, afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { claimStore } from '../../../src/cloud/storage/sqlite/claim-store.ts'
 import { openDatabase } from '../../../src/cloud/storage/sqlite/database.ts'
+import { hasData } from '../../../src/cloud/storage/sqlite/read-tables.ts'
 import { flushOf, openSqliteStore } from '../../../src/cloud/storage/sqlite/store.ts'
 import { USAGE_ROW_POSITIONS } from '../../../src/cloud/storage/records.ts'
 import { orNull } from '../../../src/platform/or-null.ts'
@@ -454,6 +455,11 @@ describe('a database file', () => {
     const log = readFileSync(`${path}-wal`)
     expect(codeOf(() => open(path))).toBe('DATABASE_CORRUPT')
     expect(readFileSync(`${path}-wal`)).toEqual(log)
+  })
+
+  it('has no data if it is empty, so that a cloud with PostgreSQL starts beside it', () => {
+    writeFileSync(path, '')
+    expect(hasData(path)).toBe(false)
   })
 
   it('is read only when the commits that a killed process has left are flushed', async () => {

@@ -44,6 +44,8 @@ export async function backUpStore(
 export function copyStore({ path, to, partial }: StoreCopy): void {
   const database = openReader(path)
   try {
+    if (database.pragma('application_id', { simple: true }) === 0n)
+      throw new CodedError('DATABASE_CORRUPT', `${path} is empty.`)
     unlessWritable({ path, to }, () => {
       rmSync(partial, { force: true })
       closeSync(openSync(partial, 'wx', 0o600))

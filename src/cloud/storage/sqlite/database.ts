@@ -42,10 +42,7 @@ function refuseEmptied(path: string): void {
 
 /** A second, read-only connection to a file opened by {@link openDatabase}. */
 export function openReader(path: string): Database {
-  return opened(path, (database) => {
-    if (applicationIdOf(database) === 0n) throw new CodedError('DATABASE_CORRUPT', `${path} is empty.`)
-    database.pragma('query_only = ON')
-  })
+  return opened(path, (database) => void database.pragma('query_only = ON'))
 }
 
 function opened(path: string, prepare: (database: Database) => void): Database {
@@ -99,14 +96,9 @@ function demand(database: Database, pragma: string, value: string | bigint): voi
   if (actual !== value) throw new Error(`SQLite did not apply ${pragma} = ${value}: it is ${String(actual)}`)
 }
 
-/** 0n: nothing was written to it. */
-function applicationIdOf(database: Database): unknown {
-  return database.pragma('application_id', { simple: true })
-}
-
 /** Read-only check: another program's file stays as it is. */
 function refuseForeign(database: Database, path: string): void {
-  const id = applicationIdOf(database)
+  const id = database.pragma('application_id', { simple: true })
   if (id === BigInt(APPLICATION_ID)) return
   const tables = database.prepare('SELECT count(*) AS count FROM sqlite_schema').get() as { count: bigint }
   if (id !== 0n || tables.count !== 0n) {
