@@ -40,10 +40,10 @@ export async function openListedPools(
   rules: RulesInForce,
   accounts: Iterable<AccountId>,
   epoch: Pick<Epoch, 'grantsForgotten'>,
-): Promise<{ readonly pools: ReadonlyMap<AccountId, Pool>; /** How many are new. */ readonly opened: number }> {
+): Promise<{ readonly pools: ReadonlyMap<AccountId, Pool>; readonly added: readonly AccountId[] }> {
   const { pools, unopened } = await lockListed(tx, rules, accounts, epoch)
-  if (unopened.length === 0) return { pools, opened: 0 }
-  return { pools: new Map([...pools, ...(await openPools(tx, rules, unopened))]), opened: unopened.length }
+  if (unopened.length === 0) return { pools, added: [] }
+  return { pools: new Map([...pools, ...(await openPools(tx, rules, unopened))]), added: unopened }
 }
 
 /** As {@link openListedPools}, but creates no pools: it returns those that are missing as they would be created. */

@@ -40,6 +40,8 @@ export interface MergeContext extends Moment {
   readonly hasSessions: boolean
   /** The cloud's response to this segment before it was restored; null: none. */
   readonly proof: Proof | null
+  /** Counts the pools that the segment opens, also if it is rejected. */
+  readonly opened: { pools: number }
 }
 
 export interface MergeUnderRules extends MergeContext {
@@ -53,13 +55,7 @@ export interface Unbilled {
 }
 
 export type MergeResult =
-  | {
-      readonly accepted: true
-      readonly answer: string
-      readonly unbilled: Unbilled | null
-      /** Pools that the segment has opened. Absent: none. */
-      readonly opened?: number
-    }
+  | { readonly accepted: true; readonly answer: string; readonly unbilled: Unbilled | null }
   /** Inconsistent: `answer` is the signed refusal. Malformed: none, because a later segment may correct it. */
   | {
       readonly accepted: false

@@ -29,6 +29,8 @@ export interface SyncResult extends Pick<Device, 'suspension'> {
   readonly merge: MergeResult
   /** Instances whose documents the cloud has lost, as the device has proven. */
   readonly restored: readonly string[]
+  /** New pools. */
+  readonly opened: number
 }
 
 /** @throws CodedError DEVICE_REVOKED, GRANTS_FORGOTTEN */
@@ -77,18 +79,19 @@ async function receiveUnderLocks(
   const found = known === undefined ? await recreateEpoch(context) : { device, epoch: known }
   if (found === undefined) {
     const problem = 'The cloud never gave out this epoch.'
-    return { outcome: 'REJECTED', merge: { accepted: false, problem }, restored: [] }
+    return { outcome: 'REJECTED', merge: { accepted: false, problem }, restored: [], opened: 0 }
   }
   const current = { ...context, ...found }
   const restored = proofs.length + rules.length === 0 ? [] : await noticeRestore(current, { proofs, rules })
   const epoch = proofs.length === 0 ? found.epoch : await takeProofs(current, proofs)
   const fit = await fitOf(tx, epoch, segment.received)
-  const mergeContext: MergeContext = { ...current, epoch, fit, sessions, proof: proofOf(segment, proofs) }
+  const opened = { pools: 0 }
+  const mergeContext: MergeContext = { ...current, epoch, fit, sessions, proof: proofOf(segment, proofs), opened }
   const { seq } = segment.header
   const recorded = seq > epoch.lastSeq ? undefined : await tx.edge.segments.get(device.id, epoch.number, seq)
   const outcome = classifySegment(epoch, segment.header, recorded?.hash ?? null, fit)
   const merge = await carryOut(mergeContext, outcome, recorded)
-  return { outcome: merge.accepted ? outcome.kind : 'REJECTED', merge, restored }
+  return { outcome: merge.accepted ? outcome.kind : 'REJECTED', merge, restored, opened: opened.pools }
 }
 
 async function carryOut(

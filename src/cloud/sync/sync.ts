@@ -29,15 +29,15 @@ export async function sync(
     deps.onOutcome?.('UNREADABLE', 0)
     return { accepted: false, problem: opening.problem, suspension: device.suspension }
   }
-  const opened: OpenedSync = {
+  const request: OpenedSync = {
     deviceId: device.id,
     segment: opening.segment,
     shown: await openShown(deps.keys, device, proofDocuments, deps.giveWay),
     now: deps.now(),
     present: deps.present(),
   }
-  const { outcome, merge, restored, suspension } = await deps.syncBatcher.receive(opened)
-  deps.onOutcome?.(outcome, merge.accepted ? (merge.opened ?? 0) : 0)
+  const { outcome, merge, restored, opened, suspension } = await deps.syncBatcher.receive(request)
+  deps.onOutcome?.(outcome, opened)
   if (restored.length > 0) deps.onRestored?.(device.id, restored)
   return { ...merge, suspension }
 }

@@ -61,6 +61,8 @@ export class Twin implements AsyncDisposable {
   }
   time = START
   sharesTransactions = true
+  /** That the last sync has opened. */
+  openedPools = 0
   readonly #cleanUp: () => Promise<void>
   readonly syncDeps: WatchedSyncDeps & { readonly syncBatcher: SyncBatcher }
 
@@ -249,7 +251,12 @@ export class Twin implements AsyncDisposable {
       receive: (order) => this.store.transaction((tx) => receiveSegment(deps, tx, order)),
     }
     return sync(
-      { ...deps, terms: this.terms, syncBatcher: this.sharesTransactions ? deps.syncBatcher : alone },
+      {
+        ...deps,
+        terms: this.terms,
+        syncBatcher: this.sharesTransactions ? deps.syncBatcher : alone,
+        onOutcome: (_outcome, opened) => (this.openedPools = opened),
+      },
       await this.device(deviceId),
       document,
       proofs,

@@ -19,7 +19,7 @@ const UNMERGED_BYTES_PER_MS = (16 * 1024 * 1024) / (60 * 60_000)
 /** A shorter segment, or one that leaves no trace, counts as so many bytes. */
 const UNMERGED_BYTES_MIN = 512 * 1024
 
-/** An account that a merged segment opens. One segment can open as many as it can name. */
+/** An account that a segment opens. One segment can open as many as it can name. */
 const OPENED_BYTES = 3 * 1024
 
 /** They leave evidence, and branch entries. */
@@ -72,11 +72,12 @@ export class SyncGate {
     outcome: SyncOutcome,
     { bytes, opened }: { /** Of the segment. */ readonly bytes: number; /** Accounts. */ readonly opened: number },
   ): void {
-    const isStored = STORED.has(outcome)
-    if (!isStored && outcome !== 'UNREADABLE' && opened === 0) return
+    const stored = STORED.has(outcome) ? bytes : 0
+    const isUnmerged = STORED.has(outcome) || outcome === 'UNREADABLE'
+    const used = (isUnmerged ? Math.max(stored, UNMERGED_BYTES_MIN) : 0) + opened * OPENED_BYTES
+    if (used === 0) return
     const device = this.#deviceOf(deviceId)
-    if (isStored) device.bytes += Math.max(bytes, UNMERGED_BYTES_MIN)
-    else device.bytes += opened > 0 ? opened * OPENED_BYTES : UNMERGED_BYTES_MIN
+    device.bytes += used
     this.#devices.set(deviceId, device)
   }
 

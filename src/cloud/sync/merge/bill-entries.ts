@@ -20,11 +20,6 @@ export interface ChainPart {
   readonly entries: readonly OpenedEntry[]
 }
 
-export interface ListedMoves extends MovedPools {
-  /** New pools. */
-  readonly opened: number
-}
-
 export interface ImpossibleMove {
   readonly problem: 'ACCOUNT_UNKNOWN' | 'AMOUNT_IMPLAUSIBLE'
   readonly details: Readonly<Record<string, unknown>>
@@ -35,14 +30,14 @@ export interface ImpossibleMove {
  * @param epoch as it was before @param also more accounts whose pools are opened @throws CodedError GRANTS_FORGOTTEN
  */
 export async function billEntries(
-  { tx, segment, now, rules }: Pick<MergeUnderRules, 'tx' | 'segment' | 'now' | 'rules'>,
+  { tx, segment, now, rules, opened }: Pick<MergeUnderRules, 'tx' | 'segment' | 'now' | 'rules' | 'opened'>,
   epoch: Epoch,
   { records, changes, entries }: ChainPart,
   also: readonly AccountId[] = [],
-): Promise<ListedMoves | ImpossibleMove> {
+): Promise<MovedPools | ImpossibleMove> {
   const ofBranch = await billedAsBranch(tx, epoch, entries)
   const moves = movesOf(epoch, records, changes, ofBranch)
-  const moved = await moveListedPools({ tx, rules }, epoch, moves, also)
+  const moved = await moveListedPools({ tx, rules, opened }, epoch, moves, also)
   if ('problem' in moved) return moved
   // Entries billed as a branch join the chain: the counters include them, and their usage is written.
   const billedBefore = ofBranch.map(({ n }) => n)
@@ -88,19 +83,20 @@ export function movesOf(
 
 /** The caller saves the pools. @param also more accounts whose pools are opened. @throws CodedError GRANTS_FORGOTTEN */
 export async function moveListedPools(
-  { tx, rules }: Pick<MergeUnderRules, 'tx' | 'rules'>,
+  { tx, rules, opened }: Pick<MergeUnderRules, 'tx' | 'rules' | 'opened'>,
   epoch: Epoch,
   moves: readonly AccountMove[],
   also: readonly AccountId[] = [],
-): Promise<ListedMoves | ImpossibleMove> {
+): Promise<MovedPools | ImpossibleMove> {
   const accounts = [...moves.map(({ after }) => after.account), ...also]
-  const { pools: before, opened } = await openListedPools(tx, rules, accounts, epoch)
+  const { pools: before, added } = await openListedPools(tx, rules, accounts, epoch)
+  opened.pools += added.length
   const unknown = unknownAccount(epoch, moves, before)
   if (unknown !== undefined) return { problem: 'ACCOUNT_UNKNOWN', details: { account: unknown } }
   const moved = movePools(before, moves)
   if (moved === undefined) return { problem: 'AMOUNT_IMPLAUSIBLE', details: {} }
   await requirePlausible({ tx }, epoch, moved)
-  return { ...moved, opened }
+  return moved
 }
 
 /** An account that no rules have ever had. @throws CodedError GRANTS_FORGOTTEN: a restored cloud may have lost them */

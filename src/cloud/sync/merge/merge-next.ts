@@ -16,6 +16,7 @@ import { takeSessions } from '../../sessions/device-sessions.ts'
 import { type GrantInputs, accountsIn, giveGrant, grantableIn, mustRelease } from '../grants/give-grant.ts'
 import { type Grantable, grantableAt } from '../grants/grants.ts'
 import { LIMITED_AGAIN_MAX } from '../../devices/limits.ts'
+import type { MovedPools } from '../../accounts/move-pools.ts'
 import type { OpenedSegment } from '../open-segment.ts'
 import {
   type Device,
@@ -24,7 +25,7 @@ import {
   type Recall,
   newDeviceAccount,
 } from '../../storage/device-records.ts'
-import { type ImpossibleMove, type ListedMoves, billEntries } from './bill-entries.ts'
+import { type ImpossibleMove, billEntries } from './bill-entries.ts'
 import { reject, rejectOverspent } from './reject.ts'
 import { saveAccounts } from '../save-moves.ts'
 import { type RulesInForce, overspendCapOf } from '../../policy/rules-in-force.ts'
@@ -64,7 +65,7 @@ export async function mergeNext(context: MergeContext, mayGrant: boolean): Promi
   await tx.edge.epochs.save({ ...next, term: renewal?.grant.term ?? epoch.term }, epoch)
   await saveReceived(context, answer, mayGrant && renewal?.releasing !== true)
   await deps.heartbeat(tx, device, now, context.sessions)
-  return { accepted: true, answer, unbilled, opened: billed.moved.opened }
+  return { accepted: true, answer, unbilled }
 }
 
 interface MergeInputs {
@@ -112,7 +113,7 @@ function rejectInconsistent(context: MergeUnderRules, { problem, account, n }: N
 }
 
 interface Billed {
-  readonly moved: ListedMoves
+  readonly moved: MovedPools
   /** Accounts that the grant must report even if they are not requested. */
   readonly toReport: readonly AccountId[]
 }

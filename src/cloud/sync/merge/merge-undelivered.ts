@@ -27,7 +27,7 @@ import { type MergeUnderRules, type Unbilled, isServed } from '../merge-context.
 import { unbilledOf, withEntries } from './unbilled.ts'
 import { saveAccounts, saveMoves, writeCounted } from '../save-moves.ts'
 
-type Context = Pick<MergeUnderRules, 'tx' | 'device' | 'epoch' | 'segment' | 'now' | 'present' | 'rules'>
+type Context = Pick<MergeUnderRules, 'tx' | 'device' | 'epoch' | 'segment' | 'now' | 'present' | 'rules' | 'opened'>
 
 /** @param also accounts to lock in one sequence with the others. @throws CodedError GRANTS_FORGOTTEN */
 export async function mergeUndelivered(context: Context, also: readonly AccountId[] = []): Promise<Unbilled | null> {

@@ -63,6 +63,12 @@ it('refuses a device that names too many new requesters, and not one with as man
   sync('MERGE', 1)
 })
 
+it('refuses a device as well whose segments open accounts and are rejected', () => {
+  sync('REJECTED', 1, 'device', SEGMENT_ACCOUNTS_MAX)
+  sync('REJECTED', 1, 'device', SEGMENT_ACCOUNTS_MAX)
+  expect(syncs('REJECTED', 1)).toBe(0)
+})
+
 it('refuses no device for longer because the clock steps back', () => {
   sync('FORK', MIB)
   now -= 77 * 24 * HOUR

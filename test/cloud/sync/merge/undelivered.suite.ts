@@ -760,11 +760,13 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         await setOfflinePolicy({ store: twin.store, now: twin.now }, INSTANCE, 'ACT-2', 40n)
         const device = await TestDevice.join(twin)
         device.chargeInOverspend(ofInvented(5n))
-        const { document } = await device.seal()
+        const { document } = await device.seal([topUpRequest(LINE, 1n)])
         expect(await twin.sync(device.id, document)).toMatchObject({
           accepted: false,
           details: { problem: 'ACCOUNT_UNKNOWN', account: INVENTED },
         })
+        // The other account that it names.
+        expect(twin.openedPools).toBe(1)
         expect(await exists(INVENTED)).toBe(false)
       })
 
@@ -787,6 +789,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         device.charge(ofInvented(9n))
         const { deliver } = await successorOf(device)
         expect(await deliver(device.undeliveredRange(1, 1, true))).toMatchObject({ outcome: 'MERGED' })
+        expect(twin.openedPools).toBe(1)
         expect(await twin.pool(INVENTED)).toMatchObject({ billedByDevices: 9n })
       })
 
