@@ -27,10 +27,8 @@ export function command(io: Io): Command {
       const path = agentDatabase(flags.db, io)
       const { replaced, undelivered, lost, keyId } = await restoreLedger(file, path, io.now(), answeredBefore(path, io))
       const keyProblem = await keyToCopy(path, keyId, io)
-      const kept = replaced === null ? 'There was no previous ledger.' : `The previous ledger is kept as ${replaced}.`
       const plain = [
-        kept,
-        ...lossOf(lost),
+        ...previousLedger(replaced, lost),
         `Start the agent. It attaches again and delivers ${counted(undelivered, 'entry', 'entries')} that the cloud may not have. It grants no requests`,
         'until then. The cloud recognizes entries that it has already billed and does not bill them twice.',
         ...keyProblem,
@@ -65,11 +63,17 @@ function answeredBefore(path: string, io: Io): BootLog | null {
   return log === undefined ? null : { log, bootId }
 }
 
-function lossOf(lost: number | null): readonly string[] {
-  if (lost === 0) return []
-  const what =
-    lost === null
-      ? 'an unknown number of undelivered entries is lost'
-      : counted(lost, 'undelivered entry is lost', 'undelivered entries are lost')
-  return [`That ledger is damaged: ${what}.`]
+function previousLedger(replaced: string | null, lost: number | null): readonly string[] {
+  if (replaced !== null) {
+    const kept = `The previous ledger is kept as ${replaced}.`
+    return lost === 0 ? [kept] : [kept, `That ledger is damaged: ${lossText(lost)}.`]
+  }
+  // Without the ledger, its log shows that there was one.
+  return lost === 0 ? ['There was no previous ledger.'] : [`The previous ledger is missing: ${lossText(lost)}.`]
+}
+
+function lossText(lost: number | null): string {
+  return lost === null
+    ? 'an unknown number of undelivered entries is lost'
+    : counted(lost, 'undelivered entry is lost', 'undelivered entries are lost')
 }
