@@ -256,6 +256,8 @@ function liveSettings(
     startFiles: ({ tls }) =>
       tls.caFile === null ? {} : { 'tls.ca_file': readAuthorityFile('tls.ca_file', tls.caFile) },
     prepare: (next) => {
+      // With those that wait for a restart as they are.
+      requireConsistent(next)
       const isOtherLevel = next.log.level !== late.settings?.log.level
       const rules = late.callers?.prepare(next.callers)
       // The files may have new contents under the same names.

@@ -1,4 +1,5 @@
-import { expect, it } from 'vitest'
+import { join } from 'node:path'
+import { expect, it, onTestFinished } from 'vitest'
 import { requireConsistent } from '../../src/agent/check-settings.ts'
 import { composeAgent } from '../../src/agent/compose.ts'
 import { type AgentSettings, agentOptions } from '../../src/agent/settings.ts'
@@ -28,4 +29,20 @@ it.each([
     code: 'CONFIG_INVALID',
     message: expect.stringContaining(message) as string,
   })
+})
+
+it('an agent does not reload settings that work together only with those that wait for its restart', async () => {
+  const place = temporaryDirectory()
+  const flags = {
+    'state-directory': join(place, 'state'),
+    'socket-path': join(place, 'socket'),
+    'grants-starting': '0',
+  }
+  const lines: string[] = []
+  const agent = await composeAgent(settingsOf({ ...flags, 'enrollment-token-file': join(place, 'none') }), {
+    writeLog: (line) => void lines.push(line),
+  })
+  onTestFinished(() => agent.stop())
+  agent.reload(() => settingsOf({ ...flags, 'grants-starting': '1', 'grants-top-up-deadline': '0ms' }))
+  expect(lines.find((line) => line.includes('settings not reloaded'))).toContain('grants.starting is 0')
 })
