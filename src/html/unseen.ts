@@ -12,8 +12,11 @@ export const UNSEEN = new RegExp(
   [
     String.raw`(?<![${JOINING}${PICTURE}])[\u200c\u200d]`,
     String.raw`(?<![\p{Extended_Pictographic}\p{scx=Hani}\p{scx=Mymr}])[\ufe00-\ufe0f](?!\u20e3)`,
+    // Forms of Chinese and Japanese characters, and of Mongolian letters.
+    String.raw`(?<!\p{scx=Hani})[\u{e0100}-\u{e01ef}]`,
+    String.raw`(?<!\p{scx=Mong})[\u180b-\u180d\u180f]`,
     // Signs of the scripts that stand before a number are formats, but visible.
-    String.raw`[[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]--[\u200c\u200d\ufe00-\ufe0f\u0600-\u0605\u06dd\u070f\u08e2]]`,
+    String.raw`[[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]--[\u200c\u200d\ufe00-\ufe0f\u{e0100}-\u{e01ef}\u180b-\u180d\u180f\u0600-\u0605\u06dd\u070f\u08e2]]`,
   ].join('|'),
   'gv',
 )

@@ -19,9 +19,10 @@ describe('a name with characters that a terminal obeys', () => {
   it('does not look like another name because of invisible characters', () => {
     expect(harmless('an\u200bna\u00ad \u2060b\ufeff')).toBe('an\\u200bna\\u00ad \\u2060b\\ufeff')
     expect(harmless('an\u200dna \ufe0fb\u{e0061}')).toBe('an\\u200dna \\ufe0fb\\udb40\\udc61')
+    expect(harmless('a\u{e0100}葛\u180b')).toBe('a\\udb40\\udd00葛\\u180b')
   })
 
-  it.each(['👨‍👩‍👧', '👩🏽‍🔧', '❤️‍🔥', '1️⃣', 'می\u200cخواهم', 'क्\u200dष', '٤٢\u0601'])(
+  it.each(['👨‍👩‍👧', '👩🏽‍🔧', '❤️‍🔥', '1️⃣', 'می\u200cخواهم', 'क्\u200dष', '٤٢\u0601', '葛\u{e0100}城', 'ᠠ\u180b'])(
     'keeps %s, whose joiners and selectors are meant',
     (name) => {
       expect(harmless(name)).toBe(name)
