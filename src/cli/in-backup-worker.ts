@@ -26,6 +26,10 @@ const WORKER = new URL(import.meta.url.endsWith('.ts') ? './backup-worker.ts' : 
 
 /** @throws CodedError of the work */
 export async function inBackupWorker<T>(task: BackupTask): Promise<T> {
+  // Loaded beforehand: meanwhile, the thread could make a file again that the exit has removed.
+  const exit = orNull(() => libcCall('void _exit(int code)'))
+  // Node would wait until the thread has ended its call of SQLite.
+  const endAtOnce = (code: number): void => void exit?.(code)
   const worker = new Worker(WORKER, { workerData: task })
   process.on('exit', endAtOnce)
   try {
@@ -39,9 +43,4 @@ export async function inBackupWorker<T>(task: BackupTask): Promise<T> {
   } finally {
     process.off('exit', endAtOnce)
   }
-}
-
-/** Node would wait until the thread has ended its call of SQLite. */
-function endAtOnce(code: number): void {
-  orNull(() => libcCall('void _exit(int code)')(code))
 }

@@ -2,6 +2,7 @@
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { closeSync, constants, mkdtempSync, openSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
 import { type AddressInfo, type Socket, createServer } from 'node:net'
 import { generateKeyPairSync } from 'node:crypto'
 import { tmpdir } from 'node:os'
@@ -149,3 +150,19 @@ test.for(['backup', 'cloud backup'] as const)(
     expect([await signalled(args, 'SIGINT', () => files().length > 0, SLOW_RENAME), files()]).toEqual([130, []])
   },
 )
+
+// SQLite looks at its file for some time before it opens it, and a library loads still longer. $$: the id of the command, too.
+const SLOW_OPEN = `koffi=$1; shift
+exec strace -D -f -qq -o /dev/null -P "$0.$$.partial" -P "$koffi" -e inject=newfstatat:delay_enter=300000 \\
+  -e inject=read:delay_enter=1500000 "$@"`
+
+test('SIGINT leaves no file that cloud backup opens while it ends', async (context) => {
+  needsStrace(context)
+  const folder = mkdtempSync(join(tmpdir(), 'tallygate-copies-'))
+  stack.defer(() => rmSync(folder, { recursive: true }))
+  const copy = join(folder, 'copy.db')
+  const slow = ['sh', '-c', SLOW_OPEN, copy, createRequire(import.meta.url).resolve('koffi')]
+  const args = [...(await backups['cloud backup']()), copy]
+  const files = () => readdirSync(folder)
+  expect([await signalled(args, 'SIGINT', () => files().length > 0, slow), files()]).toEqual([130, []])
+})
