@@ -77,7 +77,13 @@ interface CheckedSegments {
   readonly segments: readonly CheckedSegment[]
   readonly receipts: number
   /** Of the current epoch, by account. */
-  readonly newest: ReadonlyMap<string, { readonly where: string; readonly counters: Segment['counters'][number] }>
+  readonly newest: ReadonlyMap<string, NewestCounters>
+}
+
+interface NewestCounters {
+  readonly seq: number
+  readonly where: string
+  readonly counters: Segment['counters'][number]
 }
 
 /** @param giveWay called for each row, and waited for: the check of a large ledger takes minutes */
@@ -92,7 +98,7 @@ export async function verifyLedger(ledger: ReadableLedger, giveWay: GiveWay = ()
   checkLastSegment(ledger, segments, find)
   const { entries, chained, engines, sums } = await checkEntries(ledger, segments, find, giveWay)
   checkCounters(ledger, sums, find)
-  checkSealedCounters(ledger, newest, find)
+  checkSealedCounters(ledger, { segments, newest }, find)
   await checkSigned(ledger, trust, find)
   return {
     findings,
@@ -121,7 +127,7 @@ async function checkSegments(
   giveWay: GiveWay,
 ): Promise<CheckedSegments> {
   const segments: CheckedSegment[] = []
-  const newest = new Map<string, { readonly where: string; readonly counters: Segment['counters'][number] }>()
+  const newest = new Map<string, NewestCounters>()
   let receipts = 0
   for (const row of ledger.segments) {
     await giveWay()
@@ -133,7 +139,7 @@ async function checkSegments(
     segments.push({ epoch, seq, hash, state, previousHash, entries: { ...range, count: bodies.length } })
     if (await hasReceipt(row, payload, trust, find)) receipts += 1
     if (epoch !== ledger.state.epoch) continue
-    for (const each of counters) newest.set(each.account, { where: nameOf(row), counters: each })
+    for (const each of counters) newest.set(each.account, { seq, where: nameOf(row), counters: each })
   }
   return { segments, receipts, newest }
 }
@@ -411,15 +417,23 @@ function addPostings(sums: Sums, { kind, postings }: EntryBody): void {
   }
 }
 
-function checkSealedCounters({ accounts }: ReadableLedger, newest: CheckedSegments['newest'], find: Find): void {
+function checkSealedCounters(
+  { accounts, state }: ReadableLedger,
+  { segments, newest }: Pick<CheckedSegments, 'segments' | 'newest'>,
+  find: Find,
+): void {
+  // A deleted segment may have raised the counters that those before it name.
+  let wholeFrom = state.lastSeq + 1
+  for (const { epoch, seq } of segments.toReversed())
+    if (epoch === state.epoch && seq === wholeFrom - 1) wholeFrom = seq
   for (const { account, sealedUsed, sealedRefunded, sealedReturned } of accounts) {
     const named = newest.get(account)
     if (named === undefined) continue
     const stored = { used: sealedUsed, refunded: sealedRefunded, returned: sealedReturned }
     for (const field of ['used', 'refunded', 'returned'] as const) {
-      const { counters, where } = named
-      if (BigInt(stored[field]) === counters[field]) continue
-      find('COUNTERS', account, `${field} as of the last segment is ${stored[field]}, ${where} says ${counters[field]}`)
+      const [kept, sealed] = [BigInt(stored[field]), named.counters[field]]
+      if (named.seq >= wholeFrom ? kept === sealed : kept >= sealed) continue
+      find('COUNTERS', account, `${field} as of the last segment is ${stored[field]}, ${named.where} says ${sealed}`)
     }
   }
 }

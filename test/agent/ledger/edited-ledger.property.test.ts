@@ -54,13 +54,13 @@ async function charge(journal: Journal, n: number, account: string, amount: bigi
 }
 
 /** @param aheadMs by which the clock of the cloud is ahead */
-async function exchange(journal: Journal, key: CloudKey, aheadMs = 0): Promise<void> {
+async function exchange(journal: Journal, key: CloudKey, aheadMs = 0, named = GRANTED): Promise<void> {
   const { document: segment, epoch, seq, hash } = await journal.seal(SEAL)
   const time = BEGIN + aheadMs + seq
   const { entries } = payloadOf(segment) as Segment
   const to = entries.first + entries.bodies.length - 1
   const flags = { exhausted: false, unlimited: false }
-  const accounts = [...GRANTED].map(([account, granted]) => ({ account, granted, ...flags }))
+  const accounts = [...named].map(([account, granted]) => ({ account, granted, ...flags }))
   const grant = { term: seq, lifetimeMs: 86_400_000, expiresAt: BEGIN + 86_400_000 }
   const policies = [{ instanceId: INSTANCE, revision: 1 }]
   const answer: SyncAnswerWire = {
@@ -74,11 +74,9 @@ async function exchange(journal: Journal, key: CloudKey, aheadMs = 0): Promise<v
   await journal.acknowledge(seq, { ...grant, agedMs: 0, accounts }, confirmation, { document, retainUntil: BEGIN })
 }
 
-/** Two accounts, one of them used up; entries that are acknowledged, in flight and not sealed. */
-async function ledger(aheadMs = 0): Promise<string> {
-  const directory = temporaryDirectory()
-  const key = await makeCloudKey()
-  const journal = await journalIn(directory)
+/** A device with rules, in its first epoch. */
+async function attached(directory: string, key: CloudKey, changes?: Parameters<typeof journalIn>[1]): Promise<Journal> {
+  const journal = await journalIn(directory, changes)
   await journal.saveIdentity({ ...IDENTITY, trustedKeys: [JSON.stringify(key.jwk)] })
   await journal.attach(1)
   const document = await signDocument(
@@ -87,6 +85,14 @@ async function ledger(aheadMs = 0): Promise<string> {
     key.signer,
   )
   await journal.savePolicy({ instanceId: INSTANCE, revision: 1, document }, null)
+  return journal
+}
+
+/** Two accounts, one of them used up; entries that are acknowledged, in flight and not sealed. */
+async function ledger(aheadMs = 0): Promise<string> {
+  const directory = temporaryDirectory()
+  const key = await makeCloudKey()
+  const journal = await attached(directory, key)
   await exchange(journal, key, aheadMs)
   await charge(journal, 1, LINE, 10n)
   await charge(journal, 2, OTHER, 40n)
@@ -175,6 +181,34 @@ describe('a ledger that its owner edits', () => {
     const { reported, snapshot } = await start(join(path, '..'))
     expect(reported).toBe(false)
     expect(available(snapshot!.accounts.get(LINE)!)).toBe(913n)
+  })
+
+  it('starts without a report when segments are deleted that are later than the proof of a grant', async () => {
+    let now = BEGIN
+    const directory = temporaryDirectory()
+    const path = join(directory, 'journal.db')
+    const key = await makeCloudKey()
+    const journal = await attached(directory, key, { now: () => now, limits: { retentionMs: 1_000 } })
+    await exchange(journal, key)
+    await charge(journal, 1, LINE, 10n)
+    await exchange(journal, key)
+    await charge(journal, 2, LINE, 20n)
+    await exchange(journal, key, 0, new Map())
+    now += 2_000
+    for (let n = 0; n < 3; n += 1) await exchange(journal, key, 0, new Map())
+    expect(await journal.sealed(2)).not.toBeNull()
+    expect(await journal.sealed(3)).toBeNull()
+    await journal.close()
+    expect(await isWhole(path)).toBe(true)
+    const { reported, snapshot } = await start(directory)
+    expect(reported).toBe(false)
+    expect(available(snapshot!.accounts.get(LINE)!)).toBe(920n)
+
+    const database = new Database(path)
+    database.exec('UPDATE account SET used = 9, sealed_used = 9 WHERE used = 30')
+    database.close()
+    expect(await isWhole(path)).toBe(false)
+    expect((await start(directory)).reported).toBe(true)
   })
 
   it.each([
