@@ -70,7 +70,7 @@ const NOTHING: Salvage = {
  */
 export function salvaged<T>(path: string, left: BootLog | null, use: (salvage: Salvage) => T): T {
   const copy = `${path}.copy`
-  const logged = left === null ? null : loggedChain(left.log, left.bootId)
+  const logged = loggedChain(left)
   let database: Database.Database | null = null
   try {
     database = openCopy(path, copy)

@@ -11,6 +11,7 @@ import { lacksSpace } from '../../../platform/disk-space.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
 import { withConsistentSnapshot } from './consistent-snapshot.ts'
+import { loggedChain } from './logged-chain.ts'
 import { flushDirectoryOf, openDatabase, refusalOf } from './open-database.ts'
 import { foldDatabase } from './pending-batches.ts'
 import {
@@ -50,7 +51,7 @@ export interface Restored {
 /**
  * @param path the agent's database; the agent must be stopped
  * @param wall POSIX ms; used only for the name of the kept file
- * @param left entries that the agent answered but did not write to a ledger that is damaged now; null: none
+ * @param left entries that the agent answered and may not have written to its ledger; null: none
  * @throws CodedError STATE_IN_USE, BACKUP_UNUSABLE, BACKUP_FOREIGN, RESERVATION_OPEN, DATABASE_CORRUPT, DATABASE_NEWER,
  * LEDGER_UNREADABLE, STATE_UNWRITABLE
  */
@@ -156,7 +157,7 @@ function withSalvage<T>(
   if (opened === 'NONE' && left === null) return use(null)
   if (typeof opened === 'string') return salvaged(path, left, use)
   // Reuses the locking connection: closing another one in this process would release the lock.
-  const salvage = salvageOf(opened)
+  const salvage = salvageOf(opened, loggedChain(left))
   if (!salvage.hasOpenReservations) return use(salvage)
   throw new CodedError('RESERVATION_OPEN', `${path} has open reservations whose usage may not be recorded yet.`, {
     details: { path },

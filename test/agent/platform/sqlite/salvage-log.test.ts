@@ -1,4 +1,4 @@
-// A damaged journal beside the volatile log of a device that spends ahead of its disk.
+// A journal, damaged or replaced, beside the volatile log of a device that spends ahead of its disk.
 import { rmSync } from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
@@ -206,5 +206,66 @@ describe('a damaged journal whose volatile log fits', () => {
     const both = [...charges(DELIVERED + 1, RECORDED), ...charges(RECORDED - 2, RECORDED + 3)]
     expect(await restoreLedger(file, path, 0)).toMatchObject({ undelivered: both.length, lost: 0 })
     expect(await deliveredBy(await journalIn(directory))).toEqual(bodiesOf(both))
+  })
+})
+
+describe('an intact journal that a backup replaces', () => {
+  const restored = async ({ directory, log }: Written, bootId = BOOT) => {
+    const path = join(directory, 'journal.db')
+    const file = join(directory, 'backup.db')
+    await backUpLedger(path, file)
+    const left = log.left()
+    if (left === undefined) throw new Error('the log can be read')
+    return restoreLedger(file, path, 0, { log: left, bootId })
+  }
+  const closeReservations = async ({ directory }: Written, upTo: number): Promise<void> => {
+    const journal = await journalIn(directory)
+    await journal.appendWriteBehind(charges(RECORDED + 1, upTo), [{ account: A, usedUpTo: 0n }], STAMP, false)
+    await journal.close()
+  }
+
+  it('is continued by the log, also if reservations are open', async () => {
+    const written = await device()
+    const result = { undelivered: ANSWERED - DELIVERED, lost: 0 }
+    expect(await restored(written)).toMatchObject(result)
+    // The log is still there.
+    expect(await restored(written)).toMatchObject(result)
+    const journal = await journalIn(written.directory)
+    expect(await deliveredBy(journal)).toEqual(bodiesOf(charges(DELIVERED + 1, ANSWERED)))
+    expect(await answersOf(journal)).toEqual([57, 58, 59, 60])
+  })
+
+  it('is continued by entries of the log that cost nothing, without reservations', async () => {
+    const written = await device()
+    await closeReservations(written, RECORDED)
+    written.log.begin(1, { n: RECORDED, head: headAt(RECORDED) })
+    const free = { ...entry(RECORDED + 1, []), idempotencyRecord: answerTo(RECORDED + 1) }
+    written.log.write([free])
+    expect(await restored(written)).toMatchObject({ undelivered: RECORDED + 1 - DELIVERED, lost: 0 })
+    const journal = await journalIn(written.directory)
+    expect((await deliveredBy(journal)).at(-1)).toBe(free.body)
+    expect((await answersOf(journal)).toSorted()).toEqual([31, 32, 33, 34])
+  })
+
+  it('gains nothing from a log whose entries it has, or has delivered', async () => {
+    const recorded = await device()
+    await closeReservations(recorded, ANSWERED + 5)
+    expect(await restored(recorded)).toMatchObject({ undelivered: ANSWERED + 5 - DELIVERED, lost: 0 })
+
+    const delivered = await device()
+    await closeReservations(delivered, ANSWERED)
+    const journal = await journalIn(delivered.directory)
+    const { seq } = await journal.seal(SEAL)
+    await journal.acknowledge(seq, null, null)
+    await journal.append([charge(ANSWERED + 1)], STAMP)
+    await journal.close()
+    expect(await restored(delivered)).toMatchObject({ undelivered: 1, lost: 0 })
+  })
+
+  it('is not replaced while reservations are open that no log of this boot explains', async () => {
+    const written = await device()
+    await expect(restored(written, 'another boot')).rejects.toMatchObject({ code: 'RESERVATION_OPEN' })
+    written.log.begin(1, { n: RECORDED, head: headAt(RECORDED - 1) })
+    await expect(restored(written)).rejects.toMatchObject({ code: 'RESERVATION_OPEN' })
   })
 })
