@@ -3,7 +3,7 @@
  * Smaller values stay, because the rules may have limited an account since.
  */
 import { z } from 'zod'
-import type { AccountId } from '../../core/accounts/account.ts'
+import { type AccountId, isLimitAccount } from '../../core/accounts/account.ts'
 import { available } from '../../core/accounts/grant.ts'
 import { type Grant, syncAnswer } from '../../protocol/edge/sync.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
@@ -13,6 +13,8 @@ import type { AccountState, Identity, Snapshot, StoredGrant, StoredPolicy } from
 
 /** Of a policy document; its signature is checked when it is put in force. */
 const policyTerms = z.object({ revision: z.int() })
+
+type Proof = Grant['accounts'][number]
 
 type Derived = Pick<Snapshot, 'accounts' | 'grant' | 'policies'>
 
@@ -26,7 +28,7 @@ export interface Edit {
 }
 
 export interface SignedState {
-  readonly accounts: ReadonlyMap<AccountId, Grant['accounts'][number]>
+  readonly accounts: ReadonlyMap<AccountId, Proof>
   readonly grant: Omit<StoredGrant, 'agedMs'> | null
   readonly confirmedAt: ReadonlyMap<string, number>
 }
@@ -55,7 +57,7 @@ export async function openSigned(
     if (answer.epoch === epoch && answer.grant !== null) grants.push(answer.grant)
   }
   grants.sort((a, b) => a.term - b.term)
-  const accounts = new Map<AccountId, Grant['accounts'][number]>()
+  const accounts = new Map<AccountId, Proof>()
   for (const { accounts: granted } of grants) {
     for (const each of granted) {
       const most = accounts.get(each.account)?.granted ?? 0n
@@ -84,9 +86,11 @@ export function deriveState(
   }
   const derived = new Map<AccountId, AccountState>()
   for (const [account, state] of accounts) {
-    const proof = signed.accounts.get(account)
+    const named = signed.accounts.get(account)
+    const isForgettable = mayLackProof(account, state)
+    const proof = isForgettable && named !== undefined && named.granted < state.granted ? undefined : named
     derived.set(account, derivedAccount(state, proof))
-    compareAccount(account, state, proof, compare)
+    compareAccount(account, state, { proof, isForgettable }, compare)
   }
   for (const account of signed.accounts.keys()) {
     if (!accounts.has(account)) edits.push({ where: account, field: 'account', stored: 'missing', signed: 'granted' })
@@ -108,19 +112,31 @@ export function deriveState(
   return { accounts: derived, grant: derivedGrant(grant, signed.grant), policies: confirmed, edits }
 }
 
+/**
+ * The journal may delete the newest answer about a limit without balance, and keep an earlier one. A later refund gives the limit a
+ * balance, but changes neither use nor grant.
+ */
+function mayLackProof(account: AccountId, { granted, used, returned }: AccountState): boolean {
+  return isLimitAccount(account) && granted <= used + returned
+}
+
 type Value = bigint | number | boolean | null
 type Compare = (where: string, field: string, stored: Value, proven: Value | undefined) => void
-type Proof = Grant['accounts'][number]
 
-/** Without proof, an account is an edit if it has available tokens. */
-function compareAccount(account: AccountId, state: AccountState, proof: Proof | undefined, compare: Compare): void {
+/** Without proof, an account is an edit if it has available tokens and cannot lack the proof. */
+function compareAccount(
+  account: AccountId,
+  state: AccountState,
+  { proof, isForgettable }: { readonly proof: Proof | undefined; readonly isForgettable: boolean },
+  compare: Compare,
+): void {
   if (proof === undefined) {
     if (state.unlimited) compare(account, 'unlimited', true, undefined)
-    else if (available(state) > 0n) compare(account, 'granted', state.granted, undefined)
+    else if (available(state) > 0n && !isForgettable) compare(account, 'granted', state.granted, undefined)
     return
   }
   compare(account, 'granted', state.granted, proof.granted)
-  compare(account, 'exhausted', state.exhausted, proof.exhausted)
+  if (!isForgettable) compare(account, 'exhausted', state.exhausted, proof.exhausted)
   compare(account, 'overdraft', state.overdraft ?? 0n, proof.overdraft ?? 0n)
   if (state.unlimited) compare(account, 'unlimited', true, proof.unlimited)
 }

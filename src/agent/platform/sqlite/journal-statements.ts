@@ -115,6 +115,10 @@ const SIGNED_STATE = `SELECT grant_proof FROM state WHERE grant_proof IS NOT NUL
 export const signedAnswersSql = `SELECT answer FROM segment_document WHERE answer IS NOT NULL AND id IN (
   SELECT proof FROM account WHERE proof IS NOT NULL UNION ${SIGNED_STATE}) ORDER BY id`
 
+/** There is a limit for each requester and period. One without balance needs no proof, because a start gives it none without. */
+const NEEDED_PROOFS = `SELECT proof FROM account WHERE proof IS NOT NULL
+  AND NOT (id LIKE 'limit/%' AND unlimited = 0 AND used - refunded + returned = granted)`
+
 /** `LIMIT +?`, because SQLite plans a statement with `LIMIT ?` again at each execution. */
 const STATEMENTS = {
   state: 'SELECT * FROM state',
@@ -220,13 +224,12 @@ const STATEMENTS = {
   deleteSegments: `DELETE FROM segment WHERE id IN (
        SELECT id FROM segment WHERE state <> 'UNACKNOWLEDGED' AND since < :before
          AND (retain_until IS NULL OR retain_until < :now)
-         AND id NOT IN (${LAST_SEGMENT}) AND id NOT IN (SELECT proof FROM account WHERE proof IS NOT NULL)
-         AND id NOT IN (${SIGNED_STATE}) ORDER BY since LIMIT +:most)`,
+         AND id NOT IN (${LAST_SEGMENT}) AND id NOT IN (${NEEDED_PROOFS}) AND id NOT IN (${SIGNED_STATE}) ORDER BY since LIMIT +:most)`,
   deleteOldestSegments: `DELETE FROM segment WHERE id IN (
        SELECT id FROM (
          SELECT id, sum(bytes) OVER (ORDER BY since, id) - bytes AS before FROM segment WHERE state = 'ACKNOWLEDGED')
        WHERE before < ?) AND NOT (final = 1 AND epoch = (SELECT epoch FROM state))
-       AND id NOT IN (SELECT proof FROM account WHERE proof IS NOT NULL) AND id NOT IN (${SIGNED_STATE})`,
+       AND id NOT IN (${NEEDED_PROOFS}) AND id NOT IN (${SIGNED_STATE})`,
   checkpoint: 'PRAGMA wal_checkpoint(PASSIVE)',
   truncateLog: 'PRAGMA wal_checkpoint(TRUNCATE)',
 }

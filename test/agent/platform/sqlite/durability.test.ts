@@ -25,10 +25,21 @@ import {
   openDatabase,
   refusalOf,
 } from '../../../../src/agent/platform/sqlite/open-database.ts'
+import type { Posting } from '../../../../src/core/accounts/account.ts'
 import type { Journal } from '../../../../src/agent/ledger/journal.ts'
 import { CHAIN_START, entryHash } from '../../../../src/protocol/signing.ts'
 import type { Segment } from '../../../../src/protocol/edge/sync.ts'
-import { attach, entry, grant, journalIn, payloadOf, SEAL, STAMP, temporaryDirectory } from '../../harness.ts'
+import {
+  attach,
+  entry,
+  grant,
+  grantedAccount,
+  journalIn,
+  payloadOf,
+  SEAL,
+  STAMP,
+  temporaryDirectory,
+} from '../../harness.ts'
 import { readOnlyView } from '../../../support/mounts.ts'
 import { INSTANCE } from '../../sync/fake-cloud.ts'
 import { BEGIN } from '../../sync/fake-time.ts'
@@ -491,6 +502,45 @@ describe('the retention', () => {
     })
     await journal.seal(SEAL)
     expect((await journal.read()).signedAnswers).toContain('the grant')
+  })
+
+  it('keeps answers that prove grants no longer than others for limits without balance', async () => {
+    let now = BEGIN
+    const directory = temporaryDirectory()
+    const journal = await journalIn(directory, { now: () => now, limits: { retentionMs: 1_000 } })
+    await attach(journal, {})
+    const limits = ['used', 'returned', 'refunded', 'left'].map((value) => `limit/i/a/user/${value}/0`)
+    const [used = '', returned = '', refunded = '', left = ''] = limits
+    const sealed = async (
+      name: string,
+      accounts: readonly string[],
+      returns: readonly Posting[] = [],
+    ): Promise<number> => {
+      const { seq } = await journal.seal({ ...SEAL, returns })
+      const granted = accounts.map((account) => grantedAccount(account, 5n))
+      const received = { term: seq, lifetimeMs: 1, expiresAt: BEGIN, agedMs: 0, accounts: granted }
+      await journal.acknowledge(seq, received, null, { document: name, retainUntil: now })
+      return seq
+    }
+    for (const account of limits) await sealed(account, [account])
+    const charges = [used, returned, refunded].map((account) => ({ account, amount: 5n }))
+    await journal.append(
+      [
+        ...charges.map((posting, index) => entry(1 + index, [posting])),
+        entry(4, [{ account: returned, amount: 5n }], { moves: 'refunded' }),
+        entry(5, [{ account: refunded, amount: 2n }], { moves: 'refunded' }),
+      ],
+      STAMP,
+    )
+    await sealed('returns', [], [{ account: returned, amount: 5n }])
+    now += 2_000
+    for (let n = 0; n < 3; n += 1) await sealed('later', [])
+    expect((await journal.read()).signedAnswers).toEqual([refunded, left, 'later'])
+    await journal.close()
+    const again = await journalIn(directory)
+    const { accounts, salvages } = await again.read()
+    expect(salvages).toEqual([])
+    expect(accounts.get(returned)).toMatchObject({ granted: 5n, used: 5n, refunded: 5n, returned: 5n })
   })
 
   it('keeps the final segment of an epoch until the next one, however large it is', async () => {
