@@ -1,7 +1,7 @@
 import { Command, InvalidArgumentError } from 'commander'
 import { z } from 'zod'
 import { EVENT_TYPES, deadLetterList, eventSinkList, eventSinkState } from '../../protocol/edge/events.ts'
-import { queryText } from '../../client/call.ts'
+import { type Call, queryText } from '../../client/call.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { wholeNumberArgument } from '../arguments.ts'
@@ -66,11 +66,20 @@ export function command(io: Io): Command {
     .option('--dead-letters', 'the events that the sink has rejected')
     .option('--json', 'print one JSON document')
     .action((sink: string, flags: ReplayFlags) => replay(sink, flags, io))
+  named('retry')
+    .description('Tries a failing sink now, without the pause after its last attempt.')
+    .argument('<sink>', 'name of the sink')
+    .option('--json', 'print one JSON document')
+    .action((sink: string, flags: AdministratorFlags) =>
+      changeSink({ method: 'POST', path: `${sinkPath(sink)}/retry` }, flags, io),
+    )
   named('discard')
     .description('Discards the events that a sink has rejected.')
     .argument('<sink>', 'name of the sink')
     .option('--json', 'print one JSON document')
-    .action((sink: string, flags: AdministratorFlags) => discard(sink, flags, io))
+    .action((sink: string, flags: AdministratorFlags) =>
+      changeSink({ method: 'DELETE', path: `${sinkPath(sink)}/dead-letters` }, flags, io),
+    )
   named('forget')
     .description(
       'Forgets a sink that was removed from the settings. One that is still there begins with the next event.',
@@ -80,6 +89,7 @@ export function command(io: Io): Command {
   return examples(events, [
     'tallygate events list --type line-item.low',
     'tallygate events sinks',
+    'tallygate events retry billing',
     'tallygate events replay billing --dead-letters',
   ])
 }
@@ -127,12 +137,13 @@ function sinkTable(all: readonly Sink[], widthMax?: number): readonly string[] {
     sink.name,
     sink.settings?.kind ?? '-',
     stateOf(sink),
+    sink.failingSince === null ? '-' : retryText(sink.retryAt),
     instantText(sink.deliveredAt),
     String(sink.deadLetters),
     sink.position,
     sink.problem ?? '',
   ])
-  const head = ['SINK', 'KIND', 'STATE', 'LAST PROGRESS', 'DEAD LETTERS', 'POSITION', 'PROBLEM']
+  const head = ['SINK', 'KIND', 'STATE', 'NEXT ATTEMPT', 'LAST PROGRESS', 'DEAD LETTERS', 'POSITION', 'PROBLEM']
   return table(head, rows, 'No sinks: name them in the settings (events.webhooks, events.nats_url).', widthMax)
 }
 
@@ -140,6 +151,10 @@ function stateOf({ settings, failingSince, behind }: Sink): string {
   if (settings === null) return 'not in the settings'
   if (failingSince !== null) return `failing since ${new Date(failingSince).toISOString()}`
   return behind ? 'sending' : 'up to date'
+}
+
+function retryText(retryAt: number | null): string {
+  return retryAt === null ? 'now' : new Date(retryAt).toISOString()
 }
 
 async function deadLetters(sink: string, flags: SinkFlags, io: Io): Promise<void> {
@@ -166,9 +181,9 @@ async function replay(sink: string, { after, deadLetters: dead, ...flags }: Repl
   writeLines(io.stdout, flags.json === true ? [jsonLine(state)] : sinkTable([state]))
 }
 
-async function discard(sink: string, flags: AdministratorFlags, io: Io): Promise<void> {
+async function changeSink(call: Call, flags: AdministratorFlags, io: Io): Promise<void> {
   using service = await administrator(flags, io)
-  const state = await service.json({ method: 'DELETE', path: `${sinkPath(sink)}/dead-letters` }, eventSinkState)
+  const state = await service.json(call, eventSinkState)
   writeLines(io.stdout, flags.json === true ? [jsonLine(state)] : sinkTable([state]))
 }
 

@@ -83,7 +83,7 @@ export async function listDeadLetters(
   limit: number,
 ): Promise<DeadLetterListWire> {
   const found = await store.read(async (reader) => {
-    if ((await reader.eventSinks.position(sink)) === null) throw unknown(sink)
+    if ((await reader.eventSinks.next(sink)) === null) throw unknown(sink)
     return reader.eventSinks.deadLetters(sink, after, limit + 1)
   })
   const deadLetters = found.slice(0, limit).map((each) => ({ ...each, position: String(each.position) }))
@@ -104,6 +104,7 @@ export async function replayAfter(
     const archive = await tx.usageArchives.later(after, { from: null, to: null })
     if (archive !== null) throw usageArchivedError(after, archive)
     await tx.eventSinks.moveTo(sink, after)
+    await tx.eventSinks.retry(sink)
     await recordChange(tx, at, { action: 'REPLAY_EVENTS', detail: { sink, after: String(after) } })
   })
 }
@@ -117,7 +118,17 @@ export async function replayDeadLetters(
   await store.transaction(async (tx) => {
     await lockSink(tx, sink)
     await tx.eventSinks.replayDeadLetters(sink)
+    await tx.eventSinks.retry(sink)
     await recordChange(tx, at, { action: 'REPLAY_EVENTS', detail: { sink, deadLetters: true } })
+  })
+}
+
+/** Lets the sink be tried now, without the pause after the last attempt. @throws CodedError NOT_FOUND */
+export async function retrySink({ store }: Pick<AdministerSinks, 'store'>, sink: string, at: number): Promise<void> {
+  await store.transaction(async (tx) => {
+    await lockSink(tx, sink)
+    await tx.eventSinks.retry(sink)
+    await recordChange(tx, at, { action: 'RETRY_EVENT_SINK', detail: { sink } })
   })
 }
 
@@ -128,9 +139,11 @@ export async function discardDeadLetters(
   at: number,
 ): Promise<void> {
   await store.transaction(async (tx) => {
-    if ((await tx.eventSinks.position(sink)) === null) throw unknown(sink)
+    await lockSink(tx, sink)
     const count = await tx.eventSinks.countDeadLetters(sink)
     await tx.eventSinks.discardDeadLetters(sink)
+    // With too many of them, it sends nothing.
+    await tx.eventSinks.retry(sink)
     await recordChange(tx, at, { action: 'DISCARD_DEAD_LETTERS', detail: { sink, count } })
   })
 }
@@ -138,8 +151,8 @@ export async function discardDeadLetters(
 /** A sink that the settings still have begins with the next event. @throws CodedError NOT_FOUND */
 export async function forgetSink({ store }: Pick<AdministerSinks, 'store'>, sink: string, at: number): Promise<void> {
   await store.transaction(async (tx) => {
-    const position = await tx.eventSinks.position(sink)
-    if (position === null) throw unknown(sink)
+    const { position } = (await tx.eventSinks.next(sink)) ?? {}
+    if (position === undefined) throw unknown(sink)
     await tx.eventSinks.forget(sink)
     await recordChange(tx, at, { action: 'FORGET_EVENT_SINK', detail: { sink, position: String(position) } })
   })

@@ -73,7 +73,7 @@ export class EventPublisher {
   /** Sends some events. Returns whether there may be more to do now. */
   async step(): Promise<boolean> {
     if (this.#stopping.signal.aborted || this.#isPausing()) return false
-    if (this.#chunk === null && !(await this.#isBehind())) return false
+    if ((this.#chunk === null || this.#isFailing) && !(await this.#isDue())) return false
     try {
       return await this.#sendSome()
     } catch (error) {
@@ -104,11 +104,16 @@ export class EventPublisher {
     return passed >= 0 && passed < this.#pauseMs
   }
 
-  async #isBehind(): Promise<boolean> {
-    const { store, sink } = this.#deps
+  /** Whether there is something to send, and the pause after a failed attempt of any node has ended. */
+  async #isDue(): Promise<boolean> {
+    const { store, sink, now } = this.#deps
     return store.read(async (reader) => {
-      const position = await reader.eventSinks.position(sink.name)
-      if (position === null || position < (await reader.usage.end())) return true
+      const next = await reader.eventSinks.next(sink.name)
+      if (next === null) return true
+      const pauseMs = (next.retryAt ?? 0) - now()
+      // No pause is longer: this one began when the clock was ahead.
+      if (pauseMs > 0 && pauseMs <= BACKOFF_CAP_MS) return false
+      if (next.position < (await reader.usage.end())) return true
       return (await reader.eventSinks.nextReplayed(sink.name)) !== undefined
     })
   }
@@ -260,22 +265,26 @@ export class EventPublisher {
     return true
   }
 
-  async #noteFailure(problem: string, waitMs = 0): Promise<void> {
-    const { store, sink, log, watcher } = this.#deps
+  /** @param leastMs shortest pause; limited by the longest one */
+  async #noteFailure(problem: string, leastMs = 0): Promise<void> {
+    const { store, sink, log, watcher, now } = this.#deps
     if (!this.#isFailing) log.warn({ sink: sink.name, problem }, 'a sink does not take events')
     this.#isFailing = true
     watcher.sinkFailing(sink.name, true)
-    this.#pause(waitMs)
-    await store.transaction((tx) => tx.eventSinks.fail(sink.name, this.#lease(), problem))
+    const retryAt = now() + Math.max(this.#backoffMs(), Math.min(leastMs, BACKOFF_CAP_MS))
+    await store.transaction((tx) => tx.eventSinks.fail(sink.name, this.#lease(), problem, Math.round(retryAt)))
   }
 
-  /** @param leastMs shortest pause; limited by the longest one */
-  #pause(leastMs = 0): void {
-    const { now, fraction } = this.#deps
-    this.#failedAt = now()
-    const backoffMs = Math.min(BACKOFF_CAP_MS, BACKOFF_BASE_MS * 2 ** this.#failures) * (0.5 + fraction() / 2)
-    this.#pauseMs = Math.max(backoffMs, Math.min(leastMs, BACKOFF_CAP_MS))
+  #backoffMs(): number {
+    const ms = Math.min(BACKOFF_CAP_MS, BACKOFF_BASE_MS * 2 ** this.#failures) * (0.5 + this.#deps.fraction() / 2)
     this.#failures += 1
+    return ms
+  }
+
+  /** After a failure of the database. */
+  #pause(): void {
+    this.#failedAt = this.#deps.now()
+    this.#pauseMs = this.#backoffMs()
   }
 
   #noteSuccess(): void {

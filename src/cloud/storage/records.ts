@@ -371,6 +371,8 @@ export interface SinkState {
   /** Null: the last attempt succeeded. */
   readonly failingSince: number | null
   readonly problem: string | null
+  /** No attempt before this instant. */
+  readonly retryAt: number | null
   /** Up to {@link DEAD_LETTERS_MAX}. */
   readonly deadLetters: number
 }

@@ -65,6 +65,8 @@ export const eventSinkState = z
     deliveredAt: instant.nullable(),
     failingSince: instant.nullable(),
     problem: z.string().nullable(),
+    /** After a failed attempt: when the next one is due. Null, or in the past: now. */
+    retryAt: instant.nullable(),
     deadLetters: z.int().min(0),
   })
   .meta({ id: 'EventSink' })

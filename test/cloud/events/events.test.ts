@@ -96,7 +96,7 @@ describe('events of a cloud', () => {
     await twin.restart()
     await twin.tick()
     const shown = await run('events', 'sinks')
-    expect(shown.out).toMatch(/^SINK +KIND +STATE +LAST PROGRESS +DEAD LETTERS/)
+    expect(shown.out).toMatch(/^SINK +KIND +STATE +NEXT ATTEMPT +LAST PROGRESS +DEAD LETTERS/)
     expect(shown.out).toMatch(/billing +webhook +failing since .* responded with 503/)
     const attempts = receiver.deliveries.length
     receiver.respond = () => 200
@@ -139,11 +139,20 @@ describe('events of a cloud', () => {
     expect((await run('events', 'replay', 'billing')).err).toContain('Give either --after or --dead-letters')
     expect((await run('events', 'replay', 'other', '--dead-letters')).err).toContain('NOT_FOUND')
     expect((await run('events', 'show', `usage/none/${2n ** 40n}`)).err).toContain('NOT_FOUND')
+    receiver.respond = () => 503
+    await twin.access(instance, { Print: 1 })
+    await twin.tick()
+    await twin.tick()
+    expect((await run('events', 'sinks')).out).toMatch(/failing since (\S+) +\d{4}-\S+Z +\d{4}-/)
+    receiver.respond = () => 200
+    expect((await run('events', 'retry', 'billing')).out).toMatch(/failing since (\S+) +now +/)
+    await twin.tick()
+    expect((await run('events', 'sinks')).out).toMatch(/up to date +- +/)
     expect(await run('events', 'discard', 'billing')).toMatchObject({ code: 0 })
     expect((await run('events', 'forget', 'billing')).out).toContain('is forgotten')
     expect((await run('events', 'sinks')).out).toMatch(/^No sinks: /)
-    const audit = (await run('audit', 'list', '--limit', '4')).out
-    expect(audit).toMatch(/forget event sink[^]*discard dead letters[^]*replay events/)
+    const audit = (await run('audit', 'list', '--limit', '5')).out
+    expect(audit).toMatch(/forget event sink[^]*discard dead letters[^]*retry event sink[^]*replay events/)
     for (const { out } of [await run('events', 'sinks', '--json'), { out: audit }]) {
       expect(out).not.toContain(receiver.secret.slice(6))
     }

@@ -8,6 +8,7 @@ import {
   listEvents,
   replayAfter,
   replayDeadLetters,
+  retrySink,
   showSinks,
 } from '../../../src/cloud/events/administer-sinks.ts'
 import { type OutgoingEvent, usageEvent } from '../../../src/cloud/events/outgoing-event.ts'
@@ -256,6 +257,50 @@ export function publishEventsSuite(
       twin.time += 5 * 60_000
       await run()
       expect(correlations()).toEqual(['correlation-1'])
+    })
+
+    it('is tried at once by any node when an administrator says so, and else when its state says', async () => {
+      const store = await other()
+      const second = publisherOf(store, 'second')
+      await run()
+      await write(1)
+      sink.check = () => {
+        throw new SinkUnavailable('busy', 5 * 60_000)
+      }
+      await run()
+      expect(await state()).toMatchObject({ retryAt: twin.time + 5 * 60_000 })
+      sink.check = () => undefined
+      twin.time += 4 * 60_000
+      for (const each of [publisher, second]) await run(each)
+      expect(correlations()).toEqual([])
+      await retrySink({ store }, 'test', twin.time)
+      expect(await state()).toMatchObject({ retryAt: null })
+      await run(second)
+      expect(correlations()).toEqual(['correlation-1'])
+      expect(await state()).toMatchObject({ failingSince: null, problem: null, retryAt: null })
+      await expect(retrySink({ store }, 'none', twin.time)).rejects.toMatchObject({ code: 'NOT_FOUND' })
+      if (store !== twin.store) await store.close()
+    })
+
+    it('is tried at once after a restart, a replay, and a clock that was put back', async () => {
+      await run()
+      await write(1, 2)
+      const calls = async (publishers: readonly EventPublisher[]) => {
+        sink.calls.length = 0
+        for (const each of publishers) await run(each)
+        return sink.calls.length
+      }
+      sink.check = () => {
+        throw new SinkUnavailable('busy', 5 * 60_000)
+      }
+      expect(await calls([publisher])).toBe(1)
+      await publisher.release()
+      publisher = publisherOf(twin.store, 'node')
+      expect(await calls([publisher, publisher])).toBe(1)
+      await replayAfter({ store: twin.store }, 'test', 0n, twin.time)
+      expect(await calls([publisher, publisher])).toBe(1)
+      twin.time -= DAY
+      expect(await calls([publisher, publisher])).toBe(1)
     })
 
     it('leaves a database alone for a while that did not answer', async () => {

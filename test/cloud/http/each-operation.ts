@@ -288,6 +288,7 @@ export const REQUESTS: Readonly<Record<string, Prepare>> = {
   listEventSinks: nothing,
   listDeadLetters: sink,
   replayEvents: async (world) => ({ ...(await sink(world, 'v1')), body: { after: '0' } }),
+  retryEventSink: async (world) => sink(world, 'v1'),
   discardDeadLetters: sink,
   forgetEventSink: sink,
   showRecovery: nothing,

@@ -20,6 +20,7 @@ import {
   listEvents,
   replayAfter,
   replayDeadLetters,
+  retrySink,
   showSinks,
 } from '../../events/administer-sinks.ts'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -74,6 +75,20 @@ export function eventOperations(deps: AdministerSinks): readonly Operation[] {
         const store = actingAs(deps.store, principal)
         if ('after' in body) await replayAfter({ store }, sink, body.after, now)
         else await replayDeadLetters({ store }, sink, now)
+        return { status: 200, body: await stateOf(sink) }
+      },
+    }),
+    edgeOperation({
+      ...change,
+      method: 'POST',
+      path: '/event-sinks/:sink/retry',
+      id: 'retryEventSink',
+      summary: 'Try a failing sink now',
+      description: 'Ends the pause after a failed attempt, on whichever node it was made.',
+      answers: { 200: { description: 'The sink.', body: eventSinkState } },
+      errors: ['NOT_FOUND'],
+      handle: async ({ params: { sink }, principal, now }) => {
+        await retrySink({ store: actingAs(deps.store, principal) }, sink, now)
         return { status: 200, body: await stateOf(sink) }
       },
     }),

@@ -16,9 +16,13 @@ export function eventSinkReader({ db }: Sql) {
       return rows.map((row) => stateOf(row, Number(counts.find(({ sink }) => sink === row.name)?.count ?? 0n)))
     },
     /** Null: the sink has not started yet. */
-    async position(name: string): Promise<bigint | null> {
-      const row = await db.selectFrom('event_sinks').select('position').where('name', '=', name).executeTakeFirst()
-      return row?.position ?? null
+    async next(name: string): Promise<Pick<SinkState, 'position' | 'retryAt'> | null> {
+      const row = await db
+        .selectFrom('event_sinks')
+        .select(['position', 'retry_at'])
+        .where('name', '=', name)
+        .executeTakeFirst()
+      return row === undefined ? null : { position: row.position, retryAt: toNumber(row.retry_at) }
     },
     /** Oldest first. */
     async deadLetters(sink: string, after: bigint, limit: number): Promise<readonly DeadLetter[]> {
@@ -43,6 +47,8 @@ export function eventSinkReader({ db }: Sql) {
     },
   }
 }
+
+const NO_PROBLEM = { failing_since: null, problem: null, retry_at: null }
 
 export interface SinkCursor {
   readonly position: bigint
@@ -73,7 +79,7 @@ export function eventSinkTransaction(sql: Sql) {
       const query = db.selectFrom('event_sinks').selectAll().where('name', '=', name)
       const row = await (lockRows ? query.forUpdate() : query).executeTakeFirst()
       if (row === undefined) {
-        const none = { delivered_at: null, failing_since: null, problem: null }
+        const none = { delivered_at: null, ...NO_PROBLEM }
         const made = await db
           .insertInto('event_sinks')
           .values({ name, position: await start(), ...lease, ...none })
@@ -110,28 +116,31 @@ export function eventSinkTransaction(sql: Sql) {
       const query = db.selectFrom('event_sinks').select('position').where('name', '=', name)
       return (await (lockRows ? query.forUpdate() : query).executeTakeFirst())?.position ?? null
     },
+    /** Also ends the pause after a failed attempt: the settings of the node may be the reason. */
     async release(name: string, by: string): Promise<void> {
-      await leased(name, by).set({ leased_until: 0n }).execute()
+      await leased(name, by).set({ leased_until: 0n, retry_at: null }).execute()
     },
     /** Extends the lease. False: another node has the sink, or an administrator has moved it. */
     async move(name: string, { by, now, until }: SinkLease, from: bigint, to: bigint): Promise<boolean> {
       const moved = await leased(name, by)
         .where('position', '=', from)
-        .set({
-          position: to,
-          leased_until: BigInt(until),
-          delivered_at: BigInt(now),
-          failing_since: null,
-          problem: null,
-        })
+        .set({ position: to, leased_until: BigInt(until), delivered_at: BigInt(now), ...NO_PROBLEM })
         .returning('name')
         .execute()
       return moved.length === 1
     },
-    async fail(name: string, { by, now }: SinkLease, problem: string): Promise<void> {
+    async fail(name: string, { by, now }: SinkLease, problem: string, retryAt: number): Promise<void> {
       await leased(name, by)
-        .set((of) => ({ failing_since: of.fn.coalesce('failing_since', of.val(BigInt(now))), problem }))
+        .set((of) => ({
+          failing_since: of.fn.coalesce('failing_since', of.val(BigInt(now))),
+          problem,
+          retry_at: BigInt(retryAt),
+        }))
         .execute()
+    },
+    /** Ends the pause after a failed attempt. */
+    async retry(name: string): Promise<void> {
+      await db.updateTable('event_sinks').set({ retry_at: null }).where('name', '=', name).execute()
     },
     async countDeadLetters(sink: string): Promise<number> {
       const some = db.selectFrom('dead_letters').select('sink').where('sink', '=', sink).limit(DEAD_LETTERS_MAX)
@@ -177,6 +186,7 @@ function stateOf(row: Row<'event_sinks'>, deadLetters: number): SinkState {
     deliveredAt: toNumber(row.delivered_at),
     failingSince: toNumber(row.failing_since),
     problem: row.problem,
+    retryAt: toNumber(row.retry_at),
     deadLetters,
   }
 }

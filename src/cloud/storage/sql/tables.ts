@@ -172,6 +172,7 @@ export interface Tables extends EdgeTables {
     delivered_at: bigint | null
     failing_since: bigint | null
     problem: string | null
+    retry_at: bigint | null
   }
   dead_letters: {
     sink: string

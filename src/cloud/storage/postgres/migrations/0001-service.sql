@@ -234,7 +234,9 @@ CREATE TABLE event_sinks (
   delivered_at BIGINT,
   -- NULL: the last attempt succeeded.
   failing_since BIGINT,
-  problem TEXT COLLATE "C"
+  problem TEXT COLLATE "C",
+  -- No attempt before this instant.
+  retry_at BIGINT
 );
 
 -- Events that a sink has rejected.

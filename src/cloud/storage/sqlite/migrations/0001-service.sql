@@ -224,7 +224,9 @@ CREATE TABLE event_sinks (
   delivered_at INTEGER,
   -- NULL: the last attempt succeeded.
   failing_since INTEGER,
-  problem TEXT
+  problem TEXT,
+  -- No attempt before this instant.
+  retry_at INTEGER
 ) STRICT;
 
 -- Events that a sink has rejected.
