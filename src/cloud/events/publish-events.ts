@@ -252,16 +252,15 @@ export class EventPublisher {
       ? 'The event is not stored any more.'
       : 'The types of the sink do not include this event.'
     const problem = found instanceof CodedError ? found.message : missing
-    const outcome =
-      found instanceof CodedError || found.events.length === 0
-        ? new EventsRejected(problem)
-        : await this.#send(found.events)
+    const isSent = !(found instanceof CodedError) && found.events.length > 0
+    const outcome = isSent ? await this.#send(found.events) : new EventsRejected(problem)
     if (outcome === undefined) return false
-    await store.transaction((tx) =>
-      outcome === 'DONE'
-        ? tx.eventSinks.removeDeadLetter(sink.name, position)
-        : tx.eventSinks.keepDeadLetter(sink.name, { ...letter, problem: outcome.message, at: now() }),
-    )
+    if (isSent) this.#noteSuccess()
+    await store.transaction(async (tx) => {
+      if (isSent) await tx.eventSinks.respond(sink.name, this.#lease())
+      if (outcome === 'DONE') await tx.eventSinks.removeDeadLetter(sink.name, position)
+      else await tx.eventSinks.keepDeadLetter(sink.name, { ...letter, problem: outcome.message, at: now() })
+    })
     return true
   }
 

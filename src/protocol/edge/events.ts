@@ -61,7 +61,7 @@ export const eventSinkState = z
     position: z.string(),
     /** The newest event of the cloud is after `position`, or dead letters wait for their replay. */
     behind: z.boolean(),
-    /** When `position` last moved, also past events of types that the sink does not take. */
+    /** When `position` last moved, also past events of types that the sink does not take, or a dead letter was sent again. */
     deliveredAt: instant.nullable(),
     failingSince: instant.nullable(),
     problem: z.string().nullable(),

@@ -446,6 +446,36 @@ export function publishEventsSuite(
         expect(letter!.problem).toBe('The types of the sink do not include this event.')
       })
 
+      it('moves the last progress, and ends the outage that it met', async () => {
+        await reject()
+        const { position } = (await state())!
+        sink.check = () => {
+          throw new Error('out of order')
+        }
+        await run()
+        expect(await state()).toMatchObject({ failingSince: twin.time, problem: 'out of order' })
+        sink.check = () => undefined
+        twin.time += 5 * 60_000
+        await run()
+        expect(await state()).toMatchObject({ position, deadLetters: 0, deliveredAt: twin.time })
+        expect(await state()).toMatchObject({ failingSince: null, problem: null })
+        expect(watched.failing).toBe(false)
+      })
+
+      it('ends an outage also by another rejection', async () => {
+        await reject()
+        const rejecting = sink.check
+        sink.check = () => {
+          throw new Error('out of order')
+        }
+        await run()
+        sink.check = rejecting
+        await replayDeadLetters({ store: twin.store }, 'test', twin.time)
+        await run()
+        expect(await state()).toMatchObject({ deadLetters: 1, failingSince: null, problem: null })
+        expect(watched.failing).toBe(false)
+      })
+
       it('does not return if it is discarded meanwhile', async () => {
         await reject()
         sink.check = async () => {

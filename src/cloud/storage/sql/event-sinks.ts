@@ -129,6 +129,12 @@ export function eventSinkTransaction(sql: Sql) {
         .execute()
       return moved.length === 1
     },
+    /** Without a change of the position: a dead letter was sent again. */
+    async respond(name: string, { by, now }: SinkLease): Promise<void> {
+      await leased(name, by)
+        .set({ delivered_at: BigInt(now), ...NO_PROBLEM })
+        .execute()
+    },
     async fail(name: string, { by, now }: SinkLease, problem: string, retryAt: number): Promise<void> {
       await leased(name, by)
         .set((of) => ({
