@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import { statSync } from 'node:fs'
 import { join } from 'node:path'
-import { type Logger, pino } from 'pino'
+import type { Logger } from 'pino'
 import type { Engine } from '../core/engine.ts'
 import { readAuthorityFile } from '../platform/read-setting-file.ts'
 import { ERRORS } from '../protocol/errors.ts'
@@ -27,7 +27,7 @@ import { readStatusAuth } from './platform/status-http/read-status-auth.ts'
 import { type StatusServer, openStatus } from './platform/status-http/server.ts'
 import { releaseIdleMemory } from './platform/system/idle-memory.ts'
 import { certificateProblem } from '../platform/certificate-problem.ts'
-import { logOutput } from '../platform/log-output.ts'
+import { createLog, logOutput } from '../platform/log-output.ts'
 import { orNull } from '../platform/or-null.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
 import type { Outgoing } from '../platform/outgoing.ts'
@@ -236,7 +236,7 @@ function openLog(
     logBuffer.add(line)
     budget.take(line)
   }
-  return { log: log ?? pino({ level: first.log.level, base: null }, { write }), logBuffer }
+  return { log: log ?? createLog(first.log.level, { write }), logBuffer }
 }
 
 interface LiveSettingsDeps {

@@ -6,7 +6,7 @@ import { hkdfSync, randomUUID } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import type { FastifyInstance } from 'fastify'
-import { type Logger, pino } from 'pino'
+import type { Logger } from 'pino'
 import { unwritableState } from '../protocol/file-reasons.ts'
 import { isLoopback } from '../platform/is-loopback.ts'
 import { listenFailure } from '../protocol/listen-failure.ts'
@@ -55,7 +55,7 @@ import { claimStore } from './storage/sqlite/claim-store.ts'
 import { makeDurableDirectory } from './platform/system/durable-directory.ts'
 import { readTls } from './platform/system/read-tls.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
-import { logOutput } from '../platform/log-output.ts'
+import { createLog, logOutput } from '../platform/log-output.ts'
 import { CONNECTIONS_WAITING_MAX, openConnections } from '../platform/open-connections.ts'
 import { readAuthorityFile, readSettingFile } from '../platform/read-setting-file.ts'
 import { requireOwnDirectory } from '../platform/require-own-directory.ts'
@@ -106,7 +106,7 @@ const PART_OF_SIGN_INS = 1 / 4
 export async function startCloud(first: CloudSettings, overrides: Overrides = {}): Promise<Cloud> {
   await using started = new AsyncDisposableStack()
   const { now = Date.now, newId = randomUUID, timers = systemTimers, stop = new AbortController().signal } = overrides
-  const log = overrides.log ?? pino({ level: first.log.level, base: null }, logOutput())
+  const log = overrides.log ?? createLog(first.log.level, logOutput())
   const renewals: RenewCertificate[] = []
   const live = liveSettings(first, { log, now, renewals })
   const settings = live.view

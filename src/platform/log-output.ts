@@ -1,4 +1,5 @@
-import { pino } from 'pino'
+import { type DestinationStream, type Logger, pino } from 'pino'
+import { CodedError, causeText } from '../protocol/errors.ts'
 
 /** Of lines that wait. Later lines are dropped. */
 const WAITING_BYTES_MAX = 1024 * 1024
@@ -16,4 +17,23 @@ export function logOutput(fd = 1): ReturnType<typeof pino.destination> {
     if (!isFailing) flushSync()
   }
   return output
+}
+
+export function createLog(level: string, output: DestinationStream): Logger {
+  const err = (error: unknown): unknown => errorFields(error, log.isLevelEnabled('debug'))
+  const log: Logger = pino({ level, base: null, serializers: { err } }, output)
+  return log
+}
+
+/** A failure with a code has a known reason, which its message names: it has a stack only while an engineer looks for more. */
+function errorFields(error: unknown, isDebugging: boolean): unknown {
+  if (!(error instanceof CodedError) || error.code === 'INTERNAL') {
+    return error instanceof Error ? pino.stdSerializers.err(error) : error
+  }
+  const { code, message, details, cause, stack } = error
+  return {
+    ...{ type: error.name, code, message, cause: causeText(error) },
+    details: Object.keys(details).length === 0 ? undefined : details,
+    stack: !isDebugging ? undefined : cause instanceof Error ? `${stack}\ncaused by: ${cause.stack}` : stack,
+  }
 }

@@ -1039,6 +1039,12 @@ export function messageOf(error: unknown): string {
   return error.message
 }
 
+/** Undefined: its message names the cause. Only the text: errors of Node carry received bytes and certificates. */
+export function causeText({ cause, message }: CodedError): string | undefined {
+  const text = cause === undefined ? '' : messageOf(cause)
+  return message.includes(text) ? undefined : text
+}
+
 /** Error body, unless the interface defines another shape. */
 export const errorBody = z.object({ message: z.string(), code: z.string() })
 

@@ -1,8 +1,9 @@
 import { closeSync, openSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { pino } from 'pino'
-import { afterEach, beforeEach, expect, it, vi } from 'vitest'
-import { logOutput } from '../../src/platform/log-output.ts'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { createLog, logOutput } from '../../src/platform/log-output.ts'
+import { CodedError } from '../../src/protocol/errors.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 
 let full: number
@@ -45,4 +46,41 @@ it('writes lines that can be written', async () => {
   await vi.waitFor(() => expect(readFileSync(path, 'utf8')).toMatch(/"msg":"a line"}\n$/))
   output.flushSync()
   closeSync(file)
+})
+
+describe('an error in a log line', () => {
+  const fieldsOf = (err: unknown, level = 'info') => {
+    const lines: string[] = []
+    createLog(level, { write: (line) => void lines.push(line) })
+      .child({})
+      .error({ err }, 'failed')
+    return (JSON.parse(lines.join('')) as { readonly err: Readonly<Record<string, unknown>> }).err
+  }
+
+  it('names the reason once, and has no stack if it has a code', () => {
+    const cause = new Error('connection timeout')
+    const error = new CodedError('DATABASE_UNREACHABLE', 'db.example:5432: connection timeout', { cause })
+    const shown = { type: 'CodedError', code: 'DATABASE_UNREACHABLE', message: 'db.example:5432: connection timeout' }
+    expect(fieldsOf(error)).toEqual(shown)
+    const { stack, ...others } = fieldsOf(error, 'debug')
+    expect(others).toEqual(shown)
+    expect(stack).toMatch(
+      /^CodedError: db.example:5432[^]*\n {4}at [^]*\ncaused by: Error: connection timeout\n {4}at /,
+    )
+  })
+
+  it('keeps a cause that the message does not name, and the details', () => {
+    const options = { cause: new Error('no quorum'), details: { sqlState: '53100' } }
+    expect(fieldsOf(new CodedError('NOT_RECORDED', 'The change is not recorded.', options))).toEqual({
+      ...{ type: 'CodedError', code: 'NOT_RECORDED', message: 'The change is not recorded.' },
+      ...{ cause: 'no quorum', details: { sqlState: '53100' } },
+    })
+  })
+
+  it('has its stack if it is unexpected', () => {
+    for (const error of [new Error('invariant'), new CodedError('INTERNAL', 'invariant')]) {
+      expect(fieldsOf(error)['stack']).toContain('invariant\n    at ')
+    }
+    expect(fieldsOf('a text')).toBe('a text')
+  })
 })

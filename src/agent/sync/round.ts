@@ -1,6 +1,6 @@
 /** Runs steps, and plans again when one changed the state. Each step commits separately: a failure undoes nothing. */
 import { plan, type LinkState, type Step } from '../../core/sync/plan.ts'
-import { CodedError, messageOf } from '../../protocol/errors.ts'
+import { CodedError, causeText } from '../../protocol/errors.ts'
 import { attach } from './attach.ts'
 import { enroll } from './enroll.ts'
 import { fetchPolicy } from './fetch-policy.ts'
@@ -203,9 +203,7 @@ function fail(
   }
   const subject = subjectOf(step, error)
   if (step !== undefined) clearOutdated({ health, memory }, SUBJECTS[step.kind], subject)
-  // Only the text: errors of Node carry received bytes and certificates.
-  const cause = error.cause === undefined ? {} : { cause: messageOf(error.cause) }
-  if (health.raise(subject, error)) log.warn({ subject, code, ...details, ...cause }, error.message)
+  if (health.raise(subject, error)) log.warn({ subject, code, ...details, cause: causeText(error) }, error.message)
   const { retryAfterMs } = details
   return { ok: false, retryAfterMs: typeof retryAfterMs === 'number' ? retryAfterMs : 0 }
 }

@@ -43,6 +43,16 @@ test('logs the reason of a failed exchange, without the bytes that were received
   })
 })
 
+test('logs the reason of a failed exchange once if the message names it', async () => {
+  const device = await TestDevice.running()
+  const cause = new Error('getaddrinfo ENOTFOUND cloud.example')
+  const message = `cloud.example does not respond: ${cause.message}`
+  device.network.intercept = () => Promise.reject(new CodedError('CLOUD_UNREACHABLE', message, { cause }))
+  device.logged.length = 0
+  await device.sync()
+  expect(device.logged).toEqual([{ fields: { subject: 'cloud', code: 'CLOUD_UNREACHABLE' }, message }])
+})
+
 test('a cloud that is silent, and a proxy that responds in its place, are one condition after the other', async () => {
   const device = await TestDevice.running()
   const silent = () => Promise.reject(new CodedError('CLOUD_UNREACHABLE', 'silent'))
