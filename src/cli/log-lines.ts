@@ -23,6 +23,9 @@ const LEVELS: Readonly<Record<number, string>> = {
 
 const JOURNAL_BYTES_MAX = 32 * 1024 * 1024
 
+/** Fields with an instant, POSIX ms. */
+const INSTANTS: ReadonlySet<string> = new Set(['since'])
+
 const logLine = z.looseObject({ level: z.number(), time: z.number(), msg: z.string().default('') })
 
 /** Null if there is no journal, or no line of the unit in it. */
@@ -82,6 +85,10 @@ export function readable(line: string): string {
   const { level, time, msg, ...rest } = read
   const name = LEVELS[level] ?? String(level)
   const fields = Object.entries(rest).filter(([, value]) => value !== null)
-  const more = fields.map(([key, value]) => `${key}=${typeof value === 'string' ? value : JSON.stringify(value)}`)
+  const textOf = (key: string, value: unknown): string => {
+    if (INSTANTS.has(key) && typeof value === 'number') return instantText(value)
+    return typeof value === 'string' ? value : JSON.stringify(value)
+  }
+  const more = fields.map(([key, value]) => `${key}=${textOf(key, value)}`)
   return [instantText(time), name.padEnd(5), msg, ...more].join(' ')
 }

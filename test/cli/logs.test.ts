@@ -3,6 +3,7 @@ import { chmodSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { LogBuffer } from '../../src/agent/diagnostics/log-buffer.ts'
+import { readable } from '../../src/cli/log-lines.ts'
 import { AGENT_LOG_PATH } from '../../src/protocol/local/log.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 import { fakeService } from './fake-service.ts'
@@ -129,4 +130,12 @@ test('an agent remembers its last lines, within bounds', () => {
   for (let n = 0; n < 100; n += 1) ring.add(`${'x'.repeat(100_000)}\n`)
   expect(ring.text().length).toBeLessThanOrEqual(1_000_000)
   expect(ring.text()).not.toBe('')
+})
+
+test('an instant in a line is readable', () => {
+  const line =
+    '{"level":30,"time":1800000000000,"since":1799999990000,"code":"CLOUD_UNREACHABLE","msg":"a problem has ended"}'
+  expect(readable(line)).toBe(
+    '2027-01-15T08:00:00.000Z INFO  a problem has ended since=2027-01-15T07:59:50.000Z code=CLOUD_UNREACHABLE',
+  )
 })

@@ -24,9 +24,11 @@ export interface HealthCondition {
 export class Health {
   readonly #conditions = new Map<string, HealthCondition>()
   readonly #now: () => number
+  readonly #onEnd: (condition: HealthCondition) => void
 
-  constructor(now: () => number) {
+  constructor(now: () => number, onEnd: (condition: HealthCondition) => void) {
     this.#now = now
+    this.#onEnd = onEnd
   }
 
   /** Keeps `since` while the code is the same. Returns true when the condition is to be logged. */
@@ -39,8 +41,11 @@ export class Health {
     return !same || (subject === ENROLLMENT && before.message !== message)
   }
 
-  clear(subject: string): boolean {
-    return this.#conditions.delete(subject)
+  clear(subject: string): void {
+    const ended = this.#conditions.get(subject)
+    if (ended === undefined) return
+    this.#conditions.delete(subject)
+    this.#onEnd(ended)
   }
 
   has(subject: string, code?: ErrorCode): boolean {

@@ -98,7 +98,10 @@ export class Link {
     const { clock, timers, randomness, settings } = deps
     this.#deps = deps
     this.#memory = memory
-    this.#health = new Health(() => clock.reading().now)
+    this.#health = new Health(
+      () => clock.reading().now,
+      ({ subject, code, since }) => deps.log.info({ subject, code, since }, 'a problem has ended'),
+    )
     this.#waiting = new WaitingRequests(timers, WAITING_REQUESTS_MAX)
     this.#rounds = new Rounds({
       timers,

@@ -182,7 +182,7 @@ async function applySuspension(context: StepContext, suspension: DeviceSuspensio
   if (suspension !== null) activePolicies.suspension = suspension
   await saveIdentity(context, { ...identity, suspension })
   showSuspension(context, suspension)
-  log.warn({ state: suspension?.state ?? null, since: suspension?.since }, 'the suspension of the device has changed')
+  if (suspension !== null) log.warn({ ...suspension }, 'the device is suspended')
 }
 
 export function showSuspension(

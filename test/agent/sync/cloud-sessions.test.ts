@@ -69,7 +69,7 @@ test('a session that the cloud has ended is opened again at once: only the log n
     expect(device.link.status().sessions[0]).toMatchObject({ state: 'OPEN', sessionId: device.cloud.sessions[1]?.id })
     expect(device.conditions).toEqual([])
     const ends = device.logged.filter(({ fields }) => fields['code'] === 'SESSION_ENDED')
-    expect(ends).toMatchObject([{ fields: { state } }])
+    expect(ends).toMatchObject([{ fields: { state } }, { message: 'a problem has ended' }])
   }
 })
 

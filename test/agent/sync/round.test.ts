@@ -43,14 +43,23 @@ test('logs the reason of a failed exchange, without the bytes that were received
   })
 })
 
-test('logs the reason of a failed exchange once if the message names it', async () => {
+test('logs the reason of a failed exchange once if the message names it, and the end of each problem', async () => {
   const device = await TestDevice.running()
   const cause = new Error('getaddrinfo ENOTFOUND cloud.example')
   const message = `cloud.example does not respond: ${cause.message}`
   device.network.intercept = () => Promise.reject(new CodedError('CLOUD_UNREACHABLE', message, { cause }))
   device.logged.length = 0
   await device.sync()
-  expect(device.logged).toEqual([{ fields: { subject: 'cloud', code: 'CLOUD_UNREACHABLE' }, message }])
+  await device.sync()
+  const since = device.link.status().conditions[0]?.since
+  device.network.intercept = null
+  await device.sync()
+  await device.sync()
+  const problem = { subject: 'cloud', code: 'CLOUD_UNREACHABLE' }
+  expect(device.logged.filter(({ fields }) => 'code' in fields)).toEqual([
+    { fields: problem, message },
+    { fields: { ...problem, since }, message: 'a problem has ended' },
+  ])
 })
 
 test('a cloud that is silent, and a proxy that responds in its place, are one condition after the other', async () => {
