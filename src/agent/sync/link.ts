@@ -335,7 +335,12 @@ export class Link {
 
   #judgeBroker(): void {
     const trouble = this.#pushTrouble
-    if (trouble === null || this.#memory.contact === 'DOWN') return
+    if (trouble === null) return
+    if (this.#memory.contact === 'DOWN') {
+      // It may come back with the cloud: the next attempt to connect shows that.
+      if (trouble.code === 'BROKER_UNREACHABLE') this.#pushTrouble = null
+      return
+    }
     this.#pushTrouble = null
     if (!this.#health.has(REVOCATION)) this.#showPush(trouble)
   }

@@ -196,12 +196,16 @@ test('an idle device notices that its cloud is unreachable when notifications en
   expect(device.link.status().connected).toBe(true)
   device.network.down = true
   push.order?.onConnection(false)
-  push.order?.onTrouble(new CodedError('BROKER_UNREACHABLE', 'it is away'))
+  const isAway = () => push.order?.onTrouble(new CodedError('BROKER_UNREACHABLE', 'it is away'))
+  isAway()
   await device.pass(31_000)
   expect(device.link.status().connected).toBe(false)
   expect(device.conditions).toEqual(['cloud: CLOUD_UNREACHABLE'])
   device.network.down = false
   await device.pass(60_000)
+  expect(device.conditions).toEqual([])
+  isAway()
+  await device.pass(31_000)
   expect(device.conditions).toEqual(['push: BROKER_UNREACHABLE'])
 })
 
