@@ -58,6 +58,8 @@ export class Cell {
   /** Null: the cloud has no cells. */
   readonly #place: CellSettings | null
   readonly #node: CellNode
+  /** For log lines. */
+  readonly #field: { readonly cell?: string }
   #running:
     { readonly sales: Sales; readonly database: PostgresStore; readonly parts: AsyncDisposableStack } | undefined
   #starting: Promise<void> | undefined
@@ -71,6 +73,7 @@ export class Cell {
     this.#cut.promise.catch(() => undefined)
     this.#node = node
     this.#place = place
+    this.#field = place === null ? {} : { cell: place.name }
     this.name = place?.name ?? ''
     this.isControl = isControl
     this.isOpen = place?.new_accounts ?? true
@@ -135,7 +138,7 @@ export class Cell {
       newId,
       pause,
       onRecovery: (reason) =>
-        log.warn({ code: 'STORE_RESTORED', reason }, 'the store comes from a backup: recovery begins'),
+        log.warn({ ...this.#field, code: 'STORE_RESTORED', reason }, 'the store comes from a backup: recovery begins'),
       onBroken: fail,
     })
     // Before the first client: nothing sold after the backup may be sold again.
@@ -182,8 +185,8 @@ export class Cell {
       password: file === undefined ? (dbPassword?.reveal() ?? null) : readSettingFile('cells', file).trim(),
       requiresStandby: dbStandby,
       onRerun: (error) => log.debug({ err: error }, 'a transaction starts over'),
-      onConnectionLost: (error) => log.warn({ err: error }, 'a connection to the database was lost'),
-      onConnectionRegained: (server) => log.info({ server }, 'connected to the database again'),
+      onConnectionLost: (error) => log.warn({ ...this.#field, err: error }, 'a connection to the database was lost'),
+      onConnectionRegained: (server) => log.info({ ...this.#field, server }, 'connected to the database again'),
     })
   }
 
