@@ -276,7 +276,7 @@ export class TwinNode {
           return () => undefined
         },
       },
-      log: { warn: () => undefined },
+      log: { info: () => undefined, warn: () => undefined },
       lookEveryMs: NOTIFICATIONS_EVERY_MS,
     })
     publisher.start()

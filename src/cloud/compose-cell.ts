@@ -267,7 +267,7 @@ function jobsOf(cell: Cell, { service, terms, settlement }: Jobs, { settings, lo
   ]
 }
 
-function settlementOf(cell: Cell, edge: CloudSettings['edge'], log: Pick<Logger, 'warn'>): ExpireInactive {
+function settlementOf(cell: Cell, edge: CloudSettings['edge'], log: Pick<Logger, 'info' | 'warn'>): ExpireInactive {
   const { store, policies, clock } = cell
   return {
     store,
@@ -285,6 +285,7 @@ function settlementOf(cell: Cell, edge: CloudSettings['edge'], log: Pick<Logger,
     onPaused: (paused) => {
       if (paused && !cell.isSettlementPaused)
         log.warn({ code: 'SETTLEMENT_TOO_LARGE' }, 'settlement waits for an administrator')
+      if (!paused && cell.isSettlementPaused) log.info({ code: 'SETTLEMENT_TOO_LARGE' }, 'settlement continues')
       cell.isSettlementPaused = paused
     },
   }

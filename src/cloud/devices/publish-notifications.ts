@@ -24,7 +24,7 @@ export interface NotificationPublisherOptions {
   readonly broker: Broker
   readonly now: () => number
   readonly timers: Timers
-  readonly log: Pick<Log, 'warn'>
+  readonly log: Pick<Log, 'info' | 'warn'>
   readonly lookEveryMs: number
 }
 
@@ -96,7 +96,10 @@ export class NotificationPublisher {
       while (!this.#stopped && broker.isConnected) {
         if (!(await this.#publishSome()) && !(await this.#announceSome())) break
       }
-      this.#hasFailed &&= !broker.isConnected
+      if (this.#hasFailed && broker.isConnected) {
+        this.#hasFailed = false
+        log.info({}, 'change notifications are published again')
+      }
     } catch (error) {
       // The next look, or the next connection, retries.
       if (!this.#hasFailed) log.warn({ err: error }, 'change notifications were not published')

@@ -109,6 +109,7 @@ export class ClockGuard {
       await sweeps.noteClock(after)
       if (gap !== null) await sweeps.noteClockGap(gap)
     })
+    if (!this.isRecorded) this.#options.log.info({}, 'the database can be written again')
     this.#unrecorded = null
     this.#trusted = after
   }

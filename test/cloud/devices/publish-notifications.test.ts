@@ -40,10 +40,12 @@ let twin: Twin
 let broker: FakeBroker
 let timers: HandTimers
 let publisher: NotificationPublisher
+const logged: string[] = []
 beforeEach(async () => {
   twin = await Twin.open()
   broker = new FakeBroker()
   timers = new HandTimers()
+  logged.length = 0
   publisher = newPublisher()
 })
 afterEach(async () => {
@@ -57,7 +59,7 @@ const newPublisher = () =>
     broker,
     now: twin.now,
     timers,
-    log: { warn: () => undefined },
+    log: { info: (_, message) => void logged.push(message), warn: (_, message) => void logged.push(message) },
     lookEveryMs: 10_000,
   })
 
@@ -101,6 +103,22 @@ describe('publishing change notifications', () => {
     publisher.start()
     await publisher.idle()
     expect(revisions()).toEqual([4])
+  })
+
+  it('logs that the broker does not take them, and that it does again', async () => {
+    broker.up = false
+    await write(2)
+    publisher.start()
+    await publisher.idle()
+    await timers.fire()
+    await publisher.idle()
+    expect(logged).toEqual(['change notifications were not published'])
+    broker.up = true
+    for (let look = 0; look < 2; look += 1) {
+      await timers.fire()
+      await publisher.idle()
+    }
+    expect(logged).toEqual(['change notifications were not published', 'change notifications are published again'])
   })
 
   it('keeps nothing of a change notification to one device at the broker', async () => {

@@ -3,7 +3,8 @@ import { type JWTVerifyGetKey, createLocalJWKSet, errors } from 'jose'
 import type { Logger } from 'pino'
 import { z } from 'zod'
 import { prepareFetch } from '../../../platform/outgoing.ts'
-import { CodedError } from '../../../protocol/errors.ts'
+import { CodedError, messageOf } from '../../../protocol/errors.ts'
+import { tlsReason } from '../../../protocol/tls-reason.ts'
 
 export interface IssuerKeysOptions {
   readonly issuer: string
@@ -12,7 +13,7 @@ export interface IssuerKeysOptions {
   /** Requests that may wait for the provider, at most 16. */
   readonly waitingMax: number
   readonly now: () => number
-  readonly log: Pick<Logger, 'warn'>
+  readonly log: Pick<Logger, 'info' | 'warn'>
 }
 
 /** How long keys are used without asking for new ones, ms. */
@@ -38,6 +39,7 @@ export class IssuerKeys {
   #triedAt = Number.NEGATIVE_INFINITY
   #attempt: Promise<boolean> | null = null
   #waiting = 0
+  #isFailing = false
 
   constructor(options: IssuerKeysOptions) {
     this.#options = options
@@ -87,13 +89,22 @@ export class IssuerKeys {
     const { issuer, timeoutMs, now, log } = this.#options
     try {
       this.#loaded = { keys: await fetchKeys(issuer, AbortSignal.timeout(timeoutMs)), at: now() }
+      if (this.#isFailing) log.info({ issuer }, 'the keys of the OpenID Connect provider were loaded again')
+      this.#isFailing = false
       return true
     } catch (error) {
-      const fields = { code: 'SIGN_IN_UNAVAILABLE', issuer, err: error }
-      log.warn(fields, 'the keys of the OpenID Connect provider were not loaded')
+      const fields = { code: 'SIGN_IN_UNAVAILABLE', issuer, reason: reasonOf(error) }
+      if (!this.#isFailing) log.warn(fields, 'the keys of the OpenID Connect provider were not loaded')
+      this.#isFailing = true
       return false
     }
   }
+}
+
+/** Errors of `fetch` have the reason in their cause. */
+function reasonOf(error: unknown): string {
+  if (!(error instanceof Error) || error.cause === undefined) return messageOf(error)
+  return tlsReason(error.cause) ?? messageOf(error.cause)
 }
 
 async function fetchKeys(issuer: string, signal: AbortSignal): Promise<Keys> {
