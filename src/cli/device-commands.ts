@@ -1,7 +1,7 @@
 /** The commands of `tallygate devices` that name a device, which follows at its next sync. */
 import type { Command } from 'commander'
 import { parseAccount } from '../core/accounts/account.ts'
-import { accountInWords, counted, tokensInWords } from '../core/accounts/in-words.ts'
+import { accountInWords, counted, grouped, tokensInWords } from '../core/accounts/in-words.ts'
 import { chunksOf } from '../core/chunks.ts'
 import type { Micro } from '../core/pricing/amount.ts'
 import { deviceState, type DeviceState, deviceSessionCommandResult } from '../protocol/edge/administration.ts'
@@ -126,8 +126,8 @@ async function devicesWithLabels(flags: Flags, io: Io): Promise<readonly Command
 
 function unconfirmed(name: string, devices: readonly CommandedDevice[]): CodedError {
   const shown = devices.slice(0, 10).map((device) => device.name)
-  const rest = devices.length > shown.length ? ` and ${devices.length - shown.length} more` : ''
-  const run = devices.length === 1 ? name : `${name} for these ${devices.length}`
+  const rest = devices.length > shown.length ? ` and ${grouped(devices.length - shown.length)} more` : ''
+  const run = devices.length === 1 ? name : `${name} for these ${grouped(devices.length)}`
   return new CodedError('USAGE', `Found ${shown.join(', ')}${rest}. Repeat with --yes to run ${run}.`)
 }
 

@@ -1,5 +1,5 @@
 /** Shows progress: a bar on a terminal, plain lines elsewhere, nothing for programs. */
-import { grouped } from './report.ts'
+import { grouped } from '../core/accounts/in-words.ts'
 
 export interface Presenter {
   step(text: string): void
@@ -40,7 +40,7 @@ function onTerminal(out: Out): Presenter {
     progress: (done, total, note) => {
       const filled = Math.floor((done / total) * BAR)
       const bar = '█'.repeat(filled) + '░'.repeat(BAR - filled)
-      show(done === total ? '' : `${bar} ${grouped(String(done))} of ${grouped(String(total))}  ${note}`)
+      show(done === total ? '' : `${bar} ${grouped(done)} of ${grouped(total)}  ${note}`)
     },
     lines: (lines) => {
       show('')

@@ -1,3 +1,4 @@
+import { grouped } from '../core/accounts/in-words.ts'
 import { formatMicro, type Micro } from '../core/pricing/amount.ts'
 import { REFUSAL_REASONS, type RefusalReason } from '../core/rules/refusal-reasons.ts'
 import type { ItemStatus } from '../protocol/service/status.ts'
@@ -19,12 +20,9 @@ export function reportText(result: DemoResult): readonly string[] {
     ['', ...result.phases.map(({ network }) => network), ''],
     ...OUTCOMES.filter(([outcome]) => counts.at(-1)?.has(outcome) === true).map(([outcome, label]) => [
       label,
-      ...counts.map((count) => grouped(String(count.get(outcome) ?? 0))),
+      ...counts.map((count) => grouped(count.get(outcome) ?? 0)),
     ]),
-    [
-      'requests',
-      ...[...result.phases.map((phase) => phase.answered), answered].map(({ length }) => grouped(String(length))),
-    ],
+    ['requests', ...[...result.phases.map((phase) => phase.answered), answered].map(({ length }) => grouped(length))],
   ])
   const tokens = table([
     ['tokens charged', 'sent to', 'ledger of', 'ledger of', 'used in the', 'usage', ''],
@@ -101,12 +99,6 @@ function table(rows: readonly (readonly string[])[]): readonly string[] {
 
 function tokensText(amount: Micro | null): string {
   return amount === null ? '' : grouped(formatMicro(amount))
-}
-
-export function grouped(decimal: string): string {
-  const [whole = '', fraction] = decimal.split('.')
-  const text = whole.replaceAll(/\B(?=(\d{3})+$)/g, ',')
-  return fraction === undefined ? text : `${text}.${fraction}`
 }
 
 export function seconds(ms: number): string {

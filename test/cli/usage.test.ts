@@ -193,7 +193,7 @@ test('totals end at their limit, however many requesters there are', async () =>
   const totals = ['usage', 'totals', '--by', 'requester', '--url', address, '--admin-key', '/admin.pem']
   const { code, out, err } = await tallygate(totals, { readText: readAdminKey })
   expect({ code, out }).toEqual({ code: 65, out: '' })
-  expect(err).toContain('TOTALS_TOO_MANY: There are more than 100000 totals by requester. Select less with --since,')
+  expect(err).toContain('TOTALS_TOO_MANY: There are more than 100,000 totals by requester. Select less with --since,')
 })
 
 function usageLineOf(consumerId: string): string {

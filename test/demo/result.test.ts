@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest'
 import { actionAccount, limitAccount, lineAccount } from '../../src/core/accounts/account.ts'
 import type { AnsweredRequest } from '../../src/demo/play.ts'
-import { grouped, reportJson, reportText } from '../../src/demo/report.ts'
+import { reportJson, reportText } from '../../src/demo/report.ts'
 import { compare, type DemoResult, type Ledger, type Ledgers, succeeded, wrongRefusals } from '../../src/demo/result.ts'
 
 const instanceId = '64d2028c-ae87-4069-a624-66089d957ef9'
@@ -167,8 +167,4 @@ test('the JSON for programs holds exact amounts', () => {
       { answered: null },
     ],
   })
-})
-
-test('digits before the point are grouped, those after it are not', () => {
-  expect(['0', '999', '1000', '1234567.123456'].map(grouped)).toEqual(['0', '999', '1,000', '1,234,567.123456'])
 })

@@ -2,6 +2,7 @@ import { Command, InvalidArgumentError } from 'commander'
 import { z } from 'zod'
 import { EVENT_TYPES, deadLetterList, eventSinkList, eventSinkState } from '../../protocol/edge/events.ts'
 import { type Call, queryText } from '../../client/call.ts'
+import { grouped } from '../../core/accounts/in-words.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { wholeNumberArgument } from '../arguments.ts'
@@ -139,7 +140,7 @@ function sinkTable(all: readonly Sink[], widthMax?: number): readonly string[] {
     stateOf(sink),
     sink.failingSince === null ? '-' : retryText(sink.retryAt),
     instantText(sink.deliveredAt),
-    String(sink.deadLetters),
+    grouped(sink.deadLetters),
     sink.position,
     sink.problem ?? '',
   ])

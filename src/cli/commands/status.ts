@@ -11,7 +11,7 @@ import {
 } from '../../agent/diagnostics/health-status.ts'
 import type { HttpClient } from '../../client/http.ts'
 import { isLineAccount } from '../../core/accounts/account.ts'
-import { accountInWords, counted, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
+import { accountInWords, counted, grouped, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { billed, available } from '../../core/accounts/grant.ts'
 import { CodedError, ERRORS, firstProblem, remedyAfter } from '../../protocol/errors.ts'
 import type { DeviceReportWire } from '../../protocol/local/report.ts'
@@ -87,7 +87,7 @@ function lineOf(
   const rules = policies.map(({ applied }) => String(applied)).join(', ')
   const problems = conditions.map(({ subject, code }) => `, ${subject}: ${code}`).join('')
   const link = connected ? 'connected' : 'offline'
-  return `${level.toUpperCase()}  ${sentence} [${link}, ${counted(lastEntry, 'entry', 'entries')}, ${backlog} to send, rules ${rules}${problems}]`
+  return `${level.toUpperCase()}  ${sentence} [${link}, ${counted(lastEntry, 'entry', 'entries')}, ${grouped(backlog)} to send, rules ${rules}${problems}]`
 }
 
 function rulesText(policy: AgentStatus['policies'][number], status: AgentStatus): string {
@@ -110,7 +110,7 @@ function describe(status: AgentStatus, health: Health, { all }: StatusFlags): re
   const properties = columns([
     ['device', [status.name, status.deviceId ?? 'not enrolled'].filter((each) => each !== null).join('  ')],
     ['cloud', `${cloudInWords(status)}, last contact ${ago(status.lastContactAt)}${retry}`],
-    ['ledger', `${counted(status.lastEntry, 'entry', 'entries')}, ${status.backlog} not yet in the cloud`],
+    ['ledger', `${counted(status.lastEntry, 'entry', 'entries')}, ${grouped(status.backlog)} not yet in the cloud`],
     ['spending', spending(status)],
     ...status.policies.map((policy) => ['rules', rulesText(policy, status)]),
     ...(isWhole ? detailsOf(status, now) : []),

@@ -1,4 +1,5 @@
 import { Command } from 'commander'
+import { grouped } from '../../core/accounts/in-words.ts'
 import { type SweepState, sweepState } from '../../protocol/edge/administration.ts'
 import { ERRORS } from '../../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
@@ -47,7 +48,7 @@ function clockLine({ now, clock }: SweepState): string {
 }
 
 function settlementLine({ settlement: { paused, due, settled, allowed } }: SweepState): string {
-  const counts = `devices due: ${due}, settled within 24 hours: ${settled} of ${allowed} allowed`
+  const counts = `devices due: ${grouped(due)}, settled within 24 hours: ${grouped(settled)} of ${grouped(allowed)} allowed`
   if (!paused) return `settlement  ${counts}`
   return `settlement  paused by SETTLEMENT_TOO_LARGE: ${counts}. ${ERRORS.SETTLEMENT_TOO_LARGE.remedy}`
 }

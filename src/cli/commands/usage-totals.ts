@@ -3,6 +3,7 @@ import { InvalidArgumentError } from 'commander'
 import { z } from 'zod'
 import { exactTokens, parseExactJson, parseRepeatableJson } from '../../client/exact-json.ts'
 import { linesOf } from '../../client/lines-of.ts'
+import { grouped } from '../../core/accounts/in-words.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { jsonLine, table } from '../lines.ts'
@@ -66,7 +67,7 @@ export async function totalsOf(
     const key = JSON.stringify(Object.values(group))
     const { records, tokens: sum } = totals.get(key) ?? { records: 0, tokens: 0n }
     if (records === 0 && totals.size === TOTALS_MAX) {
-      const message = `There are more than ${TOTALS_MAX} totals by ${columns.join(', ')}.`
+      const message = `There are more than ${grouped(TOTALS_MAX)} totals by ${columns.join(', ')}.`
       throw new CodedError('TOTALS_TOO_MANY', message, { details: { limit: TOTALS_MAX } })
     }
     totals.set(key, { group, records: records + 1, tokens: sum + tokens })

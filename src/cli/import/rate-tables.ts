@@ -1,5 +1,6 @@
 /** Rate tables of the source that this cloud lacks. A table that exists is never changed. */
 import type { z } from 'zod'
+import { counted } from '../../core/accounts/in-words.ts'
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import type { ImportChange, ImportResult } from '../../protocol/edge/import.ts'
 import { rateTables } from '../../protocol/service/rate-tables.ts'
@@ -26,7 +27,7 @@ export async function importRateTables(source: Source, target: RateTableTarget, 
     if (known === text) continue
     const name = table.series === '' ? `rate table ${table.version}` : `rate table ${table.series} ${table.version}`
     if (known === undefined) {
-      const items = table.items.length === 1 ? 'one item' : `${table.items.length} items`
+      const items = counted(table.items.length, 'item', 'items')
       const after = `${items}, effective from ${instantText(table.effectiveFrom)}`
       changes.push({ object: name, field: 'new', before: null, after })
     } else conflicts.push(`${name}: the source has other items or another effective time than this cloud.`)

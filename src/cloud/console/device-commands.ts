@@ -1,3 +1,4 @@
+import { counted, grouped } from '../../core/accounts/in-words.ts'
 import { Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import { CodedError, remedyAfter } from '../../protocol/errors.ts'
@@ -102,13 +103,13 @@ export async function confirmCommandPage(view: View): Promise<Page> {
       html`${
           isMore
             ? html`<p class="problem">
-                The list finds more devices than one command takes. These are the first ${COMMANDED_MAX}.
+                The list finds more devices than one command takes. These are the first ${grouped(COMMANDED_MAX)}.
               </p>`
             : ''
         }
         <ul>
           ${devices.slice(0, ROWS_SHOWN).map((device) => html`<li>${shortLink(view, device)}</li>`)}
-          ${rest > 0 ? html`<li>and ${rest} more</li>` : ''}
+          ${rest > 0 ? html`<li>and ${grouped(rest)} more</li>` : ''}
         </ul>
         <form method="post" action="${hrefOf(view, '/devices/command', { command })}">
           ${formTokenField(view)}
@@ -123,7 +124,9 @@ export async function confirmCommandPage(view: View): Promise<Page> {
 
 function devicesInWords(devices: readonly Pick<Device, 'id' | 'name'>[]): string {
   const [first] = devices
-  return devices.length === 1 && first !== undefined ? (first.name ?? first.id) : `${devices.length} devices`
+  return devices.length === 1 && first !== undefined
+    ? (first.name ?? first.id)
+    : counted(devices.length, 'device', 'devices')
 }
 
 function shortLink(view: View, { id, name }: Pick<Device, 'id' | 'name'>): Html {
@@ -152,7 +155,7 @@ async function chosenDevices(
 export async function commandedDevices(view: View, devices = ''): Promise<CommandRun['devices']> {
   const ids = devices.split(' ').filter((id) => id !== '')
   if (ids.length > COMMANDED_MAX) {
-    throw new CodedError('CONSOLE_FORM_REFUSED', `A command takes up to ${COMMANDED_MAX} devices.`)
+    throw new CodedError('CONSOLE_FORM_REFUSED', `A command takes up to ${grouped(COMMANDED_MAX)} devices.`)
   }
   const names = await deviceNames(view, ids)
   return ids.map((id) => ({ id, name: names.get(id) ?? null }))
@@ -189,7 +192,7 @@ export async function* resultPieces(view: View, { command, devices, run }: Comma
     yield html`<li>${shortLink(view, device)} ${problem ?? DONE}</li>`.text
   }
   const summary = html`<p role="status">
-    <strong>${devices.length - refused} done, ${refused} refused.</strong>
+    <strong>${grouped(devices.length - refused)} done, ${grouped(refused)} refused.</strong>
     <a href="${hrefOf(view, '/devices')}">Back to the devices</a>
   </p>`
   yield `</ol>${summary.text}${tail}`

@@ -1,5 +1,6 @@
 /** The form for the ordered actions of a line item. An action that stays keeps its use. */
 import { type Html, html } from '../../html/html.ts'
+import { counted } from '../../core/accounts/in-words.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import type { Action } from '../../core/rules/policy.ts'
 import { replacedActionsBody } from '../../protocol/service/actions.ts'
@@ -112,7 +113,9 @@ async function actionsForm(
   const { conditions: stored } = view.reader
   const { count } = await stored.size(instanceId)
   if (count > CONDITIONS_SHOWN_MAX) {
-    return tooLarge(`This instance has ${count} conditions, and the form takes up to ${CONDITIONS_SHOWN_MAX}.`)
+    return tooLarge(
+      `This instance has ${counted(count, 'condition', 'conditions')}, and the form takes up to ${CONDITIONS_SHOWN_MAX}.`,
+    )
   }
   const conditions = await stored.list(instanceId)
   const inputs = new Inputs(fields, problems)

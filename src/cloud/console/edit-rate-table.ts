@@ -1,5 +1,6 @@
 /** The form for a new rate table, which begins with the rates of another one. A saved one never changes. */
 import { type Html, html } from '../../html/html.ts'
+import { counted } from '../../core/accounts/in-words.ts'
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import type { RatedItem } from '../../core/rules/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -51,7 +52,8 @@ export async function editRateTablePage(view: View): Promise<Page> {
     return { title, content: rateTableForm(view, { key, ...fieldsOf(table.series, table.items) }, []) }
   }
   const content = html`<p class="problem">
-    This rate table has ${table.items.length} items, and the form takes up to ${ITEMS_MAX}. Create the next one with
+    This rate table has ${counted(table.items.length, 'item', 'items')}, and the form takes up to ${ITEMS_MAX}. Create
+    the next one with
     <code>tallygate rate-tables</code>.
   </p>`
   return { title, content }

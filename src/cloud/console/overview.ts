@@ -1,4 +1,4 @@
-import { roughly, tokensInWords } from '../../core/accounts/in-words.ts'
+import { grouped, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { isRefusal } from '../../core/rules/refusal-reasons.ts'
 import { INSTANT_MAX } from '../../protocol/wire.ts'
 import { Html, html } from '../../html/html.ts'
@@ -96,7 +96,7 @@ async function poolsPart(view: View, instanceId: string, recent: RecentUsage): P
     'Pools',
     html`${tableOf('Pools', columns, rows)}
       <p class="soft">
-        ${lineItems.length > ROWS_SHOWN ? `The first ${ROWS_SHOWN} of ${lineItems.length} line items. ` : ''}“Lasts”
+        ${lineItems.length > ROWS_SHOWN ? `The first ${ROWS_SHOWN} of ${grouped(lineItems.length)} line items. ` : ''}“Lasts”
         assumes the use of the last ${roughly(now - recent.since)}.
       </p>
       ${view.instances.length === 1 ? newInstanceLink(view) : ''}`,
@@ -143,7 +143,7 @@ async function devicesPart(view: View): Promise<Html> {
   const overdue = overdueBefore(view.now, view.terms)
   const counts = await view.reader.edge.devices.countByContact({ instanceId, scope }, overdue, COUNTED_MAX)
   const shown = [...counts].map(([contact, count]) => {
-    const number = count === COUNTED_MAX ? `${COUNTED_MAX} or more` : String(count)
+    const number = `${grouped(count)}${count === COUNTED_MAX ? ' or more' : ''}`
     return html`<div>
       <dt><a href="${hrefOf(view, '/devices', { contact })}">${CONTACT_TEXT[contact]}</a></dt>
       <dd>${number}</dd>
@@ -188,7 +188,7 @@ function refusalsPart(view: View, { records }: RecentUsage): Html {
   const rows = refusals
     .slice(0, REFUSALS_SHOWN)
     .map((record) => [timeOf(record.usageTime, now), requesterOf(record), itemOf(record), statusInWords(record.status)])
-  const counted = byReason.map(([status, { length }]) => `${length} × ${statusInWords(status)}`).join(', ')
+  const counted = byReason.map(([status, { length }]) => `${grouped(length)} × ${statusInWords(status)}`).join(', ')
   return section(
     'refusals',
     'Last refusals',

@@ -1,3 +1,4 @@
+import { counted } from '../../core/accounts/in-words.ts'
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import { type Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
@@ -63,7 +64,7 @@ async function ratesPage(view: View, series: string, version: string): Promise<P
     title: `Rates of ${nameOf(series)}, version ${version}`,
     content: section(
       'rates',
-      `${table.items.length} items`,
+      counted(table.items.length, 'item', 'items'),
       html`<p>Effective from ${effectiveOf(table)} UTC.</p>
         ${tableOf('Rates', ['Item', 'Version', 'Tokens per unit'], rows)}
         ${mayEdit(view, RATE_TABLE_EDIT) ? html`<p><a href="${hrefWith(view, RATE_TABLE_EDIT.path, table)}">New version of these rates</a></p>` : ''}

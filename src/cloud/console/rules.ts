@@ -1,4 +1,4 @@
-import { tokensInWords } from '../../core/accounts/in-words.ts'
+import { grouped, tokensInWords } from '../../core/accounts/in-words.ts'
 import { type Html, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import type { Condition, NamedCondition } from '../../core/rules/policy.ts'
@@ -62,7 +62,7 @@ function conditionsPart(view: View, conditions: readonly NamedCondition[]): Html
     'conditions',
     'Conditions',
     html`${tableOf('Conditions', ['Condition', 'Is met if'], rows)}
-    ${rest > 0 ? html`<p class="soft">And ${rest} more: <code>tallygate conditions list</code>.</p>` : ''}
+    ${rest > 0 ? html`<p class="soft">And ${grouped(rest)} more: <code>tallygate conditions list</code>.</p>` : ''}
     ${canEdit ? html`<p><a href="${newFormHref(view, CONDITION_EDIT)}">New condition</a></p>` : ''}`,
   )
 }
@@ -82,7 +82,7 @@ function conditionInWords(condition: Condition): string {
       return `not (${conditionInWords(condition.condition)})`
     case 'IN': {
       const { property, values } = condition
-      const more = values.length > VALUES_SHOWN ? ` and ${values.length - VALUES_SHOWN} more` : ''
+      const more = values.length > VALUES_SHOWN ? ` and ${grouped(values.length - VALUES_SHOWN)} more` : ''
       return `${property} is ${values.slice(0, VALUES_SHOWN).join(' or ')}${more}`
     }
     default:

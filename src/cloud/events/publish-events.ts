@@ -1,5 +1,6 @@
 /** Sends the events of one sink in order. A lease lets one node send at a time. See docs/explanation/events.md. */
 import { usageArchivedError } from '../usage/export-usage.ts'
+import { grouped } from '../../core/accounts/in-words.ts'
 import { CodedError, messageOf } from '../../protocol/errors.ts'
 import { DEAD_LETTERS_MAX, type DeadLetter, type SinkLease } from '../storage/records.ts'
 import type { Reader, Store } from '../storage/store.ts'
@@ -233,7 +234,7 @@ export class EventPublisher {
       return false
     }
     if ((await store.transaction((tx) => tx.eventSinks.countDeadLetters(sink.name))) >= DEAD_LETTERS_MAX) {
-      await this.#noteFailure(`There are ${DEAD_LETTERS_MAX} dead letters: replay or discard them`)
+      await this.#noteFailure(`There are ${grouped(DEAD_LETTERS_MAX)} dead letters: replay or discard them`)
       return false
     }
     const { position, id, type } = event

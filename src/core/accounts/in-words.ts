@@ -14,7 +14,12 @@ const HUNDREDTH = wholeTokens(1) / 100n
 const SIZE_UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB']
 
 export function counted(count: number, one: string, many: string): string {
-  return `${count} ${count === 1 ? one : many}`
+  return `${grouped(count)} ${count === 1 ? one : many}`
+}
+
+/** With separators between groups of digits before the point. */
+export function grouped(decimal: number | string): string {
+  return String(decimal).replace(/\B(?<!\.\d*)(?=(\d{3})+(?!\d))/g, ',')
 }
 
 /** In the largest unit with a value of at least two, rounded down. */
@@ -37,8 +42,7 @@ export function tokensInWords(amount: Micro): string {
   const magnitude = isNegative ? -amount : amount
   const unit = magnitude >= wholeTokens(1_000) ? TENTH : magnitude >= wholeTokens(10) ? HUNDREDTH : 1n
   const shown = magnitude - (magnitude % unit)
-  const [whole = '', ...fraction] = formatMicro(shown).split('.')
-  return [`${isNegative ? '-' : ''}${whole.replace(/\B(?=(\d{3})+$)/g, ',')}`, ...fraction].join('.')
+  return `${isNegative ? '-' : ''}${grouped(formatMicro(shown))}`
 }
 
 /** Line item and kind; an unknown id is returned unchanged. @param actionName null: the id of the action is shown */

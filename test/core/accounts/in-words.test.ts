@@ -1,10 +1,23 @@
 import { describe, expect, it } from 'vitest'
 import { actionAccount, limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
-import { accountInWords, counted, roughly, sizeInWords, tokensInWords } from '../../../src/core/accounts/in-words.ts'
+import {
+  accountInWords,
+  counted,
+  grouped,
+  roughly,
+  sizeInWords,
+  tokensInWords,
+} from '../../../src/core/accounts/in-words.ts'
 
 const [SECOND, MINUTE, HOUR, DAY] = [1_000, 60_000, 3_600_000, 86_400_000]
 
 describe('in words', () => {
+  it('groups the digits of numbers', () => {
+    expect([0, 999, 1_000, 12_345_678].map((count) => grouped(count))).toEqual(['0', '999', '1,000', '12,345,678'])
+    expect(['1000.5', '-1234567.123456'].map((text) => grouped(text))).toEqual(['1,000.5', '-1,234,567.123456'])
+    expect(counted(1_000, 'device', 'devices')).toBe('1,000 devices')
+  })
+
   it.each([
     [0, '0 seconds'],
     [1_999, '1 second'],

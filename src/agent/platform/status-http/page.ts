@@ -1,5 +1,12 @@
 /** One self-contained page, which works without script. Names chosen by callers are always escaped. */
-import { accountInWords, roughly, sizeInWords, tokensInWords } from '../../../core/accounts/in-words.ts'
+import {
+  accountInWords,
+  counted,
+  grouped,
+  roughly,
+  sizeInWords,
+  tokensInWords,
+} from '../../../core/accounts/in-words.ts'
 import { available } from '../../../core/accounts/grant.ts'
 import { type DeviceReportWire, USE_BINS } from '../../../protocol/local/report.ts'
 import { ITEM_STATUS, type ItemStatus } from '../../../protocol/service/status.ts'
@@ -189,7 +196,7 @@ function ledgerOf({ status, clock, machine }: DeviceReportWire): Html {
   const { lastEntry, backlog, durability, startedAt, version } = status
   const within = clock.widthMs === null ? '' : `, within ${inWords(clock.widthMs)}`
   const rows: Row[] = [
-    ['Not yet sent', `${backlog} of ${lastEntry} entries`],
+    ['Not yet sent', `${grouped(backlog)} of ${counted(lastEntry, 'entry', 'entries')}`],
     [
       'Durability',
       durability === 'durable'
