@@ -32,23 +32,31 @@ const KIND_TEXT: Readonly<Record<Evidence['kind'], string>> = {
 
 export async function evidencePart(view: View, device: Device): Promise<Html> {
   const { reader, now } = view
-  const epochs = await reader.edge.epochs.newest(device.id, EPOCHS_SHOWN)
-  const segments = await reader.edge.evidence.of(device.id, SEGMENTS_SHOWN)
+  const epochs = await reader.edge.epochs.newest(device.id, EPOCHS_SHOWN + 1)
+  const segments = await reader.edge.evidence.of(device.id, SEGMENTS_SHOWN + 1)
   const contested = await reader.usage.ofBranches(device.id, DELIVERIES_SHOWN)
-  const epochRows = epochs.map((epoch) => [
-    String(epoch.number),
-    timeOf(epoch.createdAt, now),
-    epoch.status.toLowerCase(),
-    whyFenced(view, epoch),
-    epoch.settlement === null ? 'none' : html`${SETTLED_TEXT[epoch.settlement]}, ${timeOf(epoch.settledAt, now)}`,
-  ])
+  const epochRows = epochs
+    .slice(0, EPOCHS_SHOWN)
+    .map((epoch) => [
+      String(epoch.number),
+      timeOf(epoch.createdAt, now),
+      epoch.status.toLowerCase(),
+      whyFenced(view, epoch),
+      epoch.settlement === null ? 'none' : html`${SETTLED_TEXT[epoch.settlement]}, ${timeOf(epoch.settledAt, now)}`,
+    ])
   return section(
     'evidence',
     'Epochs and evidence',
     html`${tableOf('Epochs', ['Epoch', 'Began', 'State', 'Fenced because', 'Settlement'], epochRows)}
+    ${cutNote(epochs, EPOCHS_SHOWN)}
     ${segments.length === 0 ? html`<p class="soft">No segment contradicts another one.</p>` : segmentsTable(view, segments)}
     ${contested.length === 0 ? '' : contestedTable(view, contested)}`,
   )
+}
+
+/** Names the limit of a table that has reached it. */
+function cutNote(found: readonly unknown[], shown: number): Html | '' {
+  return found.length > shown ? html`<p class="soft">The newest ${shown} are shown.</p>` : ''
 }
 
 function whyFenced({ now }: View, { fenceReason, fencedAt }: Epoch): Html {
@@ -57,15 +65,18 @@ function whyFenced({ now }: View, { fenceReason, fencedAt }: Epoch): Html {
 }
 
 function segmentsTable({ now }: View, segments: readonly Evidence[]): Html {
-  const rows = segments.map(({ epoch, seq, kind, problem, hash, recordedHash, receivedAt }) => [
-    html`epoch ${epoch}, segment ${seq}`,
-    timeOf(receivedAt, now),
-    html`${KIND_TEXT[kind]}${problem === null ? '' : `: ${problem}`}`,
-    html`<code>${hash}</code>`,
-    recordedHash === null ? 'none' : html`<code>${recordedHash}</code>`,
-  ])
+  const rows = segments
+    .slice(0, SEGMENTS_SHOWN)
+    .map(({ epoch, seq, kind, problem, hash, recordedHash, receivedAt }) => [
+      html`epoch ${epoch}, segment ${seq}`,
+      timeOf(receivedAt, now),
+      html`${KIND_TEXT[kind]}${problem === null ? '' : `: ${problem}`}`,
+      html`<code>${hash}</code>`,
+      recordedHash === null ? 'none' : html`<code>${recordedHash}</code>`,
+    ])
   return html`<h3>Segments that the cloud keeps as evidence</h3>
     ${tableOf('Segments', ['Segment', 'Received', 'What it shows', 'Its hash', 'Hash of the merged one'], rows)}
+    ${cutNote(segments, SEGMENTS_SHOWN)}
     <p class="soft">
       Run <code>tallygate verify</code> on the device and on the possible copy: it names the segments of its ledger by
       these hashes.
@@ -87,7 +98,7 @@ function contestedTable({ now }: View, contested: Contested): Html {
     ])
   const columns = ['When', 'Requester', 'Item', numeric('Tokens'), 'Entry', 'Correlation id']
   return html`<h3>Use that another writer of this device reported</h3>
-    ${tableOf('Contested use', columns, rows)}
+    ${tableOf('Contested use', columns, rows)} ${cutNote(contested, RECORDS_SHOWN)}
     <p class="soft">
       The cloud billed it. <code>tallygate explain</code> with the correlation id shows on that writer why it was
       granted.

@@ -44,6 +44,15 @@ it('shows the segments of a copy, why the epoch was fenced, and the ids of what 
   expect(page).toContain(`<code>${record?.correlationId}</code>`)
 })
 
+it('says that it shows the newest epochs only', async () => {
+  const client = await EdgeClient.join(twin, instanceId)
+  const NOTE = 'The newest 10 are shown.'
+  for (let epochs = 1; epochs < 10; epochs += 1) await client.device.attach()
+  expect(await pageOf(client)).not.toContain(NOTE)
+  await client.device.attach()
+  expect(await pageOf(client)).toContain(NOTE)
+})
+
 it('shows how a silent device was settled', async () => {
   const client = await EdgeClient.join(twin, instanceId)
   await client.device.sync([topUpRequest(client.line('ACT-1'), 10_000_000n)])
