@@ -164,7 +164,11 @@ export function coded(error: unknown, path: string): unknown {
     return new CodedError('NOT_RECORDED', `${path}: ${error.message}`, { cause: error })
   }
   if (code.startsWith('SQLITE_BUSY')) {
-    return new CodedError('OVERLOADED', `${path} is locked by another process.`, { cause: error })
+    // Callers of the service get the message.
+    return new CodedError('OVERLOADED', 'The database is locked by another process.', {
+      cause: error,
+      details: { path },
+    })
   }
   const denial = denialOf(path)
   if (denial !== null) {
