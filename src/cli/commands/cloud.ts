@@ -2,7 +2,7 @@ import { dirname, join } from 'node:path'
 import { setFlagsFromString } from 'node:v8'
 import { Command } from 'commander'
 import { cloudOptions } from '../../cloud/settings.ts'
-import { counted } from '../../core/accounts/in-words.ts'
+import { counted, grouped } from '../../core/accounts/in-words.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import type { MigrationProgress } from '../../cloud/storage/postgres/migrate-store.ts'
 import { actAsOwnerOf } from '../../platform/act-as-owner-of.ts'
@@ -110,8 +110,8 @@ function migrateCommand(io: Io): Command {
           if (rows > 0) io.stdout.write(`${name}: ${counted(rows, 'row', 'rows')}, SHA-256 ${sha256}\n`)
         },
         onProgress: seldom(io, ({ name, step, rows, all }: MigrationProgress) => {
-          const total = all === null ? '' : ` of ${all}`
-          return `${name}: ${rows}${total} rows ${step}`
+          const total = all === null ? '' : ` of ${grouped(all)}`
+          return `${name}: ${grouped(rows)}${total} rows ${step}`
         }),
         giveWay: givingWay(),
       })

@@ -59,7 +59,7 @@ describe('tallygate cloud migrate', () => {
     const { code, out, err } = await migrate(file, schema.url)
     expect(err).toBe('')
     expect(code).toBe(0)
-    expect(out).toMatch(/^segments: 1200 rows, SHA-256 [0-9a-f]{64}$/m)
+    expect(out).toMatch(/^segments: 1,200 rows, SHA-256 [0-9a-f]{64}$/m)
     expect(out).toContain(
       'The copy is complete and equal: 1 account, 21 tokens charged by the cloud, 29.999995 granted to devices and not returned.',
     )
@@ -110,7 +110,7 @@ describe('tallygate cloud migrate', () => {
       now: () => (now += 5_000),
     })
     expect(err).toContain('segments: 500 rows read\n')
-    expect(err).toContain('segments: 1000 of 1200 rows copied\n')
+    expect(err).toContain('segments: 1,000 of 1,200 rows copied\n')
   })
 
   it('moves a cloud that has rate tables and no instance', async () => {
