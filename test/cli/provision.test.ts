@@ -141,7 +141,7 @@ describe('a list of devices', () => {
     expect(() => parseDeviceList('a,b\n')).toThrow(expect.objectContaining({ code: 'USAGE' }))
     const long = `name,instances\n${'a,none\n'.repeat(20_000)}`
     expect(() => parseDeviceList(long)).toThrow(
-      /^The list is invalid: line 2: .*; line 11: [^;]*; and 19990 more problems\.$/,
+      /^The list is invalid: line 2: .*; line 11: [^;]*; and 19,990 more problems\.$/,
     )
   })
 })
