@@ -5,6 +5,7 @@
 import { Worker } from 'node:worker_threads'
 import type { LedgerCopy } from '../agent/platform/sqlite/backup.ts'
 import type { StoreCopy } from '../cloud/storage/sqlite/backup.ts'
+import { entryPointBeside } from '../platform/entry-point-beside.ts'
 import { libcCall } from '../platform/libc-call.ts'
 import { orNull } from '../platform/or-null.ts'
 import { CodedError, type ErrorCode } from '../protocol/errors.ts'
@@ -22,7 +23,7 @@ export type BackupAnswer =
       }
     }
 
-const WORKER = new URL(import.meta.url.endsWith('.ts') ? './backup-worker.ts' : './backup-worker.js', import.meta.url)
+const WORKER = entryPointBeside(import.meta.url, 'backup-worker')
 
 /** @throws CodedError of the work */
 export async function inBackupWorker<T>(task: BackupTask): Promise<T> {

@@ -2,6 +2,7 @@
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { z } from 'zod'
+import { entryPointBeside } from '../platform/entry-point-beside.ts'
 import { CodedError } from '../protocol/errors.ts'
 import { type ServiceOptions, type ServiceProcess, startService } from './service-process.ts'
 
@@ -122,10 +123,7 @@ interface AgentOptions {
   readonly clockErrorFile?: string
 }
 
-const STEPPED_CLOCK = new URL(
-  import.meta.url.endsWith('.ts') ? './stepped-clock.ts' : './stepped-clock.js',
-  import.meta.url,
-)
+const STEPPED_CLOCK = entryPointBeside(import.meta.url, 'stepped-clock')
 
 export class Agent extends Restartable {
   readonly socketPath: string

@@ -4,6 +4,7 @@
  * once: the start has nothing to finish, and the next one begins the check again.
  */
 import { Worker } from 'node:worker_threads'
+import { entryPointBeside } from '../../platform/entry-point-beside.ts'
 import type { LongStart } from '../../agent/compose.ts'
 import { orNull } from '../../platform/or-null.ts'
 import type { PassedSocket } from './service-manager.ts'
@@ -26,10 +27,7 @@ const ENDED = 2
 /** Less than the commands for people wait for the agent. */
 const PATIENCE_MS = 3_000
 
-const WORKER = new URL(
-  import.meta.url.endsWith('.ts') ? './long-start-worker.ts' : './long-start-worker.js',
-  import.meta.url,
-)
+const WORKER = entryPointBeside(import.meta.url, 'long-start-worker')
 
 /** Reports until the result is called, which leaves the socket to the agent. */
 export function reportLongStart(
