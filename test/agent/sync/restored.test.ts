@@ -152,7 +152,7 @@ test('a cloud that was restored from a backup gets the segments that it has lost
   expect(device.cloud.billedOn(ACCOUNT)).toBe(5_000_000n)
 })
 
-test('a device sends what the cloud has lost with the signed responses, and the cloud enters its grants again', async () => {
+test('a device sends the lost entries with the signed responses, and the cloud enters its grants again', async () => {
   const device = await TestDevice.running()
   await loseThreeSegments(device)
   const before = device.cloud.proofs.length

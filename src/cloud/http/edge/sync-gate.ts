@@ -72,9 +72,9 @@ export class SyncGate {
     outcome: SyncOutcome,
     { bytes, opened }: { /** Of the segment. */ readonly bytes: number; /** Accounts. */ readonly opened: number },
   ): void {
-    const stored = STORED.has(outcome) ? bytes : 0
-    const isUnmerged = STORED.has(outcome) || outcome === 'UNREADABLE'
-    const used = (isUnmerged ? Math.max(stored, UNMERGED_BYTES_MIN) : 0) + opened * OPENED_BYTES
+    let used = opened * OPENED_BYTES
+    if (STORED.has(outcome)) used += Math.max(bytes, UNMERGED_BYTES_MIN)
+    else if (outcome === 'UNREADABLE') used += UNMERGED_BYTES_MIN
     if (used === 0) return
     const device = this.#deviceOf(deviceId)
     device.bytes += used

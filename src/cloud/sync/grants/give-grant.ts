@@ -107,7 +107,7 @@ export async function giveGrant(grantContext: GrantContext, inputs: GrantInputs)
   }
 }
 
-/** Accounts of which the device may get more when other devices return tokens. */
+/** Accounts for which the device may get more tokens when other devices return some. */
 function lackedIn(
   requested: ReadonlyMap<AccountId, RequestedAccount>,
   granting: Granting,

@@ -389,7 +389,7 @@ describe('a batch that fails', () => {
 })
 
 describe('a long backlog', () => {
-  it('is delivered in bounded segments, each with the counters of its own entries only', async () => {
+  it('is delivered in bounded segments, each with only the counters of its entries', async () => {
     const journal = await journalIn(temporaryDirectory())
     await attach(journal, { [A]: 10n ** 9n })
     const entries = Array.from({ length: 2_300 }, (_, index) => entry(index + 1, [{ account: A, amount: 2n }]))
