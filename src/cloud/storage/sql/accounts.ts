@@ -4,7 +4,17 @@ import { sql as statement } from 'kysely'
 import { type AccountId, isLineAccount, lineAccount, parseAccount } from '../../../core/accounts/account.ts'
 import { newPool } from '../../accounts/pool.ts'
 import type { Pool } from '../records.ts'
-import { type Sql, chunks, WouldWait, filledUp, isLockNotAvailable, parts, prepared, repeated } from './sql.ts'
+import {
+  type Sql,
+  chunks,
+  WouldWait,
+  filledUp,
+  isLockNotAvailable,
+  parts,
+  prepared,
+  repeated,
+  replacing,
+} from './sql.ts'
 import type { Row } from './tables.ts'
 
 export function accountReader(sql: Sql) {
@@ -143,22 +153,10 @@ export function accountTransaction(sql: Sql) {
 
 /** Parameters follow the field sequence of {@link rowOf}. */
 const saving = prepared((db, count) =>
-  db
-    .insertInto('accounts')
-    .values(repeated(count, rowOf(newPool(lineAccount('', '', 0), 0n))))
-    .onConflict((conflict) =>
-      conflict.column('id').doUpdateSet((excluded) => ({
-        charged: excluded.ref('excluded.charged'),
-        granted_out: excluded.ref('excluded.granted_out'),
-        claimed: excluded.ref('excluded.claimed'),
-        billed_by_devices: excluded.ref('excluded.billed_by_devices'),
-        sold: excluded.ref('excluded.sold'),
-        withheld: excluded.ref('excluded.withheld'),
-        cap_target: excluded.ref('excluded.cap_target'),
-        cap_in_force: excluded.ref('excluded.cap_in_force'),
-        cap_highest: excluded.ref('excluded.cap_highest'),
-      })),
-    ),
+  replacing(db, 'accounts', repeated(count, rowOf(newPool(lineAccount('', '', 0), 0n))), {
+    key: ['id'],
+    fixed: ['instance_id', 'line_item_id', 'limit_period'],
+  }),
 )
 
 /**

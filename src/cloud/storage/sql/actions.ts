@@ -1,25 +1,19 @@
 import type { Action } from '../../../core/rules/policy.ts'
 import type { LineItemActions } from '../records.ts'
-import { type Sql, chunks } from './sql.ts'
+import { type Sql, chunks, rowsIn } from './sql.ts'
 import type { Row } from './tables.ts'
 
 export function actionReader({ db }: Sql) {
-  const of = async (instanceId: string, lineItemIds: readonly string[]): Promise<readonly Row<'actions'>[]> => {
-    const rows: Row<'actions'>[] = []
-    for (const ids of chunks(lineItemIds)) {
-      rows.push(
-        ...(await db
-          .selectFrom('actions')
-          .selectAll()
-          .where('instance_id', '=', instanceId)
-          .where('line_item_id', 'in', ids)
-          .orderBy('line_item_id')
-          .orderBy('position')
-          .execute()),
-      )
-    }
-    return rows
-  }
+  const of = (instanceId: string, lineItemIds: readonly string[]): Promise<readonly Row<'actions'>[]> =>
+    rowsIn(lineItemIds, (ids) =>
+      db
+        .selectFrom('actions')
+        .selectAll()
+        .where('instance_id', '=', instanceId)
+        .where('line_item_id', 'in', ids)
+        .orderBy('line_item_id')
+        .orderBy('position'),
+    )
   return {
     async of(instanceId: string, lineItemId: string): Promise<readonly Action[]> {
       return (await of(instanceId, [lineItemId])).map(actionOf)

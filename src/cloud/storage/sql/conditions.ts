@@ -1,7 +1,7 @@
 /** Each body is the JSON of the whole condition tree. */
 import { sql as statement } from 'kysely'
 import type { ConditionNode } from '../records.ts'
-import { type Sql, chunks } from './sql.ts'
+import { type Sql, chunks, replacing } from './sql.ts'
 
 export function conditionReader({ db }: Sql) {
   return {
@@ -59,15 +59,7 @@ export function conditionTransaction(sql: Sql) {
         body: JSON.stringify(condition),
       }))
       for (const some of chunks(rows, 100)) {
-        await db
-          .insertInto('conditions')
-          .values(some)
-          .onConflict((conflict) =>
-            conflict
-              .columns(['instance_id', 'id'])
-              .doUpdateSet((excluded) => ({ body: excluded.ref('excluded.body') })),
-          )
-          .execute()
+        await replacing(db, 'conditions', some, { key: ['instance_id', 'id'] }).execute()
       }
     },
     async remove(instanceId: string, ids: readonly string[]): Promise<void> {

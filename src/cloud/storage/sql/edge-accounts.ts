@@ -9,7 +9,20 @@ import {
   type Returnable,
   newDeviceAccount,
 } from '../device-records.ts'
-import { type Sql, asFlag, chunks, filledLength, filledUp, parts, prepared, tableOf, repeated, toFlag } from './sql.ts'
+import {
+  type Sql,
+  asFlag,
+  chunks,
+  filledLength,
+  filledUp,
+  parts,
+  prepared,
+  repeated,
+  replacing,
+  rowsIn,
+  tableOf,
+  toFlag,
+} from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** Unspent tokens on the device. */
@@ -25,6 +38,16 @@ function allOfEpoch(db: Sql['db'], deviceId = '', epoch = 0n) {
     .selectAll('device_accounts')
     .where('device_accounts.device_id', '=', deviceId)
     .where('device_accounts.epoch', '=', epoch)
+}
+
+function withEpochs(db: Sql['db']) {
+  return db
+    .selectFrom('device_accounts')
+    .innerJoin('epochs', (join) =>
+      join
+        .onRef('epochs.device_id', '=', 'device_accounts.device_id')
+        .onRef('epochs.number', '=', 'device_accounts.epoch'),
+    )
 }
 
 const recordsOfEpoch = prepared((db, count) => allOfEpoch(db).where('account', 'in', Array<AccountId>(count).fill('')))
@@ -125,23 +148,15 @@ export function deviceAccountReader(sql: Sql) {
         readonly forked: boolean
       }[]
     > {
-      const rows = []
-      for (const some of chunks(accounts)) {
-        const query = db
-          .selectFrom('device_accounts')
-          .innerJoin('epochs', (join) =>
-            join
-              .onRef('epochs.device_id', '=', 'device_accounts.device_id')
-              .onRef('epochs.number', '=', 'device_accounts.epoch'),
-          )
+      const rows = await rowsIn(accounts, (some) =>
+        withEpochs(db)
           .selectAll('device_accounts')
           .select(['epochs.status', 'epochs.forked'])
           .where('device_accounts.account', 'in', some)
           .orderBy('device_accounts.account')
           .orderBy('device_accounts.device_id')
-          .orderBy('device_accounts.epoch')
-        rows.push(...(await query.execute()))
-      }
+          .orderBy('device_accounts.epoch'),
+      )
       return rows.map((row) => ({
         record: recordOf(row),
         status: row.status as Epoch['status'],
@@ -150,17 +165,14 @@ export function deviceAccountReader(sql: Sql) {
     },
     /** How many {@link ofAccounts} returns of each. */
     async countsOf(accounts: readonly AccountId[]): Promise<ReadonlyMap<AccountId, number>> {
-      const counts = new Map<AccountId, number>()
-      for (const some of chunks(accounts)) {
-        const rows = await db
+      const rows = await rowsIn(accounts, (some) =>
+        db
           .selectFrom('device_accounts')
           .select(({ fn }) => ['account', fn.countAll<bigint>().as('count')])
           .where('account', 'in', some)
-          .groupBy('account')
-          .execute()
-        for (const { account, count } of rows) counts.set(account, Number(count))
-      }
-      return counts
+          .groupBy('account'),
+      )
+      return new Map(rows.map(({ account, count }) => [account, Number(count)]))
     },
     /**
      * Those of these accounts that exist, and metered accounts that have a limit by the current rules, those granted without
@@ -222,17 +234,14 @@ export function deviceAccountReader(sql: Sql) {
       return { records, limited, recalled }
     },
     async overspendOf(accounts: Iterable<AccountId>): Promise<ReadonlyMap<AccountId, Micro>> {
-      const sums = new Map<AccountId, Micro>()
-      for (const some of chunks([...accounts])) {
-        const rows = await db
+      const rows = await rowsIn([...accounts], (some) =>
+        db
           .selectFrom('device_accounts')
           .select(['account', expression<bigint>`CAST(sum(overspend + branch_overspend) AS BIGINT)`.as('overspend')])
           .where('account', 'in', some)
-          .groupBy('account')
-          .execute()
-        for (const { account, overspend } of rows) sums.set(account, overspend)
-      }
-      return sums
+          .groupBy('account'),
+      )
+      return new Map(rows.map(({ account, overspend }) => [account, overspend]))
     },
     async hasLeft(deviceId: string, epoch: number): Promise<boolean> {
       const row = await ofEpoch(deviceId, epoch).where(HAS_LEFT).limit(1).executeTakeFirst()
@@ -244,13 +253,7 @@ export function deviceAccountReader(sql: Sql) {
 /** Queries about the balances of other devices in active epochs. */
 function otherDevicesReader({ db, fleet }: Sql) {
   const active = () =>
-    db
-      .selectFrom('device_accounts')
-      .innerJoin('epochs', (join) =>
-        join
-          .onRef('epochs.device_id', '=', 'device_accounts.device_id')
-          .onRef('epochs.number', '=', 'device_accounts.epoch'),
-      )
+    withEpochs(db)
       .innerJoin('devices', 'devices.id', 'device_accounts.device_id')
       .where(expression<boolean>`epochs.status = 'ACTIVE'`)
   /** Sums of all devices, or of one. */
@@ -259,22 +262,18 @@ function otherDevicesReader({ db, fleet }: Sql) {
     reportedSince: number,
     deviceId: string | null,
   ): Promise<ReadonlyMap<AccountId, Sums>> => {
-    const sums = new Map<AccountId, Sums>()
     const inContact = expression<bigint>`CASE WHEN devices.last_sync_at > ${BigInt(reportedSince)} THEN ${LEFT} ELSE 0 END`
-    for (const some of chunks(accounts)) {
-      let query = active()
+    const rows = await rowsIn(accounts, (some) => {
+      const query = active()
         .select('device_accounts.account')
         .select(expression<bigint>`CAST(sum(${LEFT}) AS BIGINT)`.as('all'))
         .select(expression<bigint>`CAST(sum(${inContact}) AS BIGINT)`.as('inContact'))
         .select(({ fn }) => fn.countAll<bigint>().as('devices'))
         .where('device_accounts.account', 'in', some)
         .groupBy('device_accounts.account')
-      if (deviceId !== null) query = query.where('device_accounts.device_id', '=', deviceId)
-      for (const { account, ...sum } of await query.execute()) {
-        sums.set(account, { ...sum, devices: Number(sum.devices) })
-      }
-    }
-    return sums
+      return deviceId === null ? query : query.where('device_accounts.device_id', '=', deviceId)
+    })
+    return new Map(rows.map(({ account, ...sum }) => [account, { ...sum, devices: Number(sum.devices) }]))
   }
   return {
     /** Balances of those that reported since then, largest first. */
@@ -343,25 +342,9 @@ export function deviceAccountTransaction(sql: Sql) {
 
 /** Parameters follow the field sequence of {@link rowOf}. */
 const saving = prepared((db, count) =>
-  db
-    .insertInto('device_accounts')
-    .values(repeated(count, rowOf(newDeviceAccount('', 0, ''))))
-    .onConflict((conflict) =>
-      conflict.columns(['device_id', 'epoch', 'account']).doUpdateSet((excluded) => ({
-        granted: excluded.ref('excluded.granted'),
-        used: excluded.ref('excluded.used'),
-        refunded: excluded.ref('excluded.refunded'),
-        returned: excluded.ref('excluded.returned'),
-        branch_used: excluded.ref('excluded.branch_used'),
-        overspend: excluded.ref('excluded.overspend'),
-        branch_overspend: excluded.ref('excluded.branch_overspend'),
-        presumed: excluded.ref('excluded.presumed'),
-        released: excluded.ref('excluded.released'),
-        unlimited: excluded.ref('excluded.unlimited'),
-        metered: excluded.ref('excluded.metered'),
-        was_metered: excluded.ref('excluded.was_metered'),
-      })),
-    ),
+  replacing(db, 'device_accounts', repeated(count, rowOf(newDeviceAccount('', 0, ''))), {
+    key: ['device_id', 'epoch', 'account'],
+  }),
 )
 
 /** A union does not promise the order of its parts. */

@@ -3,7 +3,7 @@ import { SEGMENT_ENTRIES_MAX } from '../../../protocol/edge/sync.ts'
 import type { Evidence, LastSegment, LedgerEntry, MergedSegment } from '../device-records.ts'
 import { type DeliveryColumns, entriesOf } from './packed-delivery.ts'
 import { packDocument, unpackDocument } from './packed-document.ts'
-import { type Sql, parts, prepared, repeated } from './sql.ts'
+import { type Sql, parts, prepared, repeated, replacing } from './sql.ts'
 import type { Row } from './tables.ts'
 import { SHORT_HASH_BYTES } from './usage-archives.ts'
 
@@ -59,16 +59,12 @@ const insertedSegments = prepared((db, count) =>
 )
 
 const replacedLast = prepared((db, count) =>
-  db
-    .insertInto('last_segments')
-    .values(repeated(count, { device_id: '', epoch: 0n, seq: 0n, document: Buffer.alloc(0), answer: '' }))
-    .onConflict((conflict) =>
-      conflict.columns(['device_id', 'epoch']).doUpdateSet((excluded) => ({
-        seq: excluded.ref('excluded.seq'),
-        document: excluded.ref('excluded.document'),
-        answer: excluded.ref('excluded.answer'),
-      })),
-    ),
+  replacing(
+    db,
+    'last_segments',
+    repeated(count, { device_id: '', epoch: 0n, seq: 0n, document: Buffer.alloc(0), answer: '' }),
+    { key: ['device_id', 'epoch'] },
+  ),
 )
 
 export function evidenceReader({ db }: Sql) {

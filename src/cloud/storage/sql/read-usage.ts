@@ -11,7 +11,7 @@ import {
 } from '../records.ts'
 import { type DeliveryRow, entriesOf } from './packed-delivery.ts'
 import { type UsageRow, isDelivery, recordsOf } from './packed-usage.ts'
-import { type Sql, chunks, filledUp } from './sql.ts'
+import { type Sql, filledUp, rowsIn } from './sql.ts'
 import { endOf, rowAfter } from './usage-positions.ts'
 
 /** Rows whose times one step compares: SQLite takes some milliseconds, in which nothing else runs. Many rows take a page each. */
@@ -163,10 +163,10 @@ function rowReader(db: Sql['db'], list: readonly ListedRow[], limit: number) {
         numbers.push(next.seq)
       }
       // Not those from the first to the last number: PostgreSQL may walk all rows between them.
-      for (const some of chunks(numbers)) {
-        const part = db.selectFrom('usage').selectAll().where('seq', 'in', filledUp(some))
-        for (const row of await part.execute()) known.set(row.seq, row)
-      }
+      const rows = await rowsIn(numbers, (some) =>
+        db.selectFrom('usage').selectAll().where('seq', 'in', filledUp(some)),
+      )
+      for (const row of rows) known.set(row.seq, row)
     }
     const row = known.get(seq)
     if (row === undefined) throw new Error('invariant: the rows of one snapshot stay')

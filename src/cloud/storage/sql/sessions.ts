@@ -15,6 +15,7 @@ import {
   countOf,
   filledUp,
   prepared,
+  rowsIn,
   rowsOf,
   repeated,
   toBigint,
@@ -69,12 +70,10 @@ export function sessionReader({ db }: Sql) {
     },
     /** Of those that are stored, by id. */
     async states(ids: readonly string[]): Promise<ReadonlyMap<string, SessionState>> {
-      const states = new Map<string, SessionState>()
-      for (const some of chunks(ids)) {
-        const rows = await db.selectFrom('sessions').select(['id', 'state']).where('id', 'in', some).execute()
-        for (const { id, state } of rows) states.set(id, state as SessionState)
-      }
-      return states
+      const rows = await rowsIn(ids, (some) =>
+        db.selectFrom('sessions').select(['id', 'state']).where('id', 'in', some),
+      )
+      return new Map(rows.map(({ id, state }) => [id, state as SessionState]))
     },
     /** Live ones (IDLE, ACTIVE), newest first. */
     async live(instanceId: string | null, limit: number): Promise<readonly Session[]> {
@@ -185,22 +184,19 @@ export function sessionTransaction(sql: Sql) {
     },
     /** Locks those that are stored, by id. */
     async lockSome(ids: readonly string[]): Promise<readonly string[]> {
-      const locked: string[] = []
-      for (const some of chunks([...new Set(ids)].sort())) {
+      const rows = await rowsIn([...new Set(ids)].sort(), (some) => {
         const query = db.selectFrom('sessions').select('id').where('id', 'in', filledUp(some)).orderBy('id')
-        for (const { id } of await (lockRows ? query.forNoKeyUpdate() : query).execute()) locked.push(id)
-      }
-      return locked
+        return lockRows ? query.forNoKeyUpdate() : query
+      })
+      return rows.map(({ id }) => id)
     },
     /** Locks and reads those that are stored, by id. */
     async lockStored(ids: readonly string[]): Promise<ReadonlyMap<string, Session>> {
-      const locked = new Map<string, Session>()
-      for (const some of chunks([...new Set(ids)].sort())) {
+      const rows = await rowsIn([...new Set(ids)].sort(), (some) => {
         const query = db.selectFrom('sessions').selectAll().where('id', 'in', filledUp(some)).orderBy('id')
-        const rows = await (lockRows ? query.forNoKeyUpdate() : query).execute()
-        for (const row of rows) locked.set(row.id, sessionOf(row))
-      }
-      return locked
+        return lockRows ? query.forNoKeyUpdate() : query
+      })
+      return new Map(rows.map((row) => [row.id, sessionOf(row)]))
     },
     /** Locks those of the devices that have not ended and that no other transaction has locked, by device. */
     async lockOfDevices(deviceIds: readonly string[]): Promise<ReadonlyMap<string, readonly Session[]>> {
@@ -332,17 +328,14 @@ export function sessionCommandTransaction({ db }: Sql) {
       deviceId: string,
       sessionIds: readonly string[],
     ): Promise<ReadonlyMap<string, SessionCommand['command']>> {
-      const taken = new Map<string, SessionCommand['command']>()
-      for (const some of chunks(sessionIds)) {
-        const rows = await db
+      const rows = await rowsIn(sessionIds, (some) =>
+        db
           .deleteFrom('session_commands')
           .where('device_id', '=', deviceId)
           .where('session_id', 'in', some)
-          .returning(['session_id', 'wanted'])
-          .execute()
-        for (const { session_id, wanted } of rows) taken.set(session_id, wanted)
-      }
-      return taken
+          .returning(['session_id', 'wanted']),
+      )
+      return new Map(rows.map(({ session_id, wanted }) => [session_id, wanted]))
     },
     async forget(deviceId: string, before: number): Promise<void> {
       await db

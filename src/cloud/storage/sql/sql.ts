@@ -59,11 +59,23 @@ export async function upsert<T extends keyof Tables, K extends keyof Insertable<
   key: Pick<Insertable<Tables[T]>, K>,
   columns: Omit<Insertable<Tables[T]>, K>,
 ): Promise<void> {
-  await db
+  const row = { ...key, ...columns } as unknown as Insertable<Tables[T]>
+  await replacing(db, table, [row], { key: Object.keys(key) }).execute()
+}
+
+/** Inserts rows. Where a row has the key, it gets the other columns, except those that are `fixed` by the key. */
+export function replacing<T extends keyof Tables>(
+  db: Sql['db'],
+  table: T,
+  rows: readonly Insertable<Tables[T]>[],
+  { key, fixed = [] }: { readonly key: readonly string[]; readonly fixed?: readonly string[] },
+) {
+  const others = Object.keys(rows[0] ?? {}).filter((name) => !key.includes(name) && !fixed.includes(name))
+  const columns = Object.fromEntries(others.map((name) => [name, expression.ref(`excluded.${name}`)]))
+  return db
     .insertInto(table)
-    .values({ ...key, ...columns } as never)
-    .onConflict((conflict) => conflict.columns(Object.keys(key) as never).doUpdateSet(columns as never))
-    .execute()
+    .values(rows as never)
+    .onConflict((conflict) => conflict.columns(key as never).doUpdateSet(columns as never))
 }
 
 export async function countOf<DB, T extends keyof DB>(query: SelectQueryBuilder<DB, T, unknown>): Promise<number> {
@@ -151,6 +163,18 @@ export async function rowsOf<R>(
   for (const some of chunks(list)) {
     const listed = filledUp(some)
     for (const row of (await db.executeQuery(query(db, listed, listed.length))).rows) rows.push(row)
+  }
+  return rows
+}
+
+/** As {@link rowsOf}, of a query that is built for each part of the list. */
+export async function rowsIn<T, R>(
+  list: readonly T[],
+  query: (some: readonly T[]) => { execute(): Promise<readonly R[]> },
+): Promise<readonly R[]> {
+  const rows: R[] = []
+  for (const some of chunks(list)) {
+    for (const row of await query(some).execute()) rows.push(row)
   }
   return rows
 }
