@@ -2,10 +2,10 @@
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { chownSync, globSync, mkdirSync, readFileSync } from 'node:fs'
-import { type AddressInfo, createServer } from 'node:net'
 import { dirname, join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
+import { freePort } from '../../test/support/free-port.ts'
 
 export interface PostgresServer {
   readonly url: string
@@ -103,13 +103,4 @@ function installedUser(): { readonly uid?: number; readonly gid?: number } {
     .map((line) => line.split(':'))
     .find(([name]) => name === 'postgres')
   return fields === undefined ? {} : { uid: Number(fields[2]), gid: Number(fields[3]) }
-}
-
-async function freePort(): Promise<number> {
-  const probe = createServer().listen(0, '127.0.0.1')
-  await once(probe, 'listening')
-  const { port } = probe.address() as AddressInfo
-  probe.close()
-  await once(probe, 'close')
-  return port
 }

@@ -145,7 +145,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     onFatal,
     engine,
     reloadNotice: () => live.notice,
-    cloud: (tokens) => createCloudHttp({ exchange, tokens, pause, fraction }),
+    cloud: (tokens) => createCloudHttp({ exchange, tokens, pause, fraction: systemRandomness.fraction }),
     lastBackup: () => readLastBackup(settings.state.directory),
     push: pushOf(settings, overrides, outgoing),
   })
@@ -416,17 +416,13 @@ function writerOf(destination: { write(text: string): unknown }): (line: string)
   return (line) => void destination.write(line)
 }
 
-function fraction(): number {
-  return systemRandomness.fraction()
-}
-
 function pushOf(settings: AgentSettings, overrides: Overrides, outgoing: Outgoing): Push | null {
   if (overrides.push !== undefined) return overrides.push
   if (!settings.push.enabled) return null
   const now = (): number => performance.now()
   const { username, password } = settings.push
   const user = { username, password: password?.reveal() ?? null }
-  return createMqttPush({ ...MQTT_DEFAULTS, ...user, ...outgoing, pause, fraction, now })
+  return createMqttPush({ ...MQTT_DEFAULTS, ...user, ...outgoing, pause, fraction: systemRandomness.fraction, now })
 }
 
 interface StatusPageDeps {

@@ -3,6 +3,8 @@ import { randomUUID } from 'node:crypto'
 import { accessSync, closeSync, constants, openSync, realpathSync, statSync } from 'node:fs'
 import { open, rename, rm } from 'node:fs/promises'
 import { dirname } from 'node:path'
+import { flush } from '../platform/flush.ts'
+import { orNull } from '../platform/or-null.ts'
 import { scratchAt } from '../platform/scratch.ts'
 import { makeDirectories } from '../platform/make-directories.ts'
 import { refuseDirectory } from '../platform/refuse-directory.ts'
@@ -40,7 +42,8 @@ export async function writeFileAtomically(path: string, content: string | Uint8A
   } finally {
     isDone()
   }
-  await flushDirectory(dirname(path))
+  // Not supported on every system; the file itself is flushed.
+  orNull(() => flush(dirname(path)))
 }
 
 /** Replacing a non-file with a file would destroy it and leave its readers waiting. */
@@ -61,16 +64,6 @@ async function writeThrough(path: string, pieces: Pieces | readonly (string | Ui
     for await (const piece of pieces) await atPath(path, () => file.writeFile(piece))
   } finally {
     await file.close()
-  }
-}
-
-/** Makes the rename survive a power cut, on systems where a directory can be flushed. */
-async function flushDirectory(path: string): Promise<void> {
-  try {
-    await using directory = await open(path, 'r')
-    await directory.sync()
-  } catch {
-    // Not supported here; the file itself is flushed.
   }
 }
 

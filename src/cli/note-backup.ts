@@ -1,10 +1,11 @@
 /** Records the last good backup beside the database, for status, doctor and monitoring. */
 import { randomUUID } from 'node:crypto'
-import { renameSync, rmSync, writeFileSync } from 'node:fs'
+import { rmSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 import { LAST_BACKUP_FILE, type LastBackup } from '../protocol/local/last-backup.ts'
 import { unwritableReason } from '../protocol/file-reasons.ts'
 import { actAsOwnerOf } from '../platform/act-as-owner-of.ts'
+import { replaceFile } from '../platform/replace-file.ts'
 
 /** Returns a message for the user, or null: a failure does not affect the backup. */
 export function noteBackup(database: string, file: string, now: number): string | null {
@@ -13,8 +14,7 @@ export function noteBackup(database: string, file: string, now: number): string 
   const partial = join(directory, `.${LAST_BACKUP_FILE}.${randomUUID()}`)
   try {
     using _rights = actAsOwnerOf(directory)
-    writeFileSync(partial, `${JSON.stringify(note)}\n`, { mode: 0o600, flush: true })
-    renameSync(partial, join(directory, LAST_BACKUP_FILE))
+    replaceFile(join(directory, LAST_BACKUP_FILE), `${JSON.stringify(note)}\n`, partial)
     return null
   } catch (error) {
     rmSync(partial, { force: true })

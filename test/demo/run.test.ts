@@ -6,6 +6,7 @@ import { createInterface } from 'node:readline'
 import { promisify } from 'node:util'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { COMMAND } from '../support/command.ts'
+import { childrenOf } from '../support/processes.ts'
 
 const IN_TIME = 120_000
 
@@ -140,8 +141,3 @@ test(
   },
   IN_TIME,
 )
-
-/** Process ids of the direct children. */
-function childrenOf(pid: number): readonly number[] {
-  return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').map(Number)
-}

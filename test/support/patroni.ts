@@ -11,9 +11,10 @@ import { promisify } from 'node:util'
 import { parse, stringify } from 'yaml'
 import { Authority } from './certificates.ts'
 import { runSql } from './postgres-schema.ts'
+import { freePort } from './free-port.ts'
 import { childrenOf, signalEach } from './processes.ts'
 import { onPath } from './on-path.ts'
-import { anotherUser, freePort, server } from './servers.ts'
+import { anotherUser, server } from './servers.ts'
 
 const PAGE = new URL('../../docs/how-to/high-availability.md', import.meta.url)
 const PASSWORD = 'secret-of-tests'

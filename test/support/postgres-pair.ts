@@ -10,8 +10,9 @@ import { setTimeout as pause } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { runSql } from './postgres-schema.ts'
 import { onPath } from './on-path.ts'
+import { freePort } from './free-port.ts'
 import { childrenOf, signalEach } from './processes.ts'
-import { answersQueries, anotherUser, freePort, server } from './servers.ts'
+import { answersQueries, anotherUser, server } from './servers.ts'
 
 export interface PostgresPrograms {
   readonly folder: string

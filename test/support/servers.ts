@@ -15,6 +15,7 @@ import pg from 'pg'
 import { GenericContainer, Wait } from 'testcontainers'
 import { afterAll, beforeAll, beforeEach } from 'vitest'
 import { messageOf } from '../../src/protocol/errors.ts'
+import { freePort } from './free-port.ts'
 import { onPath } from './on-path.ts'
 
 /** A server that runs; `stop` frees everything that was started for it and is called once. */
@@ -501,12 +502,4 @@ function linkOf(path: string): string {
   } catch {
     return ''
   }
-}
-
-export async function freePort(): Promise<number> {
-  const probe = createServer().listen(0, '127.0.0.1')
-  await new Promise((resolve) => probe.once('listening', resolve))
-  const { port } = probe.address() as AddressInfo
-  await new Promise((resolve) => probe.close(resolve))
-  return port
 }

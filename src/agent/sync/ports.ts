@@ -8,9 +8,9 @@ export type LinkJournal = Pick<
 
 export interface Randomness {
   /** Uniform in [0, 1). */
-  fraction(): number
+  readonly fraction: () => number
   /** 128 random bits as text of 16 to 64 characters: nonces and salts. */
-  token(): string
+  readonly token: () => string
 }
 
 export type AgentLog = Pick<Log, 'info' | 'warn'>

@@ -1,6 +1,6 @@
 /** The key is used only after its file is flushed: a device that enrolled with a lost key could never return. */
 import { createPrivateKey, type KeyObject, randomUUID } from 'node:crypto'
-import { link, open, rename, stat, unlink } from 'node:fs/promises'
+import { link, rename, stat, unlink, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { z } from 'zod'
 import { type KeyLink, keyLink } from '../../../protocol/edge/device-key.ts'
@@ -8,12 +8,13 @@ import { CodedError } from '../../../protocol/errors.ts'
 import { parseJson } from '../../../protocol/parse-json.ts'
 import { remedyOfDenial, systemFailure, unreadableReason, unwritableState } from '../../../protocol/file-reasons.ts'
 import { shellWord } from '../../../protocol/shell-quoted.ts'
+import { flush } from '../../../platform/flush.ts'
 import { nameUser, readSmallText } from '../../../platform/read-file.ts'
 import { generateKey, isP256, publicJwkOf, thumbprint } from '../../../protocol/signing.ts'
 import type { DeviceKey, DeviceKeys } from '../../keys/device-key.ts'
 import type { AgentSettings } from '../../settings.ts'
 
-const PRIVATE_MODE = 0o600
+const FOR_OWNER = { mode: 0o600, flush: true }
 
 export interface KeyFileOptions {
   readonly path: string
@@ -129,7 +130,7 @@ class KeyFiles implements DeviceKeys {
 async function changed(path: string, change: () => Promise<void>): Promise<void> {
   try {
     await change()
-    await syncDirectory(dirname(path))
+    flush(dirname(path))
   } catch (cause) {
     throw unwritableState(cause, path, `The key file ${path} cannot be renamed or removed`)
   }
@@ -162,25 +163,15 @@ async function write(path: string): Promise<void> {
   const privateKey = generateKey()
   const temporary = `${path}.${randomUUID()}.new`
   try {
-    await writeFlushed(temporary, 'wx', pemOf(privateKey))
+    await writeFile(temporary, pemOf(privateKey), { ...FOR_OWNER, flag: 'wx' })
     await link(temporary, path)
     await unlink(temporary)
-    await syncDirectory(dirname(path))
+    flush(dirname(path))
   } catch (cause) {
     await unlink(temporary).catch(ignoreMissing)
     // Another process created the key first: use that one.
     if (errnoOf(cause) === 'EEXIST') return
     throw unwritableState(cause, path, `The key file ${path} cannot be written`)
-  }
-}
-
-async function writeFlushed(path: string, flag: 'w' | 'wx', text: string): Promise<void> {
-  const file = await open(path, flag, PRIVATE_MODE)
-  try {
-    await file.writeFile(text)
-    await file.sync()
-  } finally {
-    await file.close()
   }
 }
 
@@ -192,7 +183,7 @@ function pemOf(privateKey: KeyObject): string {
 async function addLinks(path: string, { signer }: DeviceKey, links: readonly KeyLink[]): Promise<void> {
   const temporary = `${path}.new`
   try {
-    await writeFlushed(temporary, 'w', `${pemOf(signer.privateKey)}${JSON.stringify(links)}\n`)
+    await writeFile(temporary, `${pemOf(signer.privateKey)}${JSON.stringify(links)}\n`, FOR_OWNER)
     await rename(temporary, path)
   } catch (error) {
     await unlink(temporary)
@@ -204,15 +195,6 @@ async function addLinks(path: string, { signer }: DeviceKey, links: readonly Key
 function linksIn(text: string): readonly KeyLink[] {
   const [, json = ''] = text.split(/^-----END .*$/m)
   return z.array(keyLink).safeParse(parseJson(json)).data ?? []
-}
-
-async function syncDirectory(path: string): Promise<void> {
-  const directory = await open(path, 'r')
-  try {
-    await directory.sync()
-  } finally {
-    await directory.close()
-  }
 }
 
 async function deviceKey(pem: string, path: string): Promise<DeviceKey> {

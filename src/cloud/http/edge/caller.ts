@@ -1,22 +1,50 @@
-/** Shows administrators as which caller the cloud knows them. */
-import { type CallerState, callerState } from '../../../protocol/edge/administration.ts'
+/** What an administrator requests about itself: as whom the cloud knows it, and a sign-in to the console by its access token. */
+import { type CallerState, callerState, consoleCode } from '../../../protocol/edge/administration.ts'
+import { CodedError } from '../../../protocol/errors.ts'
 import { ROLES } from '../../../protocol/service/keys.ts'
+import type { ConsoleSignIn } from '../../console/sign-in.ts'
+import { bearerToken } from '../../service-api/authenticate.ts'
 import type { Administrator } from '../../service-api/principal.ts'
 import { type Operation, ADMINISTRATORS, edgeOperation } from '../operation.ts'
 
-export function callerOperations(): readonly Operation[] {
+export interface CallerDeps {
+  /** Null: the console is off. */
+  readonly console: Pick<ConsoleSignIn, 'codeFor'> | null
+}
+
+const ofCaller = {
+  principals: ADMINISTRATORS,
+  concernsCaller: true,
+  cells: 'ANY',
+  tag: 'Administration',
+} as const
+
+export function callerOperations({ console }: CallerDeps): readonly Operation[] {
   return [
     edgeOperation({
+      ...ofCaller,
       method: 'GET',
       path: '/caller',
-      principals: ADMINISTRATORS,
-      concernsCaller: true,
-      cells: 'ANY',
       id: 'showCaller',
-      tag: 'Administration',
       summary: 'Show the name, roles and instances of the calling administrator',
       answers: { 200: { description: 'The administrator.', body: callerState } },
       handle: async ({ principal }) => ({ status: 200, body: stateOf(principal) }),
+    }),
+    edgeOperation({
+      ...ofCaller,
+      method: 'POST',
+      path: '/console-codes',
+      role: 'read',
+      id: 'createConsoleCode',
+      summary: 'Create a one-time code that signs a browser in to the console',
+      description:
+        'Open `<prefix>/console/sign-in#<code>` within a minute. The browser is signed in with the token of this request, until it expires.',
+      answers: { 201: { description: 'The code.', body: consoleCode } },
+      errors: ['CONSOLE_OFF', 'CONSOLE_SIGN_IN_REFUSED'],
+      handle: async ({ headers, now }) => {
+        if (console === null) throw new CodedError('CONSOLE_OFF', 'This cloud does not serve its console.')
+        return { status: 201, body: await console.codeFor(bearerToken(headers.authorization), now) }
+      },
     }),
   ]
 }

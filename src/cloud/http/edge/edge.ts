@@ -1,8 +1,7 @@
 /** Every operation of the edge API: of devices with their own tokens, and of administrators. */
 import type { Operation } from '../operation.ts'
 import { type AdministerAccounts, accountOperations } from './accounts.ts'
-import { callerOperations } from './caller.ts'
-import { type ConsoleDeps, consoleOperations } from './console.ts'
+import { type CallerDeps, callerOperations } from './caller.ts'
 import { type OwnDevice, ownDeviceOperations } from './device.ts'
 import { type AdministerDevices, deviceOperations } from './devices.ts'
 import { enrollmentOperations } from './enrollment.ts'
@@ -15,7 +14,7 @@ export type EdgeDeps = Parameters<typeof enrollmentOperations>[0] &
   OwnDevice &
   AdministerDevices &
   AdministerAccounts &
-  ConsoleDeps &
+  CallerDeps &
   AdministerSinks & { readonly sweeps: SweepDeps }
 
 export function edgeOperations(deps: EdgeDeps): readonly Operation[] {
@@ -23,8 +22,7 @@ export function edgeOperations(deps: EdgeDeps): readonly Operation[] {
     ...enrollmentOperations(deps),
     ...ownDeviceOperations(deps),
     ...deviceOperations(deps),
-    ...callerOperations(),
-    ...consoleOperations(deps),
+    ...callerOperations(deps),
     ...sweepOperations(deps),
     ...accountOperations(deps),
     ...eventOperations(deps),

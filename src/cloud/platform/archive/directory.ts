@@ -1,7 +1,7 @@
 /** A directory with archives. A file appears whole, and is flushed first. */
 import { randomUUID } from 'node:crypto'
 import { existsSync } from 'node:fs'
-import { link, open, readFile, readdir, rename, rm } from 'node:fs/promises'
+import { link, open, readFile, readdir, rename, rm, writeFile } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
 import { CodedError } from '../../../protocol/errors.ts'
 import { unreadableReason, unwritableReason } from '../../../protocol/file-reasons.ts'
@@ -35,7 +35,7 @@ export function archiveDirectory(path: string, linkFile = link): ArchivePlace {
       const [partial, whole] = [join(name, `${file}.${randomUUID()}.partial`), join(name, file)]
       try {
         makeDurableDirectory(name)
-        await writeFlushed(partial, body)
+        await writeFile(partial, body, { mode: 0o600, flag: 'wx', flush: true })
         const isNew = await linkFile(partial, whole).then(() => true, refusalOf(partial, whole))
         await rm(partial, { force: true })
         await using directory = await open(name, 'r')
@@ -61,12 +61,6 @@ function refusalOf(partial: string, whole: string) {
     await rename(partial, whole)
     return true
   }
-}
-
-async function writeFlushed(path: string, body: Buffer): Promise<void> {
-  await using file = await open(path, 'wx', 0o600)
-  await file.writeFile(body)
-  await file.sync()
 }
 
 function unlistableReason(error: unknown): string {

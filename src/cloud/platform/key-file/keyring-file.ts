@@ -1,6 +1,6 @@
 /** The cloud's signing key, and the introductions by which devices move to the next one. Each step is durable. */
 import { createPublicKey } from 'node:crypto'
-import { renameSync, writeFileSync } from 'node:fs'
+import { renameSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { z } from 'zod'
 import { INTRODUCTIONS_MAX } from '../../../protocol/edge/signing-keys.ts'
@@ -10,6 +10,7 @@ import { type PublicJwk, publicJwk, publicJwkOf, signDocument, thumbprint } from
 import type { Keyring, TrustedKey } from '../../devices/keyring.ts'
 import { absenceOf } from '../../../platform/denial-of.ts'
 import { flush } from '../../../platform/flush.ts'
+import { replaceFile } from '../../../platform/replace-file.ts'
 import { openKeyFile, readIfThere } from './key-file.ts'
 
 const chainFile = z.array(
@@ -117,13 +118,7 @@ function readChain(keyPath: string): Chain {
 
 function writeChain(keyPath: string, chain: Chain): void {
   const path = chainPath(keyPath)
-  const partial = `${path}.new`
-  unlessWritable(path, () => {
-    writeFileSync(partial, `${JSON.stringify(chain, null, 2)}\n`, { mode: 0o600, flush: true })
-    renameSync(partial, path)
-    flush(dirname(path))
-    flush(path)
-  })
+  unlessWritable(path, () => replaceFile(path, `${JSON.stringify(chain, null, 2)}\n`))
 }
 
 function unlessWritable(path: string, work: () => void): void {

@@ -1,24 +1,12 @@
 /** A slot is one line with a checksum within a disk sector: a power cut leaves the old or the new content. */
-import {
-  closeSync,
-  existsSync,
-  fdatasync,
-  fstatSync,
-  fsyncSync,
-  openSync,
-  readFileSync,
-  renameSync,
-  writeFileSync,
-  writeSync,
-} from 'node:fs'
-import { dirname } from 'node:path'
+import { closeSync, existsSync, fdatasync, fstatSync, fsyncSync, openSync, readFileSync, writeSync } from 'node:fs'
 import { promisify } from 'node:util'
 import { crc32 } from 'node:zlib'
 import { CodedError } from '../../../protocol/errors.ts'
 import { unwritableState } from '../../../protocol/file-reasons.ts'
 import { type MarkFile, SLOT_TEXT_MAX } from '../../sync/recovery/mark-file.ts'
-import { flush } from '../../../platform/flush.ts'
 import { orNull } from '../../../platform/or-null.ts'
+import { replaceFile } from '../../../platform/replace-file.ts'
 import { readBootId } from '../../../platform/uptime.ts'
 
 const SLOT_BYTES = 512
@@ -47,12 +35,7 @@ export function openMarkFile(path: string): MarkFile & { close(): void } {
     begin() {
       if (open.file !== null) closeSync(open.file)
       open.file = null
-      const fresh = `${path}.new`
-      recorded(path, () => {
-        writeFileSync(fresh, '', { mode: 0o600, flush: true })
-        renameSync(fresh, path)
-        flush(dirname(path))
-      })
+      recorded(path, () => replaceFile(path, ''))
       open.file = openToWrite(path)
     },
     write(slot, text) {

@@ -74,7 +74,7 @@ export function replacing<T extends keyof Tables>(
   const columns = Object.fromEntries(others.map((name) => [name, expression.ref(`excluded.${name}`)]))
   return db
     .insertInto(table)
-    .values(rows as never)
+    .values(rows)
     .onConflict((conflict) => conflict.columns(key as never).doUpdateSet(columns as never))
 }
 
