@@ -77,7 +77,7 @@ function actionOf(row: Row<'actions'>): Action {
     id: row.id,
     name: row.name,
     conditionId: row.condition_id,
-    effect: row.effect as Action['effect'],
+    effect: row.effect,
     allocation: row.allocation,
   }
 }

@@ -57,7 +57,7 @@ function limitOf(row: Row<'consumption_limits'>): ConsumptionLimitRecord {
     instanceId: row.instance_id,
     lineItemId: row.line_item_id,
     limit: row.limit_amount,
-    frequency: row.frequency as ConsumptionLimitRecord['frequency'],
+    frequency: row.frequency,
     nextReset: Number(row.next_reset),
     first: Number(row.first_period),
   }

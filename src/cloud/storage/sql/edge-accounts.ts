@@ -159,7 +159,7 @@ export function deviceAccountReader(sql: Sql) {
       )
       return rows.map((row) => ({
         record: recordOf(row),
-        status: row.status as Epoch['status'],
+        status: row.status,
         forked: row.forked === 1n,
       }))
     },

@@ -339,5 +339,5 @@ function stateOf(device: Device, thumbprint: string): KnownDeviceKey['state'] {
 
 function suspensionOf({ suspension_state, suspended_since, suspended_by }: Row<'devices'>): Suspension | null {
   if (suspension_state === null || suspended_since === null || suspended_by === null) return null
-  return { state: suspension_state as Suspension['state'], since: Number(suspended_since), by: suspended_by }
+  return { state: suspension_state, since: Number(suspended_since), by: suspended_by }
 }

@@ -1,5 +1,5 @@
 import { sql as expression } from 'kysely'
-import type { AwaitedDevice, Epoch, Recovery } from '../device-records.ts'
+import type { AwaitedDevice, Recovery } from '../device-records.ts'
 import { type Sql, toFlag, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
@@ -60,7 +60,7 @@ export function recoveryReader({ db }: Sql) {
       return rows.map(({ id, number, status }): AwaitedDevice => ({
         deviceId: id,
         epoch: toNumber(number),
-        status: status as Epoch['status'] | null,
+        status,
       }))
     },
   }

@@ -98,7 +98,7 @@ export function evidenceReader({ db }: Sql) {
     },
     async kinds(deviceId: string): Promise<ReadonlySet<Evidence['kind']>> {
       const rows = await db.selectFrom('evidence').select('kind').distinct().where('device_id', '=', deviceId).execute()
-      return new Set(rows.map(({ kind }) => kind as Evidence['kind']))
+      return new Set(rows.map(({ kind }) => kind))
     },
   }
 }
@@ -219,7 +219,7 @@ function evidenceOf(row: Row<'evidence'>): Evidence {
   return {
     deviceId: row.device_id,
     epoch: Number(row.epoch),
-    kind: row.kind as Evidence['kind'],
+    kind: row.kind,
     seq: Number(row.seq),
     hash: row.hash,
     recordedHash: row.recorded_hash,

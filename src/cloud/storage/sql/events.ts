@@ -1,6 +1,5 @@
 /** Events that are not usage. The transaction of the usage records writes them: they share its sequence of row numbers. */
 import type { RawBuilder } from 'kysely'
-import type { EventType } from '../../../protocol/edge/events.ts'
 import { type EventFilter, type EventRecord, type NumberedEvent, USAGE_ROW_POSITIONS } from '../records.ts'
 import { deliveriesWith } from './edge-segments.ts'
 import { inserter } from './row-numbers.ts'
@@ -129,7 +128,7 @@ function numbered(row: Row<'events'>): NumberedEvent {
     position: row.seq * USAGE_ROW_POSITIONS,
     event: {
       id: row.id,
-      type: row.type as EventType,
+      type: row.type,
       at: Number(row.at),
       instanceId: row.instance_id,
       deviceId: row.device_id,

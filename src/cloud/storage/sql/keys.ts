@@ -52,7 +52,9 @@ const keysWithIds = prepared((db, count) =>
     .where('id', 'in', Array<string>(count).fill('')),
 )
 
-const keyWithId = prepared((db) => db.selectFrom('public_keys').selectAll().where('type', '=', '').where('id', '=', ''))
+const keyWithId = prepared((db) =>
+  db.selectFrom('public_keys').selectAll().where('type', '=', 'client-key').where('id', '=', ''),
+)
 
 /** @param written called when the transaction changes a key */
 export function keyTransaction(sql: Sql, written: () => void) {
@@ -95,7 +97,7 @@ function toJson(list: readonly string[] | null): string | null {
 
 function keyOf(row: Row<'public_keys'>): KeyRecord {
   return {
-    type: row.type as KeyType,
+    type: row.type,
     id: row.id,
     name: row.name,
     roles: row.roles === null ? null : (JSON.parse(row.roles) as Role[]),

@@ -1,5 +1,4 @@
-import type { LineItemState } from '../../../core/rules/policy.ts'
-import type { LineItemRecord, ResetFrequency } from '../records.ts'
+import type { LineItemRecord } from '../records.ts'
 import { type Sql, toBigint, toFlag, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
@@ -76,18 +75,18 @@ function lineItemOf(row: Row<'line_items'>): LineItemRecord {
   return {
     instanceId: row.instance_id,
     id: row.id,
-    state: row.state as LineItemState,
+    state: row.state,
     quantity: row.quantity,
     start: Number(row.start_at),
     end: Number(row.end_at),
     elastic: row.elastic === 1n,
     rateTableSeries: row.rate_table_series,
-    overdraftType: row.overdraft_type as LineItemRecord['overdraftType'],
+    overdraftType: row.overdraft_type,
     overdraftLimit: row.overdraft_limit,
-    resetFrequency: row.reset_frequency as ResetFrequency | null,
+    resetFrequency: row.reset_frequency,
     given: JSON.parse(row.given) as LineItemRecord['given'],
     calendar: {
-      frequency: row.calendar_frequency as ResetFrequency,
+      frequency: row.calendar_frequency,
       first: Number(row.calendar_first),
       firstAt: Number(row.calendar_first_at),
       next: Number(row.calendar_next),

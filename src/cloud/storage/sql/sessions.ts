@@ -50,7 +50,8 @@ const commanded = prepared((db) =>
     .where(HAS_NOT_ENDED)
     .where(IS_NOT_AS_WANTED)
     .orderBy('id')
-    .limit(1),
+    .limit(1)
+    .$narrowType<{ wanted: SessionCommand['command'] }>(),
 )
 
 const someOfDevices = (db: Sql['db'], count: number) =>
@@ -73,7 +74,7 @@ export function sessionReader({ db }: Sql) {
       const rows = await rowsIn(ids, (some) =>
         db.selectFrom('sessions').select(['id', 'state']).where('id', 'in', some),
       )
-      return new Map(rows.map(({ id, state }) => [id, state as SessionState]))
+      return new Map(rows.map(({ id, state }) => [id, state]))
     },
     /** Live ones (IDLE, ACTIVE), newest first. */
     async live(instanceId: string | null, limit: number): Promise<readonly Session[]> {
@@ -141,7 +142,7 @@ export function sessionReader({ db }: Sql) {
     /** For sessions that the device keeps, by id, without commands that are in effect. */
     async commands(deviceId: string, limit: number): Promise<SessionCommand[]> {
       const { rows } = await db.executeQuery(commanded(db, [deviceId, limit]))
-      return rows.map(({ id, wanted }) => ({ id, command: wanted as SessionCommand['command'] }))
+      return rows.map(({ id, wanted }) => ({ id, command: wanted }))
     },
     /** Cloud sessions automatically charged up to the instant, earliest first. */
     async renewedBy(until: number, limit: number): Promise<readonly Session[]> {
@@ -303,7 +304,7 @@ function sessionOf(row: Row<'sessions'>): Session {
     instanceId: row.instance_id,
     deviceId: row.device_id,
     keptBy: row.kept_by,
-    state: row.state as SessionState,
+    state: row.state,
     created: Number(row.created),
     requester: row.requester === null ? null : (JSON.parse(row.requester) as NonNullable<Session['requester']>),
     charge: row.charge === null ? null : chargeOf(JSON.parse(row.charge) as StoredCharge),

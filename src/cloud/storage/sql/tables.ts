@@ -1,113 +1,75 @@
-/** Tables for Kysely. Integers are `bigint`, flags `0n` or `1n`, JSON is text. The migrations document the columns. */
+/** Tables for Kysely. The migrations document the columns. */
 import type { Generated, Selectable } from 'kysely'
-import type { EdgeTables } from './edge-tables.ts'
+import type { Action } from '../../../core/rules/policy.ts'
+import type { Session } from '../../../core/sessions/session.ts'
+import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
+import type {
+  CloudReserve,
+  Device,
+  DeviceAccountRecord,
+  EnrollmentRecord,
+  Epoch,
+  Evidence,
+  OfflinePolicyRecord,
+  Recovery,
+  SalesMarkRecord,
+  Shortage,
+  Suspension,
+} from '../device-records.ts'
+import type {
+  ConfigurationValue,
+  ConsumptionLimitRecord,
+  DeadLetter,
+  EventRecord,
+  Instance,
+  KeyRecord,
+  LineItemRecord,
+  PolicyRevision,
+  Pool,
+  RateTableRecord,
+  ResetFrequency,
+  SinkState,
+  StoredAnswer,
+  UsageArchive,
+} from '../records.ts'
+import type { ColumnsOf } from './columns-of.ts'
 
-export interface Tables extends EdgeTables {
-  instances: {
-    seq: Generated<bigint>
-    id: string
-    short_name: string
-    account_id: string
-    is_default: bigint
-    created: bigint
-    modified: bigint
-  }
-  policy_revisions: {
-    instance_id: string
-    revision: bigint
-    bumped_at: bigint
-    listed_at: bigint
-    calendar_due: bigint | null
-    engine: bigint
-  }
-  line_items: {
-    seq: Generated<bigint>
-    instance_id: string
-    id: string
-    state: string
-    quantity: bigint
-    start_at: bigint
-    end_at: bigint
-    elastic: bigint
-    rate_table_series: string | null
-    overdraft_type: string | null
-    overdraft_limit: bigint | null
-    reset_frequency: string | null
-    given: string
-    calendar_frequency: string
-    calendar_first: bigint
-    calendar_first_at: bigint
-    calendar_next: bigint
-    created: bigint
-    modified: bigint
-    deleted: bigint | null
-  }
-  actions: {
-    instance_id: string
-    line_item_id: string
-    position: bigint
-    id: string
-    name: string | null
-    condition_id: string | null
-    effect: string
-    allocation: bigint | null
-  }
+/** By creation. */
+interface Numbered {
+  seq: Generated<bigint>
+}
+
+export interface Tables {
+  instances: ColumnsOf<Omit<Instance, 'defaultInstance'>> & Numbered & { is_default: bigint }
+  policy_revisions: ColumnsOf<PolicyRevision>
+  line_items: ColumnsOf<Omit<LineItemRecord, 'start' | 'end' | 'calendar'>> &
+    Numbered & {
+      start_at: bigint
+      end_at: bigint
+      calendar_frequency: ResetFrequency
+      calendar_first: bigint
+      calendar_first_at: bigint
+      calendar_next: bigint
+    }
+  actions: ColumnsOf<Action> & { instance_id: string; line_item_id: string; position: bigint }
   conditions: {
     seq: Generated<bigint>
     instance_id: string
     id: string
     body: string
   }
-  rate_tables: {
-    seq: Generated<bigint>
-    series: string
-    version: string
-    effective_from: bigint
-    created: bigint
-    items: string
-  }
-  consumption_limits: {
-    instance_id: string
-    line_item_id: string
+  rate_tables: ColumnsOf<RateTableRecord> & Numbered
+  consumption_limits: ColumnsOf<Omit<ConsumptionLimitRecord, 'limit' | 'first'>> & {
     limit_amount: bigint | null
-    frequency: string
-    next_reset: bigint
     first_period: bigint
   }
-  public_keys: {
-    seq: Generated<bigint>
-    type: string
-    id: string
-    name: string | null
-    roles: string | null
-    instances: string | null
-    pem: string
-    active_from: bigint
-    previous: string | null
-    retires_at: bigint | null
-    created: bigint
-    modified: bigint
-  }
-  configuration: {
-    name: string
-    value: string
-    modified: bigint
-    updated_by: string
-  }
-  accounts: {
+  public_keys: ColumnsOf<KeyRecord> & Numbered
+  configuration: ColumnsOf<ConfigurationValue>
+  accounts: ColumnsOf<Omit<Pool, 'account'>> & {
     id: string
     instance_id: string
     line_item_id: string
     limit_period: bigint | null
-    charged: bigint
-    granted_out: bigint
-    claimed: bigint
-    billed_by_devices: bigint
-    sold: bigint
-    withheld: bigint
-    cap_target: bigint | null
-    cap_in_force: bigint | null
-    cap_highest: bigint
   }
   imported_use: {
     account: string
@@ -117,18 +79,7 @@ export interface Tables extends EdgeTables {
     backup_end: bigint
     lost_up_to: bigint
   }
-  usage_archives: {
-    up_to: bigint
-    after: bigint
-    records: bigint
-    latest_use: bigint
-    ahead_from: bigint | null
-    ahead_to: bigint | null
-    place: string
-    manifest: string
-    sha256: string
-    archived_at: bigint
-  }
+  usage_archives: ColumnsOf<Omit<UsageArchive, 'usedAhead'>> & { ahead_from: bigint | null; ahead_to: bigint | null }
   usage_archiving: {
     slot: bigint
     holder: string | null
@@ -153,56 +104,18 @@ export interface Tables extends EdgeTables {
     last_entry: bigint | null
     body: Buffer
   }
-  events: {
-    seq: bigint
-    id: string
-    type: string
-    at: bigint
-    instance_id: string | null
-    device_id: string | null
-    data: string
-  }
+  events: ColumnsOf<EventRecord> & { seq: bigint }
   /** PostgreSQL only, see `row-numbers.ts`. */
   row_numbers: { locked: bigint }
-  event_sinks: {
-    name: string
-    position: bigint
-    leased_by: string | null
-    leased_until: bigint
-    delivered_at: bigint | null
-    failing_since: bigint | null
-    problem: string | null
-    retry_at: bigint | null
-  }
-  dead_letters: {
-    sink: string
-    position: bigint
-    event_id: string
-    type: string
-    problem: string
-    at: bigint
-    replayed: bigint
-  }
-  sessions: {
-    seq: Generated<bigint>
-    id: string
-    instance_id: string
-    device_id: string | null
-    opening: string | null
-    kept_by: string | null
-    wanted: string | null
-    state: string
-    created: bigint
-    requester: string | null
-    charge: string | null
-    interval_ms: bigint
-    heartbeat_due: bigint | null
-    last_heartbeat: bigint
-    last_access_request: bigint
-    since: bigint
-    next_due: bigint
-    renewal_due_before: bigint | null
-  }
+  event_sinks: ColumnsOf<Omit<SinkState, 'deadLetters'>> & { leased_by: string | null; leased_until: bigint }
+  dead_letters: ColumnsOf<DeadLetter> & { sink: string; replayed: bigint }
+  sessions: ColumnsOf<Session> &
+    Numbered & {
+      opening: string | null
+      wanted: SessionCommand['command'] | null
+      next_due: bigint
+      renewal_due_before: bigint | null
+    }
   outbox: {
     id: Generated<bigint>
     kind: string
@@ -213,11 +126,122 @@ export interface Tables extends EdgeTables {
     written: bigint
     claimed_until: bigint
   }
-  idempotency_keys: {
-    scope: string
-    request_hash: string
+  idempotency_keys: ColumnsOf<StoredAnswer>
+  devices: ColumnsOf<Omit<Device, 'nextKey' | 'suspension' | 'labels'>> &
+    Numbered & {
+      next_public_key: string | null
+      next_thumbprint: string | null
+      suspension_state: Suspension['state'] | null
+      suspended_since: bigint | null
+      suspended_by: string | null
+      labels: Generated<string>
+    }
+  audit: {
+    seq: Generated<bigint>
+    at: bigint
+    by_kind: string
+    key_id: string | null
+    key_name: string | null
+    issuer: string | null
+    action: string
+    instance_id: string | null
+    line_item_id: string | null
+    device_id: string | null
+    session_id: string | null
+    detail: string | null
+    is_traffic: bigint
+  }
+  audit_instances: {
+    instance_id: string
+    seq: bigint
+  }
+  device_keys: {
+    thumbprint: string
+    device_id: string
+    public_key: string
+    registered_at: bigint
+  }
+  device_instances: {
+    instance_id: string
+    device_id: string
+  }
+  device_labels: {
+    key: string
+    value: string
+    device_seq: bigint
+  }
+  signing_key: {
+    slot: bigint
+    thumbprint: string
+    since: bigint
+  }
+  cell_name: { name: string }
+  cell: {
+    slot: bigint
+    name: string
+    is_control: bigint
+    cloud_id: string
+  }
+  enrollments: ColumnsOf<EnrollmentRecord>
+  epochs: ColumnsOf<Epoch>
+  segments: {
+    device_id: string
+    epoch: bigint
+    seq: bigint
+    hash: string
+  }
+  last_segments: {
+    device_id: string
+    epoch: bigint
+    seq: bigint
+    document: Buffer
     answer: string
-    created: bigint
+  }
+  evidence: ColumnsOf<Evidence>
+  archived_entries: {
+    seq: bigint
+    device_id: string
+    epoch: bigint
+    branch: bigint
+    first_entry: bigint
+    last_entry: bigint
+    hashes: Buffer
+  }
+  device_accounts: ColumnsOf<DeviceAccountRecord>
+  shortages: ColumnsOf<Shortage>
+  session_commands: {
+    device_id: string
+    session_id: string
+    wanted: SessionCommand['command']
+    at: bigint
+  }
+  offline_policies: ColumnsOf<OfflinePolicyRecord>
+  cloud_reserves: ColumnsOf<CloudReserve>
+  recoveries: ColumnsOf<Recovery>
+  sales_marks: ColumnsOf<SalesMarkRecord>
+  last_restore: {
+    slot: bigint
+    at: bigint
+    dated: bigint
+  }
+  clock_record: {
+    slot: bigint
+    at: bigint
+    since_boot: bigint
+    boot_id: string
+  }
+  clock_gaps: {
+    until: bigint
+    since: bigint
+  }
+  settlement_confirmed: {
+    slot: bigint
+    quiet_before: bigint
+  }
+  policy_documents: {
+    instance_id: string
+    revision: bigint
+    document: string
   }
 }
 

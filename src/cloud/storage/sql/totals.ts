@@ -1,4 +1,3 @@
-import type { SessionState } from '../../../core/sessions/session.ts'
 import type { Totals } from '../records.ts'
 import { type Sql, countOf } from './sql.ts'
 
@@ -23,7 +22,7 @@ export function totalsOf({ db }: Sql) {
       .limit(ROWS_COUNTED_MAX)
       .execute()
     return {
-      sessions: new Map(sessions.map(({ state, number }) => [state as SessionState, Number(number)])),
+      sessions: new Map(sessions.map(({ state, number }) => [state, Number(number)])),
       outbox: await countOf(db.selectFrom(outbox.as('some'))),
       grantedOut: accounts.reduce((sum, account) => sum + account.granted_out, 0n),
     }
