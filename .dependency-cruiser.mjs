@@ -81,9 +81,9 @@ export default {
       [
         '^src/(platform|protocol)/',
         ...builtins('fs', 'path', 'crypto', 'http', 'https', 'net', 'tls', 'module', 'os'),
-        ...packages('pino'),
+        ...packages('better-sqlite3', 'pino'),
       ],
-      'platform has adapters that both sides use: it imports protocol, the file system, the network, the number of processors, the C library and pino.',
+      'platform has adapters that both sides use: it imports protocol, the file system, the network, the number of processors, the C library, SQLite and pino.',
     ),
     {
       name: 'client-sees-the-wire',

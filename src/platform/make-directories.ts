@@ -1,5 +1,6 @@
 import { mkdirSync, statSync } from 'node:fs'
-import { dirname } from 'node:path'
+import { dirname, resolve } from 'node:path'
+import { flush } from './flush.ts'
 
 /** Returns the first new directory. Node's recursive `mkdir` never ends where no entry can be made, as in /proc. */
 export function makeDirectories(path: string, mode = 0o777): string | undefined {
@@ -13,6 +14,15 @@ export function makeDirectories(path: string, mode = 0o777): string | undefined 
     return first
   }
   return first ?? path
+}
+
+/** Creates a directory and its parents for the owner only, unless it exists. Flushes files left by a killed process. */
+export function makeDurableDirectory(path: string): void {
+  const first = makeDirectories(path, 0o700)
+  flush(path)
+  if (first === undefined) return
+  const above = dirname(resolve(first))
+  for (let made = resolve(path); made !== above; made = dirname(made)) flush(dirname(made))
 }
 
 function isDirectory(path: string): boolean {

@@ -6,7 +6,7 @@ import { integrityOf } from '../../../platform/integrity.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { unverifiedText } from '../../../protocol/signing.ts'
 import type { Identity, SalvageRecord } from '../../ledger/journal.ts'
-import { APPLICATION_ID, migrationNames } from './open-database.ts'
+import { APPLICATION_ID, migrations } from './open-database.ts'
 import { foldDatabase } from './pending-batches.ts'
 import { orNull } from '../../../platform/or-null.ts'
 import { withConsistentSnapshot } from './consistent-snapshot.ts'
@@ -47,7 +47,7 @@ export async function inspectDatabase(path: string): Promise<InspectedDatabase> 
 /** Of a database that is not read, for this reason. */
 export function notInspected(problem: InspectedDatabase['problem']): InspectedDatabase {
   const nothing = { quickCheck: null, schema: null, tables: null, identity: null, state: null }
-  return { ...nothing, knownSchema: migrationNames().length, problem, policies: [], salvages: [] }
+  return { ...nothing, knownSchema: migrations().length, problem, policies: [], salvages: [] }
 }
 
 /** The copy must not fill the device's disk. */
@@ -89,7 +89,7 @@ function inspect(copy: string): InspectedDatabase {
       problem: id === APPLICATION_ID ? null : { code: 'DATABASE_CORRUPT', message: foreign },
       quickCheck,
       schema,
-      knownSchema: migrationNames().length,
+      knownSchema: migrations().length,
       tables: orNull(() =>
         database.prepare('SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name').pluck().all().join(';\n'),
       ),

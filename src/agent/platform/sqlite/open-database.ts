@@ -1,13 +1,15 @@
 /** Settings are read back at every open, because the binding opens an existing write-ahead log with weaker ones. */
-import { closeSync, existsSync, openSync, readFileSync, readSync, readdirSync } from 'node:fs'
-import { dirname, resolve } from 'node:path'
+import { closeSync, existsSync, openSync, readSync } from 'node:fs'
+import { dirname } from 'node:path'
 import Database from 'better-sqlite3'
 import { databaseFailure } from '../../../platform/database-failure.ts'
 import { integrityOf } from '../../../platform/integrity.ts'
 import { denialOf } from '../../../platform/denial-of.ts'
 import { DISK_OR_QUOTA_FULL, NoSpace, isFailedWrite, lacksSpace } from '../../../platform/disk-space.ts'
-import { makeDirectories } from '../../../platform/make-directories.ts'
 import { flush } from '../../../platform/flush.ts'
+import { makeDurableDirectory } from '../../../platform/make-directories.ts'
+import { type Migration, readMigrations } from '../../../platform/migrations.ts'
+import { isForeign, runMigrations, schemaVersionOf, setPragma } from '../../../platform/sqlite.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { unwritableState } from '../../../protocol/file-reasons.ts'
 
@@ -23,6 +25,10 @@ export const VERSIONS_AT = 18
 /** Both, of a database with a write-ahead log. There is no newer one. */
 export const VERSION_WITH_LOG = 2
 
+/** Values of pragmas. */
+const INCREMENTAL = 2n
+const FULL = 2n
+
 /** How long to wait for another process to release the file, for example while it exits. */
 export const BUSY_MS = 200
 
@@ -33,22 +39,23 @@ export function openDatabase(path: string): Database.Database {
   try {
     database = new Database(path, { timeout: BUSY_MS })
     database.defaultSafeIntegers(true)
-    set(database, 'locking_mode', 'EXCLUSIVE', 'exclusive')
-    refuseForeign(database, path)
+    setPragma(database, 'locking_mode', 'exclusive')
+    if (isForeign(database, APPLICATION_ID)) throw corrupt(path, 'it is the database of another program')
     database.pragma(`page_size = ${PAGE_BYTES}`)
     // Lets the store shrink the file in steps. Takes effect only before the first write, so existing files are not touched.
-    if (database.pragma('page_count', { simple: true }) === 0n) set(database, 'auto_vacuum', 'INCREMENTAL', 2n)
-    set(database, 'journal_mode', 'WAL', 'wal')
+    if (database.pragma('page_count', { simple: true }) === 0n) setPragma(database, 'auto_vacuum', INCREMENTAL)
+    setPragma(database, 'journal_mode', 'wal')
     requireWritable(database, path)
     // One flush per commit: otherwise a power cut loses commits that were answered.
-    set(database, 'synchronous', 'FULL', 2n)
+    setPragma(database, 'synchronous', FULL)
     // The store runs checkpoints, to handle their failures.
-    set(database, 'wal_autocheckpoint', '0', 0n)
-    set(database, 'foreign_keys', 'ON', 1n)
-    expect(database, 'page_size', BigInt(PAGE_BYTES))
+    setPragma(database, 'wal_autocheckpoint', 0n)
+    setPragma(database, 'foreign_keys', 1n)
+    setPragma(database, 'page_size', BigInt(PAGE_BYTES))
     const result = integrityOf(database, 'quick_check')
     if (result !== 'ok') throw corrupt(path, `the integrity check reports: ${result}`)
-    migrate(database, path)
+    requireKnownSchema(database, path)
+    runMigrations(database, migrations(), APPLICATION_ID)
     flushLog(database, path)
     flushDirectoryOf(path)
     return database
@@ -76,7 +83,7 @@ function flushLog(database: Database.Database, path: string): void {
 /** Creates the file for its owner only. Never opens an existing file: closing it would drop this process's locks. */
 function createFile(path: string): void {
   try {
-    makeDirectory(dirname(path))
+    makeDurableDirectory(dirname(path))
     if (existsSync(path)) return
     closeSync(openSync(path, 'ax', 0o600))
     flushDirectoryOf(path)
@@ -85,46 +92,12 @@ function createFile(path: string): void {
   }
 }
 
-/** For the owner only. Flushes the parent directory: otherwise a power cut could remove the new directory. */
-function makeDirectory(path: string): void {
-  const first = makeDirectories(path, 0o700)
-  if (first === undefined) return
-  const above = dirname(resolve(first))
-  for (let made = resolve(path); made !== above; made = dirname(made)) flushDirectoryOf(made)
-}
-
 export function flushDirectoryOf(path: string): void {
   flush(dirname(path))
 }
 
-function set(database: Database.Database, pragma: string, value: string, expected: unknown): void {
-  database.pragma(`${pragma} = ${value}`)
-  expect(database, pragma, expected)
-}
-
-function expect(database: Database.Database, pragma: string, expected: unknown): void {
-  const actual = database.pragma(pragma, { simple: true })
-  if (actual !== expected) throw new Error(`SQLite did not apply ${pragma}: it is ${String(actual)}`)
-}
-
-/** Read-only check. An empty file is one whose creation was interrupted. */
-function refuseForeign(database: Database.Database, path: string): void {
-  const id = database.pragma('application_id', { simple: true })
-  if (id === BigInt(APPLICATION_ID)) return
-  const isEmpty = database.prepare('SELECT count(*) = 0 FROM sqlite_schema').pluck().get()
-  if (id !== 0n || isEmpty !== 1n) throw corrupt(path, 'it is the database of another program')
-}
-
-const MIGRATIONS = new URL('./migrations/', import.meta.url)
-
-export function migrationNames(): readonly string[] {
-  return readdirSync(MIGRATIONS)
-    .filter((name) => name.endsWith('.sql'))
-    .sort()
-}
-
-function readMigration(name: string): string {
-  return readFileSync(new URL(name, MIGRATIONS), 'utf8')
+export function migrations(): readonly Migration[] {
+  return readMigrations(new URL('./migrations/', import.meta.url))
 }
 
 /**
@@ -132,8 +105,8 @@ function readMigration(name: string): string {
  * @throws CodedError DATABASE_NEWER; DATABASE_CORRUPT if only the number is newer
  */
 export function requireKnownSchema(database: Database.Database, path: string): number {
-  const known = migrationNames().length
-  const version = Number(database.pragma('user_version', { simple: true }))
+  const known = migrations().length
+  const version = schemaVersionOf(database)
   if (version <= known) return version
   if (hasSchema(database, known)) throw corrupt(path, `its header names schema ${version}, but it has schema ${known}`)
   throw new CodedError(
@@ -147,7 +120,7 @@ export function requireKnownSchema(database: Database.Database, path: string): n
 export function hasSchema(database: Database.Database, version: number): boolean {
   const own = new Database(':memory:')
   try {
-    for (const name of migrationNames().slice(0, version)) own.exec(readMigration(name))
+    for (const { sql } of migrations().slice(0, version)) own.exec(sql)
     return schemaOf(database) === schemaOf(own)
   } finally {
     own.close()
@@ -160,26 +133,11 @@ function schemaOf(database: Database.Database): string {
   )
 }
 
-function migrate(database: Database.Database, path: string): void {
-  const version = requireKnownSchema(database, path)
-  for (const [index, name] of migrationNames().entries()) {
-    if (index < version) continue
-    const sql = readMigration(name)
-    database
-      .transaction(() => {
-        database.exec(sql)
-        database.pragma(`application_id = ${APPLICATION_ID}`)
-        database.pragma(`user_version = ${index + 1}`)
-      })
-      .exclusive()
-  }
-}
-
 /** SQLite also opens a database that it can only read. @throws CodedError DATABASE_CORRUPT if its header forbids writes */
 function requireWritable(database: Database.Database, path: string): void {
   try {
     // A lock for writes is not refused, but a write.
-    const version = Number(database.pragma('user_version', { simple: true }))
+    const version = schemaVersionOf(database)
     database.exec(`BEGIN IMMEDIATE; PRAGMA user_version = ${version}; ROLLBACK`)
   } catch (error) {
     if ((error as { readonly code?: unknown }).code !== 'SQLITE_READONLY' || !forbidsWrites(path)) throw error

@@ -3,10 +3,10 @@ import { randomUUID } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import { link, open, readFile, readdir, rename, rm, writeFile } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
+import { makeDurableDirectory } from '../../../platform/make-directories.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { unreadableReason, unwritableReason } from '../../../protocol/file-reasons.ts'
 import type { ArchivePlace } from '../../usage/archive/place.ts'
-import { makeDurableDirectory } from '../system/durable-directory.ts'
 
 /** @param path created with the first file */
 export function archiveDirectory(path: string, linkFile = link): ArchivePlace {

@@ -1,7 +1,7 @@
 /** Checks that the database is suitable and migrates it. If several nodes start at once, one migrates and the others wait. */
 import pg from 'pg'
 import { CodedError } from '../../../protocol/errors.ts'
-import { type Migration, readMigrations } from '../sql/migrations.ts'
+import { type Migration, readMigrations } from '../../../platform/migrations.ts'
 import { coded } from './failures.ts'
 import { type DatabaseAddress, Hosts, bounded, requirePrimary } from './hosts.ts'
 import { type Limits, SERVER_VERSION_MIN } from './limits.ts'

@@ -6,8 +6,9 @@ import { databaseFailure } from '../../../platform/database-failure.ts'
 import { integrityOf } from '../../../platform/integrity.ts'
 import { denialOf } from '../../../platform/denial-of.ts'
 import { orNull } from '../../../platform/or-null.ts'
+import { type Migration, readMigrations } from '../../../platform/migrations.ts'
+import { isForeign, runMigrations, schemaVersionOf, setPragma } from '../../../platform/sqlite.ts'
 import { CodedError } from '../../../protocol/errors.ts'
-import { type Migration, readMigrations } from '../sql/migrations.ts'
 
 export type Database = Sqlite.Database
 
@@ -76,34 +77,20 @@ export function makeForOwner(path: string): void {
 
 function setUp(database: Database, path: string): void {
   database.defaultSafeIntegers(true)
-  refuseForeign(database, path)
+  if (isForeign(database, APPLICATION_ID)) {
+    throw new CodedError('DATABASE_CORRUPT', `${path} is the database of another program.`)
+  }
   // Archived usage gives its space back. Only an empty file can change it, and the next pragma writes to the file.
   if (database.pragma('page_count', { simple: true }) === 0n) database.pragma('auto_vacuum = INCREMENTAL')
   // Readers never wait for the writer, and a commit needs one flush.
-  demand(database, 'journal_mode', 'wal')
+  setPragma(database, 'journal_mode', 'wal')
   // SQLite may default to NORMAL in WAL mode, which loses the last commits in a power cut.
-  demand(database, 'synchronous', 2n)
-  demand(database, 'foreign_keys', 1n)
+  setPragma(database, 'synchronous', 2n)
+  setPragma(database, 'foreign_keys', 1n)
   // A foreign database file must not run its own code.
-  demand(database, 'trusted_schema', 0n)
+  setPragma(database, 'trusted_schema', 0n)
   // Negative: not pages, but KiB.
-  demand(database, 'cache_size', BigInt(-CACHE_KIB))
-}
-
-function demand(database: Database, pragma: string, value: string | bigint): void {
-  database.pragma(`${pragma} = ${value}`)
-  const actual = database.pragma(pragma, { simple: true })
-  if (actual !== value) throw new Error(`SQLite did not apply ${pragma} = ${value}: it is ${String(actual)}`)
-}
-
-/** Read-only check: another program's file stays as it is. */
-function refuseForeign(database: Database, path: string): void {
-  const id = database.pragma('application_id', { simple: true })
-  if (id === BigInt(APPLICATION_ID)) return
-  const tables = database.prepare('SELECT count(*) AS count FROM sqlite_schema').get() as { count: bigint }
-  if (id !== 0n || tables.count !== 0n) {
-    throw new CodedError('DATABASE_CORRUPT', `${path} is the database of another program.`)
-  }
+  setPragma(database, 'cache_size', BigInt(-CACHE_KIB))
 }
 
 function verify(database: Database, path: string): void {
@@ -115,28 +102,16 @@ export function migrations(): readonly Migration[] {
   return readMigrations(new URL('./migrations/', import.meta.url))
 }
 
-/** Runs pending migrations, each in a transaction that also sets `user_version` to its number. */
 function migrate(database: Database, path: string): void {
   const all = migrations()
-  const versionOf = () => Number(database.pragma('user_version', { simple: true }))
-  const newest = all.at(-1)?.number ?? 0
-  if (versionOf() > newest) {
+  const version = schemaVersionOf(database)
+  if (version > all.length) {
     throw new CodedError(
       'DATABASE_NEWER',
-      `${path} has schema ${versionOf()}; this version of tallygate supports up to ${newest}.`,
+      `${path} has schema ${version}; this version of tallygate supports up to ${all.length}.`,
     )
   }
-  // A file that is up to date is opened without its lock: another connection may write.
-  for (const { number, sql } of all.filter((each) => each.number > versionOf())) {
-    database
-      .transaction(() => {
-        if (versionOf() >= number) return
-        database.exec(sql)
-        database.pragma(`application_id = ${APPLICATION_ID}`)
-        database.pragma(`user_version = ${number}`)
-      })
-      .immediate()
-  }
+  runMigrations(database, all, APPLICATION_ID)
 }
 
 /** On a full disk; SHMSIZE: there is no space for the index of the log. */

@@ -21,7 +21,7 @@ import { describe, expect, it } from 'vitest'
 import {
   PAGE_BYTES,
   hasSchema,
-  migrationNames,
+  migrations,
   openDatabase,
   refusalOf,
 } from '../../../../src/agent/platform/sqlite/open-database.ts'
@@ -163,7 +163,7 @@ describe('the database file', () => {
 
   it('has another schema after its last migration: otherwise the version before would take it for damaged', () => {
     const database = openDatabase(join(temporaryDirectory(), 'journal.db'))
-    expect(hasSchema(database, migrationNames().length - 1)).toBe(false)
+    expect(hasSchema(database, migrations().length - 1)).toBe(false)
     database.close()
   })
 

@@ -1,6 +1,6 @@
-/** Numbered SQL files of a dialect. Each runs once, in sequence, and never changes after its release. */
 import { readFileSync, readdirSync } from 'node:fs'
 
+/** A numbered SQL file. It runs once, in sequence, and never changes after its release. */
 export interface Migration {
   readonly number: number
   readonly sql: string
