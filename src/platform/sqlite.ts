@@ -9,6 +9,12 @@ export function setPragma(database: Database, pragma: string, value: string | bi
   if (actual !== value) throw new Error(`SQLite did not apply ${pragma} = ${value}: it is ${String(actual)}`)
 }
 
+/** `ok`, or what SQLite finds first, in one line. */
+export function integrityOf(database: Database, check: 'quick_check' | 'integrity_check'): string {
+  const found = String(database.pragma(`${check}(1)`, { simple: true }))
+  return found.replace('*** in database main ***\n', '').replaceAll('\n', '; ')
+}
+
 /** Read-only check: another program's file stays as it is. An empty file is one whose creation was interrupted. */
 export function isForeign(database: Database, applicationId: number): boolean {
   const id = database.pragma('application_id', { simple: true })

@@ -2,7 +2,7 @@
 import { stat, statfs } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import Database from 'better-sqlite3'
-import { integrityOf } from '../../../platform/integrity.ts'
+import { integrityOf } from '../../../platform/sqlite.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { unverifiedText } from '../../../protocol/signing.ts'
 import type { Identity, SalvageRecord } from '../../ledger/journal.ts'

@@ -1,6 +1,6 @@
 import Database from 'better-sqlite3'
 import { databaseFailure } from '../../../platform/database-failure.ts'
-import { integrityOf } from '../../../platform/integrity.ts'
+import { integrityOf } from '../../../platform/sqlite.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 
 /** @param name for messages. @throws CodedError DATABASE_CORRUPT */

@@ -2,7 +2,7 @@
 import { chmodSync, closeSync, openSync, renameSync, rmSync } from 'node:fs'
 import { dirname } from 'node:path'
 import Sqlite from 'better-sqlite3'
-import { integrityOf } from '../../../platform/integrity.ts'
+import { integrityOf } from '../../../platform/sqlite.ts'
 import { flush } from '../../../platform/flush.ts'
 import { refuseDirectory } from '../../../platform/refuse-directory.ts'
 import { scratchAt } from '../../../platform/scratch.ts'

@@ -3,11 +3,10 @@ import { closeSync, existsSync, openSync } from 'node:fs'
 import Sqlite from 'better-sqlite3'
 import { holdsFrames, sizeOf } from '../../../platform/database-files.ts'
 import { databaseFailure } from '../../../platform/database-failure.ts'
-import { integrityOf } from '../../../platform/integrity.ts'
 import { denialOf } from '../../../platform/denial-of.ts'
 import { orNull } from '../../../platform/or-null.ts'
 import { type Migration, readMigrations } from '../../../platform/migrations.ts'
-import { isForeign, runMigrations, schemaVersionOf, setPragma } from '../../../platform/sqlite.ts'
+import { integrityOf, isForeign, runMigrations, schemaVersionOf, setPragma } from '../../../platform/sqlite.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 
 export type Database = Sqlite.Database

@@ -2,7 +2,7 @@ import { open } from 'node:fs/promises'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import { expect, test } from 'vitest'
-import { integrityOf } from '../../src/platform/integrity.ts'
+import { integrityOf } from '../../src/platform/sqlite.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 
 test('finds damage, and describes it in one line', async () => {
