@@ -8,6 +8,7 @@ import { join } from 'node:path'
 import type { FastifyInstance } from 'fastify'
 import type { Logger } from 'pino'
 import { unwritableState } from '../protocol/file-reasons.ts'
+import { flush } from '../platform/flush.ts'
 import { isLoopback } from '../platform/is-loopback.ts'
 import { listenFailure } from '../protocol/listen-failure.ts'
 import { LiveSettings } from '../settings/reload.ts'
@@ -250,6 +251,8 @@ function claimDirectory(settings: CloudSettings, started: AsyncDisposableStack):
   const { path } = settings.store
   try {
     makeDurableDirectory(path)
+    // A killed process may have left files.
+    flush(path)
   } catch (cause) {
     throw unwritableState(cause, path, `${path} cannot be created or opened`)
   }

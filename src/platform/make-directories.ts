@@ -16,10 +16,9 @@ export function makeDirectories(path: string, mode = 0o777): string | undefined 
   return first ?? path
 }
 
-/** Creates a directory and its parents for the owner only, unless it exists. Flushes files left by a killed process. */
+/** Creates a directory and its parents for the owner only, unless it exists. */
 export function makeDurableDirectory(path: string): void {
   const first = makeDirectories(path, 0o700)
-  flush(path)
   if (first === undefined) return
   const above = dirname(resolve(first))
   for (let made = resolve(path); made !== above; made = dirname(made)) flush(dirname(made))

@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import { link, open, readFile, readdir, rename, rm, writeFile } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
+import { flush } from '../../../platform/flush.ts'
 import { makeDurableDirectory } from '../../../platform/make-directories.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { unreadableReason, unwritableReason } from '../../../protocol/file-reasons.ts'
@@ -35,6 +36,7 @@ export function archiveDirectory(path: string, linkFile = link): ArchivePlace {
       const [partial, whole] = [join(name, `${file}.${randomUUID()}.partial`), join(name, file)]
       try {
         makeDurableDirectory(name)
+        flush(name)
         await writeFile(partial, body, { mode: 0o600, flag: 'wx', flush: true })
         const isNew = await linkFile(partial, whole).then(() => true, refusalOf(partial, whole))
         await rm(partial, { force: true })
