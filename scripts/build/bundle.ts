@@ -9,7 +9,7 @@ import { SCALAR, scriptOfPackage } from '../../src/cloud/http/openapi/scalar-pac
 /** Below src and dist. Each gets its own bundle, so that it contains only what it uses of a shared module. */
 const ENTRY_POINTS = [
   'cli/main',
-  'cli/backup-worker',
+  'cli/database-process',
   'cli/service-manager/long-start-worker',
   'demo/stepped-clock',
 ] as const

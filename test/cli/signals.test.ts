@@ -1,18 +1,17 @@
 // A command that is asked to end by its user, or by the supervisor that started it: with the real process and real signals.
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { closeSync, constants, mkdtempSync, openSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
-import { createRequire } from 'node:module'
+import { closeSync, constants, mkdtempSync, openSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { type AddressInfo, type Socket, createServer } from 'node:net'
 import { generateKeyPairSync } from 'node:crypto'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { afterEach, beforeEach, expect, test } from 'vitest'
+import { backUpLedger } from '../../src/agent/platform/sqlite/backup.ts'
 import { deviceWithBacklog } from '../agent/platform/sqlite/damaged.ts'
 import { openDatabase } from '../../src/cloud/storage/sqlite/database.ts'
 import { COMMAND } from '../support/command.ts'
-import { needsStrace } from '../support/strace.ts'
 
 let directory: string
 let stack: AsyncDisposableStack
@@ -48,10 +47,8 @@ async function signalled(
   args: readonly string[],
   signal: NodeJS.Signals,
   isSoFar: () => boolean,
-  tracer: readonly string[] = [],
 ): Promise<number | NodeJS.Signals | null> {
-  const [program = '', ...all] = [...tracer, process.execPath, COMMAND, ...args]
-  const child = spawn(program, all, { stdio: ['ignore', 'ignore', 'ignore'] })
+  const child = spawn(process.execPath, [COMMAND, ...args], { stdio: ['ignore', 'ignore', 'ignore'] })
   stack.defer(() => void child.kill('SIGKILL'))
   await expect.poll(isSoFar, { timeout: 20_000, interval: 20 }).toBe(true)
   child.kill(signal)
@@ -124,41 +121,52 @@ test('an export that is ended in the middle leaves no part of its file', async (
   expect([code, files()]).toEqual([143, []])
 })
 
-const backups = {
-  backup: async () => {
-    const { journal, path } = await deviceWithBacklog()
-    await journal.close()
-    return ['backup', '--db', path]
-  },
-  'cloud backup': async () => {
+const copies = () => {
+  const folder = mkdtempSync(join(tmpdir(), 'tallygate-copies-'))
+  stack.defer(() => rmSync(folder, { recursive: true }))
+  return folder
+}
+
+const ledger = async () => {
+  const { journal, path } = await deviceWithBacklog()
+  await journal.close()
+  return path
+}
+
+/** Arguments of commands whose work SQLite does, by the folder in which they may leave files. */
+const longWork: Record<string, (folder: string) => Promise<readonly string[]>> = {
+  backup: async (folder) => ['backup', '--db', await ledger(), join(folder, 'copy.db')],
+  'cloud backup': async (folder) => {
     openDatabase(join(directory, 'twin.db'), { check: false }).close()
-    return ['cloud', 'backup', '--store-path', directory]
+    return ['cloud', 'backup', '--store-path', directory, join(folder, 'copy.db')]
   },
-} as const
+  explain: async () => ['explain', '0'.repeat(8) + '-0000-4000-8000-000000000000', '--db', await ledger()],
+  restore: async () => {
+    const backup = join(directory, 'backup.db')
+    const path = await ledger()
+    await backUpLedger(path, backup)
+    return ['restore', backup, '--db', path]
+  },
+}
 
-test.each(['backup', 'cloud backup'] as const)('SIGINT ends %s without a part of its file', async (name) => {
-  const folder = mkdtempSync(join(tmpdir(), 'tallygate-copies-'))
-  stack.defer(() => rmSync(folder, { recursive: true }))
-  const args = [...(await backups[name]()), join(folder, 'copy.db')]
-  const files = () => readdirSync(folder)
-  const code = await signalled(args, 'SIGINT', () => files().length > 0)
-  // A small database may be copied before the signal arrives.
-  const left = files().filter((file) => file !== 'copy.db')
-  expect([code === 0 || code === 130, left]).toEqual([true, []])
-})
+/** Stops the process that does the work, once there is one. */
+function isStopped(parent: number | undefined): boolean {
+  const [child] = readFileSync(`/proc/${parent}/task/${parent}/children`, 'utf8').split(' ')
+  if (child === undefined || child === '') return false
+  // Before that, Node waits for it.
+  if (!readFileSync(`/proc/${child}/cmdline`, 'utf8').includes('database-process')) return false
+  process.kill(Number(child), 'SIGSTOP')
+  return true
+}
 
-// SQLite looks at its file for some time before it opens it, and a library loads still longer. $$: the id of the command, too.
-const SLOW_OPEN = `koffi=$1; shift
-exec strace -D -f -qq -o /dev/null -P "$0.$$.partial" -P "$koffi" -e inject=newfstatat:delay_enter=300000 \\
-  -e inject=read:delay_enter=1500000 "$@"`
-
-test('SIGINT leaves no file that cloud backup opens while it ends', async (context) => {
-  needsStrace(context)
-  const folder = mkdtempSync(join(tmpdir(), 'tallygate-copies-'))
-  stack.defer(() => rmSync(folder, { recursive: true }))
-  const copy = join(folder, 'copy.db')
-  const slow = ['sh', '-c', SLOW_OPEN, copy, createRequire(import.meta.url).resolve('koffi')]
-  const args = [...(await backups['cloud backup']()), copy]
-  const files = () => readdirSync(folder)
-  expect([await signalled(args, 'SIGINT', () => files().length > 0, slow), files()]).toEqual([130, []])
+test.each(Object.entries(longWork))('SIGINT ends %s in the middle, and leaves no file', async (_name, argsOf) => {
+  const folder = copies()
+  const args = await argsOf(folder)
+  const env = { ...process.env, TMPDIR: folder }
+  const child = spawn(process.execPath, [COMMAND, ...args], { stdio: 'ignore', env })
+  stack.defer(() => void child.kill('SIGKILL'))
+  await expect.poll(() => isStopped(child.pid), { timeout: 20_000, interval: 5 }).toBe(true)
+  child.kill('SIGINT')
+  const [code] = (await once(child, 'close')) as [number | null]
+  expect([code, readdirSync(folder)]).toEqual([130, []])
 })

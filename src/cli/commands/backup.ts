@@ -3,7 +3,7 @@ import { type BackedUp, backUpLedger } from '../../agent/platform/sqlite/backup.
 import { ERRORS } from '../../protocol/errors.ts'
 import { shellWord } from '../../protocol/shell-quoted.ts'
 import { agentDatabase } from '../local-agent.ts'
-import { inBackupWorker } from '../in-backup-worker.ts'
+import { inDatabaseProcess } from '../in-database-process.ts'
 import type { Io } from '../io.ts'
 import { jsonLine, writeLines } from '../lines.ts'
 import { noteBackup } from '../note-backup.ts'
@@ -26,7 +26,7 @@ export function command(io: Io): Command {
       const database = agentDatabase(flags.db, io)
       refuseItself(database, file)
       const { deviceId, state, verification } = await backUpLedger(database, file, (ledger) =>
-        inBackupWorker<BackedUp>({ ledger }),
+        inDatabaseProcess<BackedUp>({ ledger }),
       )
       const { findings, checked } = verification
       const isWhole = findings.length === 0

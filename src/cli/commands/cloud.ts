@@ -11,7 +11,7 @@ import { runService } from '../../platform/run-service.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { underFileLock } from '../file-lock.ts'
 import { givingWay } from '../giving-way.ts'
-import { inBackupWorker } from '../in-backup-worker.ts'
+import { inDatabaseProcess } from '../in-database-process.ts'
 import type { Io } from '../io.ts'
 import { writeLines } from '../lines.ts'
 import { noteBackup } from '../note-backup.ts'
@@ -72,7 +72,7 @@ function backupCommand(service: Command, io: Io): Command {
       const { backUpStore } = await import('../../cloud/storage/sqlite/backup.ts')
       const database = databaseIn(store.path)
       refuseItself(database, file)
-      await backUpStore(database, file, (store) => inBackupWorker({ store }))
+      await backUpStore(database, file, (store) => inDatabaseProcess({ store }))
       const unnoted = noteBackup(database, file, io.now())
       if (unnoted !== null) io.stderr.write(`${unnoted}\n`)
       writeLines(io.stdout, [

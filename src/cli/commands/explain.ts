@@ -1,4 +1,5 @@
 import { Command } from 'commander'
+import type { RecordedEntry } from '../../agent/ledger/journal.ts'
 import { findInLedger } from '../../agent/platform/sqlite/read-ledger.ts'
 import { type Explanation, type Check, explain } from '../../agent/diagnostics/explain.ts'
 import { CodedError, ERRORS } from '../../protocol/errors.ts'
@@ -12,6 +13,7 @@ import {
   type SocketFlags,
   withSocketFlag,
 } from '../local-agent.ts'
+import { inDatabaseProcess } from '../in-database-process.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 import type { Io } from '../io.ts'
 
@@ -67,7 +69,9 @@ async function keptBy(correlationId: string, flags: ExplainFlags, io: Io): Promi
 }
 
 async function keptIn(path: string, correlationId: string): Promise<KeptDecision> {
-  const found = await findInLedger(path, correlationId)
+  const found = await findInLedger(path, correlationId, (search) =>
+    inDatabaseProcess<RecordedEntry | null>({ search }),
+  )
   if (found !== null) return { kind: 'entry', ...found }
   throw new CodedError('DECISION_UNKNOWN', `${path} does not contain decision ${correlationId}.`)
 }

@@ -4,10 +4,11 @@ import { Command } from 'commander'
 import { counted } from '../../core/accounts/in-words.ts'
 import type { BootLog } from '../../agent/ledger/volatile-log.ts'
 import { openKeyFile, ownKeyFile } from '../../agent/platform/key-file/key-file.ts'
-import { restoreLedger } from '../../agent/platform/sqlite/restore-ledger.ts'
+import { type Restored, restoreLedger } from '../../agent/platform/sqlite/restore-ledger.ts'
 import { readBootId } from '../../platform/uptime.ts'
 import { volatileLogOf } from '../../agent/platform/tmpfs/volatile-log.ts'
 import { CodedError } from '../../protocol/errors.ts'
+import { inDatabaseProcess } from '../in-database-process.ts'
 import { agentDatabase, agentPaths } from '../local-agent.ts'
 import type { Io } from '../io.ts'
 import { jsonLine, writeLines } from '../lines.ts'
@@ -25,7 +26,10 @@ export function command(io: Io): Command {
     .option('--json', 'print one JSON document')
     .action(async (file: string, flags: RestoreFlags) => {
       const path = agentDatabase(flags.db, io)
-      const { replaced, undelivered, lost, keyId } = await restoreLedger(file, path, io.now(), answeredBefore(path, io))
+      const { replaced, undelivered, lost, keyId } = await restoreLedger(file, path, io.now(), {
+        left: answeredBefore(path, io),
+        replace: (replacement) => inDatabaseProcess<Restored>({ replacement }),
+      })
       const keyProblem = await keyToCopy(path, keyId, io)
       const plain = [
         ...previousLedger(replaced, lost),

@@ -29,11 +29,29 @@ export async function readLedgerCopy<T>(copy: string, name: string, use: Use<T>)
   return readCopy(copy, name, (database) => use(ledgerFrom(database)))
 }
 
-/** The newest entry with this correlation id; null: none. @throws CodedError as {@link readLedger} */
-export async function findInLedger(path: string, correlationId: string): Promise<RecordedEntry | null> {
-  return withConsistentSnapshot(path, (copy) =>
-    readCopy(copy, path, async (database) => entryFrom(database, correlationId)),
-  )
+/** A copy that no other process uses, of the database at `path`. */
+export interface LedgerSearch {
+  readonly copy: string
+  readonly path: string
+  readonly correlationId: string
+}
+
+/**
+ * The newest entry with this correlation id; null: none.
+ * @param find calls {@link findInCopy}, also in another process
+ * @throws CodedError as {@link readLedger}
+ */
+export async function findInLedger(
+  path: string,
+  correlationId: string,
+  find: (search: LedgerSearch) => Promise<RecordedEntry | null> = findInCopy,
+): Promise<RecordedEntry | null> {
+  return withConsistentSnapshot(path, (copy) => find({ copy, path, correlationId }))
+}
+
+/** @throws CodedError DATABASE_CORRUPT, DATABASE_NEWER */
+export async function findInCopy({ copy, path, correlationId }: LedgerSearch): Promise<RecordedEntry | null> {
+  return readCopy(copy, path, async (database) => entryFrom(database, correlationId))
 }
 
 async function readCopy<T>(copy: string, path: string, read: (database: Database.Database) => Promise<T>): Promise<T> {

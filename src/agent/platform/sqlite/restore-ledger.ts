@@ -48,10 +48,25 @@ export interface Restored {
   readonly keyId: string | null
 }
 
+export interface Replacement {
+  /** Of the backup, used by no other process. */
+  readonly copy: string
+  readonly backup: string
+  readonly path: string
+  readonly wall: number
+  readonly left: BootLog | null
+}
+
+export interface RestoreOptions {
+  /** Entries that the agent answered and may not have written to its ledger; null: none. */
+  readonly left?: BootLog | null
+  /** Calls {@link replaceLedger}, also in another process. */
+  readonly replace?: (replacement: Replacement) => Promise<Restored>
+}
+
 /**
  * @param path the agent's database; the agent must be stopped
  * @param wall POSIX ms; used only for the name of the kept file
- * @param left entries that the agent answered and may not have written to its ledger; null: none
  * @throws CodedError STATE_IN_USE, BACKUP_UNUSABLE, BACKUP_FOREIGN, RESERVATION_OPEN, DATABASE_CORRUPT, DATABASE_NEWER,
  * LEDGER_UNREADABLE, STATE_UNWRITABLE
  */
@@ -59,21 +74,24 @@ export async function restoreLedger(
   backup: string,
   path: string,
   wall: number,
-  left: BootLog | null = null,
+  { left = null, replace = replaceLedger }: RestoreOptions = {},
 ): Promise<Restored> {
-  return withConsistentSnapshot(backup, async (copy) => {
-    await requireBackup(copy, backup)
-    const database = new Database(copy, { readonly: true })
-    try {
-      const saved = salvageOfBackup(database, backup)
-      using _rights = actAsOwnerOf(dirname(path))
-      return replaceLedger(saved, path, wall, left)
-    } catch (error) {
-      throw refusalOf(error, path)
-    } finally {
-      database.close()
-    }
-  })
+  return withConsistentSnapshot(backup, (copy) => replace({ copy, backup, path, wall, left }))
+}
+
+/** @throws CodedError as {@link restoreLedger} */
+export async function replaceLedger({ copy, backup, path, wall, left }: Replacement): Promise<Restored> {
+  await requireBackup(copy, backup)
+  const database = new Database(copy, { readonly: true })
+  try {
+    const saved = salvageOfBackup(database, backup)
+    using _rights = actAsOwnerOf(dirname(path))
+    return replaceWith(saved, path, wall, left)
+  } catch (error) {
+    throw refusalOf(error, path)
+  } finally {
+    database.close()
+  }
 }
 
 /** Its own code: the remedy of a damaged ledger is to restore a backup. @throws CodedError BACKUP_UNUSABLE */
@@ -87,7 +105,7 @@ async function requireBackup(copy: string, backup: string): Promise<void> {
   }
 }
 
-function replaceLedger(saved: Salvage, path: string, wall: number, left: BootLog | null): Restored {
+function replaceWith(saved: Salvage, path: string, wall: number, left: BootLog | null): Restored {
   using _lock = lockLedger(path)
   const opened = lockFinished(path)
   const fresh = `${path}.restoring`

@@ -102,7 +102,7 @@ describe('a damaged journal whose volatile log fits', () => {
       else damage(path, damaged)
       const left = log.left()
       if (left === undefined) throw new Error('the log can be read')
-      expect(await restoreLedger(file, path, 0, { log: left, bootId: BOOT })).toMatchObject({
+      expect(await restoreLedger(file, path, 0, { left: { log: left, bootId: BOOT } })).toMatchObject({
         undelivered: ANSWERED - DELIVERED,
         lost: damaged === 'all' ? null : 0,
       })
@@ -216,7 +216,7 @@ describe('an intact journal that a backup replaces', () => {
     await backUpLedger(path, file)
     const left = log.left()
     if (left === undefined) throw new Error('the log can be read')
-    return restoreLedger(file, path, 0, { log: left, bootId })
+    return restoreLedger(file, path, 0, { left: { log: left, bootId } })
   }
   const closeReservations = async ({ directory }: Written, upTo: number): Promise<void> => {
     const journal = await journalIn(directory)

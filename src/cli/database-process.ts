@@ -1,0 +1,35 @@
+import { once } from 'node:events'
+import { CodedError, messageOf } from '../protocol/errors.ts'
+import type { DatabaseAnswer, DatabaseTask } from './in-database-process.ts'
+
+async function resultOf(task: DatabaseTask): Promise<unknown> {
+  if ('ledger' in task) {
+    const { copyLedger } = await import('../agent/platform/sqlite/backup.ts')
+    return copyLedger(task.ledger)
+  }
+  if ('search' in task) {
+    const { findInCopy } = await import('../agent/platform/sqlite/read-ledger.ts')
+    return findInCopy(task.search)
+  }
+  if ('replacement' in task) {
+    const { replaceLedger } = await import('../agent/platform/sqlite/restore-ledger.ts')
+    return replaceLedger(task.replacement)
+  }
+  const { copyStore } = await import('../cloud/storage/sqlite/backup.ts')
+  copyStore(task.store)
+  return null
+}
+
+async function answerTo(task: DatabaseTask): Promise<DatabaseAnswer> {
+  try {
+    return { result: await resultOf(task) }
+  } catch (error) {
+    const { code, stack } = error as { readonly code?: unknown; readonly stack?: string }
+    const details = error instanceof CodedError ? { ...error.details } : null
+    return { failure: { message: messageOf(error), code, details, stack } }
+  }
+}
+
+const [task] = (await once(process, 'message')) as [DatabaseTask]
+const answer = await answerTo(task)
+process.send?.(answer, () => process.disconnect?.())
