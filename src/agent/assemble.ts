@@ -10,7 +10,8 @@ import { type Timers, repeat } from './runtime/timers.ts'
 import type { WriteBehindDeps } from './ledger/commits.ts'
 import type { Journal, Snapshot } from './ledger/journal.ts'
 import { type Edit, deriveState, openSigned, trustInAnswers } from './ledger/signed-state.ts'
-import { type StatusDeps, logDamaged, logEdits, statusOf } from './diagnostics/status.ts'
+import { type StatusDeps, derivedConditions, logDamaged, logEdits, statusOf } from './diagnostics/status.ts'
+import { DerivedConditions } from './diagnostics/derived-conditions.ts'
 import { IdempotencyCache } from './access/idempotency-cache.ts'
 import { Ledger } from './ledger/ledger.ts'
 import type { Cloud } from './sync/cloud.ts'
@@ -28,7 +29,6 @@ import { Refusals } from './diagnostics/refusals.ts'
 import { recoverReservations } from './ledger/recover-reservations.ts'
 import { Sessions } from './sessions/sessions.ts'
 import type { LeftLog, VolatileLog } from './ledger/volatile-log.ts'
-import { TokenSupply } from './diagnostics/token-supply.ts'
 import { UseOverTime } from './diagnostics/use-over-time.ts'
 import { Wear } from './diagnostics/wear.ts'
 import type { KeptDecision } from '../protocol/local/decision.ts'
@@ -78,6 +78,8 @@ export interface AssembledAgent {
   readonly sessions: Sessions
   readonly callers: Callers
   readonly status: () => ReturnType<typeof statusOf>
+  /** Logs conditions that follow from the state. Returns a function that stops it. */
+  watchConditions(): () => void
   readonly readiness: ReadinessProbe
   readonly wear: Pick<Wear, 'start' | 'stop'>
   readonly refusals: Refusals
@@ -236,8 +238,8 @@ function diagnosticsOf(
   deps: AgentDeps,
   { clock, policies, ledger, link, use, newCorrelationId }: Running,
   { salvages = [], edits }: Pick<Snapshot, 'salvages'> & Pick<StatusDeps, 'edits'>,
-): Pick<AssembledAgent, 'status' | 'refusals' | 'use' | 'decision' | 'readiness' | 'wear'> {
-  const { settings, journal, timers, version, engine = ENGINE } = deps
+): Pick<AssembledAgent, 'status' | 'watchConditions' | 'refusals' | 'use' | 'decision' | 'readiness' | 'wear'> {
+  const { settings, journal, timers, version, log, engine = ENGINE } = deps
   const wear = new Wear({
     written: deps.written ?? (() => null),
     lastEntry: () => ledger.lastEntry(),
@@ -263,13 +265,15 @@ function diagnosticsOf(
     salvages,
     edits,
     wear,
-    supply: new TokenSupply(ledger.demand, () => clock.reading().now),
+    demand: ledger.demand,
     reloadNotice: deps.reloadNotice ?? (() => null),
     lastBackup: deps.lastBackup ?? (() => null),
     backupMaxAgeMs: () => settings.backup.maxAge,
   }
+  const derived = new DerivedConditions({ find: () => derivedConditions(statusDeps), log, timers })
   return {
-    status: () => statusOf(statusDeps),
+    status: () => statusOf(statusDeps, derived.list()),
+    watchConditions: () => derived.watch(),
     refusals,
     use,
     decision: async (correlationId) => {
@@ -322,13 +326,15 @@ async function recover(
 
 function writeBehindOf({ settings, journal, volatileLog, log }: AgentDeps): WriteBehindDeps | null {
   if (settings.durability !== 'write-behind' || volatileLog === undefined) return null
+  let level: 'info' | 'warn' = 'info'
   return {
     journal,
     log: volatileLog,
     reservationMax: wholeTokens(settings.writeBehind.reservationMax),
     onLog: (error) => {
-      if (error === null) log.info({}, 'write-behind is on: responses are sent from reservations on disk')
-      else log.warn({ err: error }, 'the volatile log cannot be written: responses wait for the commit')
+      if (error !== null) log.warn({ err: error }, 'the volatile log cannot be written: responses wait for the commit')
+      else log[level]({}, 'write-behind is on: responses are sent from reservations on disk')
+      level = error === null ? 'info' : 'warn'
     },
   }
 }

@@ -161,6 +161,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   const socket = await openRequests(settings, passedSocket, agent, { log, logBuffer })
   started.defer(() => agent.stop())
   started.defer(agent.keepClock())
+  started.defer(agent.watchConditions())
   started.defer(releaseIdleMemory(timers, openUnusedMemory()))
   started.defer(watch(supervisor, { ...agent, socketPath }, timers, log))
   agent.wear.start()

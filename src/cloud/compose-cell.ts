@@ -285,7 +285,7 @@ function settlementOf(cell: Cell, edge: CloudSettings['edge'], log: Pick<Logger,
     onPaused: (paused) => {
       if (paused && !cell.isSettlementPaused)
         log.warn({ code: 'SETTLEMENT_TOO_LARGE' }, 'settlement waits for an administrator')
-      if (!paused && cell.isSettlementPaused) log.info({ code: 'SETTLEMENT_TOO_LARGE' }, 'settlement continues')
+      if (!paused && cell.isSettlementPaused) log.warn({ code: 'SETTLEMENT_TOO_LARGE' }, 'settlement continues')
       cell.isSettlementPaused = paused
     },
   }

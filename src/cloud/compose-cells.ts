@@ -1,5 +1,4 @@
 /** The cells of a node: started, composed and watched together. A cloud without cells has one. */
-import type { Logger } from 'pino'
 import { isUnreachable } from './cells/cell-store.ts'
 import { Directory } from './cells/directory.ts'
 import type { CellWatch } from './cells/watch-cells.ts'
@@ -23,7 +22,7 @@ export function cellsOf(node: CellNode): readonly [Cell, ...Cell[]] {
  * Starts the cells that have not started. One that responds is enough.
  * @throws CodedError of a cell that can never start, or DATABASE_UNREACHABLE if no cell responds
  */
-export async function startCells(cells: readonly [Cell, ...Cell[]], log: Logger): Promise<void> {
+export async function startCells(cells: readonly [Cell, ...Cell[]]): Promise<void> {
   const [control, ...others] = cells
   // At the first start, the control cell knows which keys there are.
   const results = await Promise.allSettled([control.start()])
@@ -31,9 +30,6 @@ export async function startCells(cells: readonly [Cell, ...Cell[]], log: Logger)
   const failed = results.flatMap((result) => (result.status === 'rejected' ? [result.reason as unknown] : []))
   const fatal = failed.filter((error) => !isUnreachable(error))
   if (fatal.length > 0 || failed.length === cells.length) throw [...fatal, ...failed][0]
-  for (const { name } of cells.filter(({ isStarted }) => !isStarted)) {
-    log.warn({ code: 'DATABASE_UNREACHABLE', cell: name }, 'the database of the cell does not respond')
-  }
 }
 
 /** @throws CodedError if no store responds and can be written */

@@ -125,7 +125,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     started.defer(() => cell.stop())
     limit.onOver(() => cell.cut())
   }
-  await awaitDatabase(() => startCells(cells, log), { waitMs: settings.dbWait, signal: stop, log })
+  await awaitDatabase(() => startCells(cells), { waitMs: settings.dbWait, signal: stop, log })
   const keys = new LiveKeyring(await openKeyring(node.signingKeyFile))
   const metrics = settings.cells === null ? cells[0].metrics : nodeMetrics(node.metricsDeps)
   const tls = readTls(settings.tls)

@@ -186,7 +186,7 @@ export class Cell {
       requiresStandby: dbStandby,
       onRerun: (error) => log.debug({ err: error }, 'a transaction starts over'),
       onConnectionLost: (error) => log.warn({ ...this.#field, err: error }, 'a connection to the database was lost'),
-      onConnectionRegained: (server) => log.info({ ...this.#field, server }, 'connected to the database again'),
+      onConnectionRegained: (server) => log.warn({ ...this.#field, server }, 'connected to the database again'),
     })
   }
 

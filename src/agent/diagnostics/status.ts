@@ -6,13 +6,14 @@ import { counted, roughly } from '../../core/accounts/in-words.ts'
 import { actionNameOf } from '../../core/rules/action-name.ts'
 import type { Clock } from '../runtime/clock.ts'
 import type { Journal, SalvageRecord } from '../ledger/journal.ts'
+import type { Demand } from '../ledger/demand.ts'
 import type { Ledger } from '../ledger/ledger.ts'
 import { type Edit, describeEdit } from '../ledger/signed-state.ts'
 import type { ActivePolicies } from '../policy/active-policies.ts'
-import { PUSH } from '../runtime/health.ts'
+import { type HealthCondition, PUSH } from '../runtime/health.ts'
 import { SUSPENSION } from '../sync/step.ts'
 import type { Link, LinkStatus } from '../sync/link.ts'
-import type { TokenSupply } from './token-supply.ts'
+import { tokenConditions } from './token-supply.ts'
 import type { Wear } from './wear.ts'
 import { type AgentStatusWire, CLOCK_OFF_MS, clockErrorMs } from '../../protocol/local/status.ts'
 import { ERRORS } from '../../protocol/errors.ts'
@@ -30,7 +31,7 @@ export interface StatusDeps {
   readonly salvages: readonly SalvageRecord[]
   readonly edits: readonly Edit[]
   readonly wear: Pick<Wear, 'reading' | 'condition'>
-  readonly supply: Pick<TokenSupply, 'conditions'>
+  readonly demand: Pick<Demand, 'supplies'>
   readonly reloadNotice: () => ReloadNotice | null
   readonly lastBackup: () => LastBackup | null
   /** Longest age, ms; 0: no backup expected. */
@@ -51,7 +52,7 @@ function overdueOf(
   maxAgeMs: number,
   now: number,
   startedAt: number,
-): AgentStatusWire['conditions'][number] | null {
+): HealthCondition | null {
   if (maxAgeMs === 0 || (backup !== null && now - backup.at <= maxAgeMs)) return null
   const message =
     backup === null
@@ -65,35 +66,46 @@ function overdueOf(
   }
 }
 
+/** Conditions that follow from the state, which begin now unless their beginning is known. */
+export function derivedConditions(deps: StatusDeps): readonly HealthCondition[] {
+  const { ledger, wear, demand, clock, startedAt } = deps
+  const { connected, policies: served } = deps.link.status()
+  const reading = clock.reading()
+  const overdue = overdueOf(deps.lastBackup(), deps.backupMaxAgeMs(), reading.now, startedAt)
+  const hasGrant = ledger.grantStatus(reading) !== null
+  return [
+    ...[wear.condition(), overdue, wrongClockOf(clock), requestersOf(ledger, reading.now)].filter(
+      (condition) => condition !== null,
+    ),
+    // Without a grant, as in a restored ledger, no tokens were used up.
+    ...(hasGrant ? tokenConditions(demand.supplies(), connected, reading.now) : []),
+    ...staleOf(deps, served),
+  ]
+}
+
 function conditionsOf(
   deps: StatusDeps,
-  { conditions, suspension, connected, policies: served }: LinkStatus,
-  backup: LastBackup | null,
-  hasGrant: boolean,
-) {
-  const { journal, ledger, wear, supply, clock, startedAt, salvages } = deps
+  { conditions, suspension }: LinkStatus,
+  derived: readonly HealthCondition[],
+): AgentStatusWire['conditions'] {
+  const { journal, startedAt, salvages } = deps
   // The link reports the same fault when it cannot record a response.
   const full = journal.condition()
   const notice = deps.reloadNotice()
-  const reload = notice === null ? null : { subject: 'settings', ...notice }
-  const overdue = overdueOf(backup, deps.backupMaxAgeMs(), clock.reading().now, startedAt)
   return [
     ...conditions
       .filter((condition) => !isExplainedBySuspension(condition, suspension))
       .filter(({ code }) => code !== full?.code),
-    ...[full, wear.condition(), reload, overdue, wrongClockOf(clock), requestersOf(ledger, startedAt)].filter(
-      (condition) => condition !== null,
-    ),
-    // Without a grant, as in a restored ledger, no tokens were used up.
-    ...(hasGrant ? supply.conditions(connected) : []),
-    ...staleOf(deps, served),
+    ...(full === null ? [] : [full]),
+    ...(notice === null ? [] : [{ subject: 'settings', ...notice }]),
+    ...derived,
     ...salvages.map(conditionOf),
     ...(deps.edits.length === 0 ? [] : [editedOf(deps.edits, startedAt)]),
   ].toSorted((a, b) => Number(a.subject === PUSH) - Number(b.subject === PUSH) || a.since - b.since)
 }
 
 /** Rules that cannot be used any more. */
-function staleOf({ policies, clock }: StatusDeps, served: LinkStatus['policies']): AgentStatusWire['conditions'] {
+function staleOf({ policies, clock }: StatusDeps, served: LinkStatus['policies']): readonly HealthCondition[] {
   const reading = clock.reading()
   return served.flatMap(({ instanceId, name }) => {
     const policy = policies.get(instanceId.toLowerCase())
@@ -105,7 +117,7 @@ function staleOf({ policies, clock }: StatusDeps, served: LinkStatus['policies']
   })
 }
 
-function wrongClockOf(clock: StatusDeps['clock']): AgentStatusWire['conditions'][number] | null {
+function wrongClockOf(clock: StatusDeps['clock']): HealthCondition | null {
   const reading = clock.reading()
   const wall = clock.wall()
   const off = clockErrorMs(reading, wall)
@@ -118,7 +130,7 @@ function wrongClockOf(clock: StatusDeps['clock']): AgentStatusWire['conditions']
 /** Their accounts stay in memory until the next epoch. */
 const REQUESTERS_MAX = 50_000
 
-function requestersOf(ledger: Pick<Ledger, 'accounts'>, since: number): AgentStatusWire['conditions'][number] | null {
+function requestersOf(ledger: Pick<Ledger, 'accounts'>, since: number): HealthCondition | null {
   let count = 0
   for (const [account] of ledger.accounts()) if (isLimitAccount(account)) count += 1
   if (count <= REQUESTERS_MAX) return null
@@ -126,7 +138,8 @@ function requestersOf(ledger: Pick<Ledger, 'accounts'>, since: number): AgentSta
   return { subject: 'requesters', code: 'REQUESTERS_MANY', message, since }
 }
 
-export function statusOf(deps: StatusDeps): AgentStatusWire {
+/** @param derived {@link derivedConditions}, with their beginnings */
+export function statusOf(deps: StatusDeps, derived: readonly HealthCondition[]): AgentStatusWire {
   const { ledger, clock } = deps
   const status = deps.link.status()
   const { rounds: _rounds, notifications: _notifications, conditions: _conditions, ...link } = status
@@ -157,7 +170,7 @@ export function statusOf(deps: StatusDeps): AgentStatusWire {
     })),
     storage: deps.wear.reading(),
     backup,
-    conditions: conditionsOf(deps, status, backup, grant !== null),
+    conditions: conditionsOf(deps, status, derived),
   }
 }
 

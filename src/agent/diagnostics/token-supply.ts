@@ -1,8 +1,8 @@
 /** Line items that run low or are used up, and that the cloud cannot refill now. */
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import { roughly, tokensInWords } from '../../core/accounts/in-words.ts'
-import type { AgentStatusWire } from '../../protocol/local/status.ts'
-import type { Demand, Supply } from '../ledger/demand.ts'
+import type { Supply } from '../ledger/demand.ts'
+import type { HealthCondition } from '../runtime/health.ts'
 
 /** Tokens that last for less than this are running low, ms. */
 export const LOW_MS = 24 * 3_600_000
@@ -10,33 +10,18 @@ export const LOW_MS = 24 * 3_600_000
 /** So is less than this part of a quantity, whose use is not known. */
 const LOW_PART = 20n
 
-type Condition = AgentStatusWire['conditions'][number]
-
-export class TokenSupply {
-  readonly #demand: Pick<Demand, 'supplies'>
-  readonly #now: () => number
-  #since = new Map<string, number>()
-
-  constructor(demand: Pick<Demand, 'supplies'>, now: () => number) {
-    this.#demand = demand
-    this.#now = now
-  }
-
-  /** @param connected the cloud refills whatever its pool has */
-  conditions(connected: boolean): readonly Condition[] {
-    const since = new Map<string, number>()
-    const conditions = this.#demand.supplies().flatMap((supply): readonly Condition[] => {
-      const code = connected && !supply.exhausted ? null : codeOf(supply)
-      if (code === null) return []
-      const key = `${code} ${supply.account}`
-      const at = this.#since.get(key) ?? this.#now()
-      since.set(key, at)
-      const lineItem = nameOf(supply.account)
-      return [{ subject: `tokens of ${lineItem}`, code, message: messageOf(supply, lineItem, connected), since: at }]
-    })
-    this.#since = since
-    return conditions
-  }
+/** @param connected the cloud refills whatever its pool has */
+export function tokenConditions(
+  supplies: readonly Supply[],
+  connected: boolean,
+  now: number,
+): readonly HealthCondition[] {
+  return supplies.flatMap((supply): readonly HealthCondition[] => {
+    const code = connected && !supply.exhausted ? null : codeOf(supply)
+    if (code === null) return []
+    const lineItem = nameOf(supply.account)
+    return [{ subject: `tokens of ${lineItem}`, code, message: messageOf(supply, lineItem, connected), since: now }]
+  })
 }
 
 function codeOf({ left, quantity, lastsMs }: Supply): 'TOKENS_USED_UP' | 'TOKENS_LOW' | null {

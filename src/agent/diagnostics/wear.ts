@@ -32,7 +32,6 @@ export class Wear {
   #samples: Sample[] = []
   #lastEntry: number
   #decisions = 0
-  #condition: HealthCondition | null = null
   #cancel: () => void = () => undefined
 
   constructor(deps: WearDeps) {
@@ -76,14 +75,9 @@ export class Wear {
     const reading = this.reading()
     const perDay = reading?.perDay ?? null
     const budgetPerDay = reading?.budgetPerDay ?? null
-    if (reading === null || perDay === null || budgetPerDay === null || perDay <= budgetPerDay) {
-      this.#condition = null
-      return null
-    }
+    if (reading === null || perDay === null || budgetPerDay === null || perDay <= budgetPerDay) return null
     const message = `At the rate of the last ${hours(reading.measuredMs)}, ${mebibytes(perDay)} are written a day; the budget is ${mebibytes(budgetPerDay)}.`
-    const since = this.#condition?.since ?? this.#deps.now()
-    this.#condition = { subject: 'storage', code: 'WRITE_BUDGET_EXCEEDED', message, since }
-    return this.#condition
+    return { subject: 'storage', code: 'WRITE_BUDGET_EXCEEDED', message, since: this.#deps.now() }
   }
 
   #keepSample(): void {

@@ -100,7 +100,7 @@ export class Link {
     this.#memory = memory
     this.#health = new Health(
       () => clock.reading().now,
-      ({ subject, code, since }) => deps.log.info({ subject, code, since }, 'a problem has ended'),
+      ({ subject, code, since }) => deps.log.warn({ subject, code, since }, 'a problem has ended'),
     )
     this.#waiting = new WaitingRequests(timers, WAITING_REQUESTS_MAX)
     this.#rounds = new Rounds({

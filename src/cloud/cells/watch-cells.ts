@@ -29,6 +29,8 @@ export interface CellWatchDeps {
   readonly log: Pick<Log, 'info' | 'warn'>
 }
 
+const AWAY = new CodedError('DATABASE_UNREACHABLE', 'does not respond')
+
 export class CellWatch {
   readonly #deps: CellWatchDeps
   /** By cell: cells without an entry work. */
@@ -37,6 +39,7 @@ export class CellWatch {
 
   constructor(deps: CellWatchDeps) {
     this.#deps = deps
+    for (const cell of deps.cells.filter(({ isStarted }) => !isStarted)) this.#note(cell, 'database', AWAY)
   }
 
   /** For the readiness of the node. */
@@ -53,7 +56,7 @@ export class CellWatch {
   async probe(cell: WatchedCell): Promise<void> {
     try {
       if (!cell.isStarted) await cell.start()
-      else if (!(await cell.store.probe())) throw new CodedError('DATABASE_UNREACHABLE', 'does not respond')
+      else if (!(await cell.store.probe())) throw AWAY
       this.#note(cell, 'database', null)
     } catch (error) {
       this.#note(cell, 'database', error)
@@ -104,7 +107,7 @@ export class CellWatch {
     const before = this.#problems.get(key)
     if (problem === undefined) {
       this.#problems.delete(key)
-      if (before !== undefined) this.#deps.log.info({ cell: name }, `the ${what} of the cell works again`)
+      if (before !== undefined) this.#deps.log.warn({ cell: name }, `the ${what} of the cell works again`)
       return
     }
     this.#problems.set(key, problem)

@@ -98,7 +98,7 @@ export class NotificationPublisher {
       }
       if (this.#hasFailed && broker.isConnected) {
         this.#hasFailed = false
-        log.info({}, 'change notifications are published again')
+        log.warn({}, 'change notifications are published again')
       }
     } catch (error) {
       // The next look, or the next connection, retries.

@@ -55,6 +55,8 @@ export class EventPublisher {
   #chunk: Chunk | null = null
   /** End of the lease by this node's clock. */
   #leasedUntil = Number.NEGATIVE_INFINITY
+  /** End of a pause from before the start of this node; undefined: not read yet. */
+  #pauseBefore: number | null | undefined
   #isFailing = false
   #failures = 0
   #failedAt = 0
@@ -112,8 +114,11 @@ export class EventPublisher {
       const next = await reader.eventSinks.next(sink.name)
       if (next === null) return true
       const pauseMs = (next.retryAt ?? 0) - now()
+      // A node that was killed did not end its pause, and its settings may have been the reason.
+      if (this.#pauseBefore === undefined) this.#pauseBefore = next.retryAt
+      const isSinceStart = next.retryAt !== this.#pauseBefore
       // No pause is longer: this one began when the clock was ahead.
-      if (pauseMs > 0 && pauseMs <= BACKOFF_CAP_MS) return false
+      if (isSinceStart && pauseMs > 0 && pauseMs <= BACKOFF_CAP_MS) return false
       if (next.position < (await reader.usage.end())) return true
       return (await reader.eventSinks.nextReplayed(sink.name)) !== undefined
     })
@@ -196,7 +201,7 @@ export class EventPublisher {
       await this.#noteFailure(messageOf(error), error instanceof SinkUnavailable ? error.waitMs : 0)
       return undefined
     }
-    if (this.#isFailing) log.info({ sink: sink.name }, 'a sink takes events again')
+    if (this.#isFailing) log.warn({ sink: sink.name }, 'a sink takes events again')
     this.#noteSuccess()
     this.#batchMax *= 2
     watcher.eventsDelivered(sink.name, events.length)

@@ -109,7 +109,7 @@ export class ClockGuard {
       await sweeps.noteClock(after)
       if (gap !== null) await sweeps.noteClockGap(gap)
     })
-    if (!this.isRecorded) this.#options.log.info({}, 'the database can be written again')
+    if (!this.isRecorded) this.#options.log.warn({}, 'the database can be written again')
     this.#unrecorded = null
     this.#trusted = after
   }
@@ -152,7 +152,7 @@ export class ClockGuard {
     const { log } = this.#options
     const known = this.#doubt === 'NOT_LOOKED' ? null : this.#doubt
     if (doubt?.code === known?.code) return
-    if (doubt === null) log.info({}, 'the clock is trusted again: sweeps continue')
+    if (doubt === null) log.warn({}, 'the clock is trusted again: sweeps continue')
     else log.warn({ ...doubt }, 'the clock is in doubt: sweeps are paused')
   }
 }

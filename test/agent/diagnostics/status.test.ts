@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { type StatusDeps, statusOf } from '../../../src/agent/diagnostics/status.ts'
+import { type StatusDeps, derivedConditions, statusOf } from '../../../src/agent/diagnostics/status.ts'
 import { limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
 import { agentStatus } from '../../cli/agent-status.ts'
 
@@ -30,7 +30,7 @@ function depsOf(
     salvages: [],
     edits: [],
     wear: { reading: () => null, condition: () => null },
-    supply: { conditions: () => [] },
+    demand: { supplies: () => [] },
     reloadNotice: () => null,
     lastBackup: () => null,
     backupMaxAgeMs: () => 0,
@@ -38,8 +38,10 @@ function depsOf(
   } as unknown as StatusDeps
 }
 
+const shownOf = (deps: StatusDeps) => statusOf(deps, derivedConditions(deps))
+
 function conditionsOf(...device: Parameters<typeof depsOf>): readonly string[] {
-  return statusOf(depsOf(...device)).conditions.map(({ subject, code }) => `${subject}: ${code}`)
+  return shownOf(depsOf(...device)).conditions.map(({ subject, code }) => `${subject}: ${code}`)
 }
 
 it('names the actions of balances as the rules in force do, or by their condition', () => {
@@ -58,7 +60,7 @@ it('names the actions of balances as the rules in force do, or by their conditio
   }
   const accounts = ['line/i/LW-1/0', ...['a', 'b', 'd', 'gone'].map((id) => `action/i/LW-1/${id}`), 'action/j/LW-1/a']
   const balance = { granted: 0n, used: 0n, refunded: 0n, returned: 0n, exhausted: false, unlimited: false }
-  const { accounts: shown } = statusOf(
+  const { accounts: shown } = shownOf(
     depsOf(null, [], {
       ledger: { ...ledger, accounts: () => accounts.map((account) => [account, balance]) },
       policies: { get: (id: string) => (id === 'i' ? { compiled: { policy } } : undefined) },
@@ -68,11 +70,11 @@ it('names the actions of balances as the rules in force do, or by their conditio
 })
 
 it('calls tokens used up only where some were granted', () => {
-  const usedUp = { subject: 'tokens of LW-1', code: 'TOKENS_USED_UP', message: '', since: 1 }
+  const supply = { account: lineAccount('i', 'LW-1', 0), left: 0n, quantity: 1n, lastsMs: null, exhausted: true }
   const conditionsWith = (grant: unknown) =>
     conditionsOf(null, [], {
       ledger: { ...ledger, grantStatus: () => grant },
-      supply: { conditions: () => [usedUp] },
+      demand: { supplies: () => [supply] },
     } as unknown as Partial<StatusDeps>)
   expect(conditionsWith(null)).toEqual([])
   expect(conditionsWith({ term: 1, expiresAt: 1, remainingMs: 0 })).toEqual(['tokens of LW-1: TOKENS_USED_UP'])
@@ -164,7 +166,7 @@ it('rules that can no longer be used are a condition, by the name of their insta
       clock: { reading: () => ({ now: 1_000, earliest: 1_000, latest: null }), wall: () => 1_000 },
     } as unknown as Partial<StatusDeps>)
     const link = { ...deps.link.status(), policies: [{ ...served!, name }] }
-    return statusOf({ ...deps, link: { status: () => link } }).conditions.map(
+    return shownOf({ ...deps, link: { status: () => link } }).conditions.map(
       ({ subject, code, message, since }) => `${subject}: ${code} since ${since}: ${message}`,
     )
   }

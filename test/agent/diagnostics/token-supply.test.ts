@@ -1,6 +1,6 @@
 // Low and empty line items are conditions of the device, unless the cloud refills them.
 import { describe, expect, it } from 'vitest'
-import { LOW_MS, TokenSupply } from '../../../src/agent/diagnostics/token-supply.ts'
+import { LOW_MS, tokenConditions } from '../../../src/agent/diagnostics/token-supply.ts'
 import type { Supply } from '../../../src/agent/ledger/demand.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { wholeTokens } from '../../../src/core/pricing/amount.ts'
@@ -16,7 +16,7 @@ const supply = (changes: Partial<Supply> = {}): Supply => ({
 })
 
 function conditions(of: readonly Supply[], connected = true) {
-  return new TokenSupply({ supplies: () => of }, () => 5).conditions(connected)
+  return tokenConditions(of, connected, 5)
 }
 const codes = (changes: Partial<Supply>, connected = true) =>
   conditions([supply(changes)], connected).map(({ code }) => code)
@@ -53,21 +53,5 @@ describe('a line item', () => {
       'tokens of LW-WORKBENCH: The tokens of the line item LW-WORKBENCH are used up, and its pool in the cloud has no more.',
     ])
     expect(messages(false)[0]).toContain('The device is offline, so they are not refilled.')
-  })
-
-  it('is low since the moment that was first seen, until it is not', () => {
-    const seen = { supplies: [supply({ lastsMs: 1 })], now: 100 }
-    const conditions = new TokenSupply({ supplies: () => seen.supplies }, () => seen.now)
-    const since = () => conditions.conditions(true).map((each) => [each.code, each.since])
-    expect(since()).toEqual([['TOKENS_LOW', 100]])
-    seen.now = 200
-    expect(since()).toEqual([['TOKENS_LOW', 100]])
-    seen.supplies = [supply({ left: 0n })]
-    expect(since()).toEqual([['TOKENS_USED_UP', 200]])
-    seen.supplies = [supply({ exhausted: false })]
-    expect(since()).toEqual([])
-    seen.now = 300
-    seen.supplies = [supply({ left: 0n })]
-    expect(since()).toEqual([['TOKENS_USED_UP', 300]])
   })
 })

@@ -55,6 +55,7 @@ describe('a watch over cells', () => {
   let south: FakeCell
   let lines: string[]
   let watch: CellWatch
+  let watchLater: () => CellWatch
   const signer = { keyId: 'first' }
   const probe = () => Promise.all([north, south].map((cell) => watch.probe(cell)))
 
@@ -66,7 +67,11 @@ describe('a watch over cells', () => {
       warn: ({ cell }: Record<string, unknown>, message: string) => void lines.push(`warn ${String(cell)}: ${message}`),
     }
     const keys = { signer } as unknown as Keyring
-    watch = new CellWatch({ cells: [north, south], keys, now: () => 1, log })
+    const watching = () => new CellWatch({ cells: [north, south], keys, now: () => 1, log })
+    await north.start()
+    await south.start()
+    watch = watching()
+    watchLater = watching
   })
 
   it('starts a cell as soon as its database responds, and logs a problem once', async () => {
@@ -81,7 +86,17 @@ describe('a watch over cells', () => {
     expect(watch.conditions).toEqual(['CELL_UNWRITABLE south'])
     expect(lines).toEqual([
       'warn south: the database of the cell does not work',
-      'info south: the database of the cell works again',
+      'warn south: the database of the cell works again',
+    ])
+  })
+
+  it('logs the end of a problem that a cell had at the start of the cloud', async () => {
+    south.isStarted = false
+    watch = watchLater()
+    await probe()
+    expect(lines).toEqual([
+      'warn south: the database of the cell does not work',
+      'warn south: the database of the cell works again',
     ])
   })
 

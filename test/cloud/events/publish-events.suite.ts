@@ -262,7 +262,7 @@ export function publishEventsSuite(
     it('is tried at once by any node when an administrator says so, and else when its state says', async () => {
       const store = await other()
       const second = publisherOf(store, 'second')
-      await run()
+      for (const each of [publisher, second]) await run(each)
       await write(1)
       sink.check = () => {
         throw new SinkUnavailable('busy', 5 * 60_000)
@@ -280,6 +280,23 @@ export function publishEventsSuite(
       expect(await state()).toMatchObject({ failingSince: null, problem: null, retryAt: null })
       await expect(retrySink({ store }, 'none', twin.time)).rejects.toMatchObject({ code: 'NOT_FOUND' })
       if (store !== twin.store) await store.close()
+    })
+
+    it('is tried when its lease ends after a node was killed in a pause, and then waits as its state says', async () => {
+      await run()
+      await write(1)
+      sink.check = () => {
+        throw new SinkUnavailable('busy', 5 * 60_000)
+      }
+      await run()
+      const next = publisherOf(twin.store, 'next')
+      await run(next)
+      expect(sink.calls).toEqual([1])
+      twin.time += 30_000
+      await run(next)
+      await run(next)
+      expect(sink.calls).toEqual([1, 1])
+      expect(await state()).toMatchObject({ retryAt: twin.time + 5 * 60_000 })
     })
 
     it('is tried at once after a restart, a replay, and a clock that was put back', async () => {

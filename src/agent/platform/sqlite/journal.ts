@@ -179,7 +179,7 @@ class JournalClient {
 
   #clear(): void {
     if (this.#condition === null) return
-    this.#options.log.info({ since: this.#condition.since }, 'the ledger takes entries again')
+    this.#options.log.warn({ since: this.#condition.since }, 'the ledger takes entries again')
     this.#condition = null
   }
 

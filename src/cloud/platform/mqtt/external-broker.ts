@@ -107,8 +107,9 @@ export class ExternalBroker implements Broker {
         if (packet === undefined) return
         isUsable = true
         this.#failures = 0
+        const level = this.#logged === null ? 'info' : 'warn'
         this.#logged = null
-        log.info({ url, mqtt: this.#version }, 'connected to the push broker')
+        log[level]({ url, mqtt: this.#version }, 'connected to the push broker')
         const refused = refusedTopics([EVERY_PRESENCE], packet.granted)
         if (refused.length > 0) this.#report(topicsRefused(url, refused))
       })

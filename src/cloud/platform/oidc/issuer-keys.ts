@@ -89,7 +89,7 @@ export class IssuerKeys {
     const { issuer, timeoutMs, now, log } = this.#options
     try {
       this.#loaded = { keys: await fetchKeys(issuer, AbortSignal.timeout(timeoutMs)), at: now() }
-      if (this.#isFailing) log.info({ issuer }, 'the keys of the OpenID Connect provider were loaded again')
+      if (this.#isFailing) log.warn({ issuer }, 'the keys of the OpenID Connect provider were loaded again')
       this.#isFailing = false
       return true
     } catch (error) {

@@ -41,7 +41,7 @@ export async function awaitDatabase<T>(open: () => Promise<T>, { waitMs, signal,
         return true
       },
     })
-    if (attempts > 1) log.info({ attempts }, 'the database responds')
+    if (attempts > 1) log.warn({ attempts }, 'the database responds')
     return opened
   } catch (error) {
     if (!signal.aborted) throw error
