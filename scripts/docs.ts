@@ -67,6 +67,7 @@ const NO_WORLD: Io = {
   readText: () => '',
   stop: () => new AbortController().signal,
   exitWith: () => undefined,
+  ask: () => null,
   onHangup: () => undefined,
 }
 

@@ -36,7 +36,7 @@ export function addDeviceCommands(devices: Command, io: Io): void {
   const withLabels = (name: string, description: string, path = name): Command =>
     named(name, description, '[device]')
       .option('--label <key=value>', 'all devices that have this label; can be repeated', collect(labelArgument))
-      .option('--yes', 'with --label: do it')
+      .option('--yes', path === 'revoke' ? 'do it without a question' : 'with --label: do it without a question')
       .option('--stop-on-error', 'with --label: stop at the first device that refuses')
       .action((device: string | undefined, flags: Flags) =>
         device === undefined ? commandAll(name, path, flags, io) : commandOne(device, path, flags, io),
@@ -89,7 +89,7 @@ interface CommandedDevice {
 
 async function commandAll(name: string, path: string, flags: Flags, io: Io): Promise<void> {
   const devices = await devicesWithLabels(flags, io)
-  if (flags.yes !== true) throw unconfirmed(name, devices)
+  if (!(await isConfirmed(`Found ${listText(devices)}.`, runText(name, devices.length), flags, io))) return
   let refused = 0
   let done = 0
   for (const some of chunksOf(devices, DEVICES_PER_TOKEN)) {
@@ -124,11 +124,25 @@ async function devicesWithLabels(flags: Flags, io: Io): Promise<readonly Command
   return devices.map(({ id, name }) => ({ id: String(id), name: typeof name === 'string' ? name : String(id) }))
 }
 
-function unconfirmed(name: string, devices: readonly CommandedDevice[]): CodedError {
+function listText(devices: readonly CommandedDevice[]): string {
   const shown = devices.slice(0, 10).map((device) => device.name)
   const rest = devices.length > shown.length ? ` and ${grouped(devices.length - shown.length)} more` : ''
-  const run = devices.length === 1 ? name : `${name} for these ${grouped(devices.length)}`
-  return new CodedError('USAGE', `Found ${shown.join(', ')}${rest}. Repeat with --yes to run ${run}.`)
+  return `${shown.join(', ')}${rest}`
+}
+
+function runText(name: string, devices: number): string {
+  return devices === 1 ? name : `${name} for these ${grouped(devices)}`
+}
+
+/** Whether to do it. @throws CodedError USAGE if there is no user to ask */
+async function isConfirmed(found: string, action: string, flags: Flags, io: Io): Promise<boolean> {
+  if (flags.yes === true) return true
+  const answer = io.ask(`${found} Run ${action}? [y/N] `)
+  if (answer === null) throw new CodedError('USAGE', `${found} Repeat with --yes to run ${action}.`)
+  if (/^\s*y(es)?\s*$/i.test(await answer)) return true
+  io.stderr.write('Nothing was changed.\n')
+  io.exitWith(1)
+  return false
 }
 
 function resultText({ id, name }: CommandedDevice, problem: CodedError | null, flags: Pick<Flags, 'json'>): string {
@@ -147,6 +161,10 @@ async function commandOne(named: string, what: string, flags: Flags, io: Io): Pr
   if (flags.label !== undefined) throw new CodedError('USAGE', 'Name a device or give --label, not both.')
   using service = await administrator(flags, io)
   const deviceId = await service.deviceId(named)
+  if (what === 'revoke') {
+    const found = `The key of device ${named} cannot be used again, and tokens on the device are not returned.`
+    if (!(await isConfirmed(found, what, flags, io))) return
+  }
   const device = `${EDGE}/devices/${deviceId}`
   const { session: sessionId } = flags
   if (sessionId === undefined) {

@@ -6,6 +6,8 @@ export interface World {
   readonly now: () => number
   /** `FILES`: only a regular file of at most 4 MiB. Default: also a terminal, a pipe or a socket. */
   readonly readText: (path: string, allowed?: 'FILES') => string
+  /** Asks the user and returns the answer; null: there is no terminal to ask on. */
+  readonly ask: (question: string) => Promise<string> | null
   /** From the first call on, the first termination signal aborts it, and the command must end by itself. */
   readonly stop: () => AbortSignal
   /** Once called, SIGHUP calls the listener instead of ending the process. */

@@ -1,5 +1,6 @@
 /** Runs the command in the real process. A command that cleans up gets the first signal; the second one kills it. */
 import { closeSync, openSync, statSync } from 'node:fs'
+import { createInterface } from 'node:readline'
 import { TEXT_BYTES_MAX, readBounded, readSmallFile } from '../platform/read-file.ts'
 import { ERRORS } from '../protocol/errors.ts'
 import { STANDARD_INPUT } from './arguments.ts'
@@ -56,6 +57,19 @@ function readStream(path: string): string {
   }
 }
 
+/** Without line editing, so that Ctrl-C stays a signal. The end of the input is an empty answer. */
+function asked(question: string): Promise<string> {
+  const lines = createInterface({ input: process.stdin, terminal: false })
+  process.stderr.write(question)
+  return new Promise((resolve) => {
+    lines.once('line', (line) => {
+      resolve(line)
+      lines.close()
+    })
+    lines.once('close', () => resolve(''))
+  })
+}
+
 process.exitCode = await run(process.argv.slice(2), {
   stdout: process.stdout,
   stderr: process.stderr,
@@ -65,6 +79,7 @@ process.exitCode = await run(process.argv.slice(2), {
     if (allowed === 'FILES') return utf8.decode(readSmallFile(path))
     return statSync(path).isFile() ? readUtf8(path) : readStream(path)
   },
+  ask: (question) => (process.stdin.isTTY && process.stderr.isTTY ? asked(question) : null),
   stop: () => (stop ??= new AbortController()).signal,
   onHangup: (listener) => {
     hangup = listener

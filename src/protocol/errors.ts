@@ -82,8 +82,7 @@ export const ERRORS = catalogue({
   },
   OUTPUT_UNWRITABLE: {
     meaning: 'The command cannot write its output file.',
-    remedy:
-      'Free disk space, or correct the path or its permissions. Then run the command again; repeat an export with the same cursor.',
+    remedy: 'Free disk space, or correct the path or its permissions. Then run the command again.',
     exit: 73,
   },
   CONFIG_NOT_RELOADED: {

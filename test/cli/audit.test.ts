@@ -125,6 +125,14 @@ test('the key of a client is limited to an instance, as the list shows', async (
   expect(out).toMatch(/^shop +Shop +client-key +Test /m)
 })
 
+test.each(['1800000000000', '178000000000000', '2026-05-01', '0'])('the cursor %s is refused', async (cursor) => {
+  const { code, err } = await tallygate(['audit', 'list', '--before', cursor])
+  expect([code, err]).toEqual([
+    64,
+    expect.stringContaining('Use the cursor that a list printed. --until selects by time.'),
+  ])
+})
+
 test('a list without records needs no names', async () => {
   const list = 'GET /dm/edge/api/v1/audit?size=100'
   await using cloud = await fakeService('tcp', { [list]: { body: { records: [], next: null } } })

@@ -16,6 +16,7 @@ const world = {
   env: {},
   now: () => 0,
   readText: () => '',
+  ask: () => null,
   stop: () => new AbortController().signal,
 }
 const shape = shapeOf(await wholeProgram({ ...world, exitWith: () => undefined, onHangup: () => undefined }))

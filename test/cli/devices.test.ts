@@ -332,8 +332,33 @@ test.each([
   ['revoke', 'revoke'],
 ])('%s is one call, and the answer is the device', async (command, call) => {
   await using twin = await fakeService('tcp', { [`POST /dm/edge/api/v1/devices/${one.id}/${call}`]: { body: one } })
-  const { code, out } = await devices(twin.address, command, one.id, '--json')
+  const { code, out } = await devices(twin.address, command, one.id, '--json', '--yes')
   expect([code, JSON.parse(out)]).toEqual([0, one])
+})
+
+test.each([
+  ['y', 0, 1, ''],
+  ['YES ', 0, 1, ''],
+  ['n', 1, 0, 'Nothing was changed.\n'],
+  ['', 1, 0, 'Nothing was changed.\n'],
+])('revoke asks on a terminal, and the answer %j ends with %i', async (answer, code, calls, err) => {
+  await using twin = await fakeService('tcp', { [`POST /dm/edge/api/v1/devices/${one.id}/revoke`]: { body: one } })
+  const asked: string[] = []
+  const ask = (question: string) => {
+    asked.push(question)
+    return Promise.resolve(answer)
+  }
+  const args = ['devices', 'revoke', one.id, '--url', twin.address, '--admin-key', '/admin.pem']
+  const ran = await tallygate(args, { readText: readAdminKey, ask })
+  const question = `The key of device ${one.id} cannot be used again, and tokens on the device are not returned. Run revoke? [y/N] `
+  expect([ran.code, ran.err, asked]).toEqual([code, err, [question]])
+  expect(twin.asked.filter(({ url }) => url.endsWith('/revoke'))).toHaveLength(calls)
+})
+
+test('revoke in a script needs --yes', async () => {
+  await using twin = await fakeService('tcp', {})
+  const { code, err } = await devices(twin.address, 'revoke', one.id)
+  expect([code, err]).toEqual([64, expect.stringMatching(/^tallygate: USAGE: .* Repeat with --yes to run revoke\./)])
 })
 
 test('a session of a device is locked by its id', async () => {

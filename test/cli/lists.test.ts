@@ -10,7 +10,13 @@ it('has --wide in every command that lists', async () => {
   const io = { write: () => true }
   const world = { stdout: io, stderr: io, env: {}, now: () => 0, readText: () => '' }
   const stop = (): AbortSignal => new AbortController().signal
-  const program = await wholeProgram({ ...world, stop, onHangup: () => undefined, exitWith: () => undefined })
+  const program = await wholeProgram({
+    ...world,
+    stop,
+    ask: () => null,
+    onHangup: () => undefined,
+    exitWith: () => undefined,
+  })
   const lists = [...everyCommand(shapeOf(program))].filter(({ path }) => path.at(-1) === 'list')
   expect(lists.length).toBeGreaterThan(14)
   const without = lists.filter(({ options }) => !options.some(({ long }) => long === '--wide'))

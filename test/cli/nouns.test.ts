@@ -236,7 +236,7 @@ describe('names', () => {
       return (device as { deviceId: string }).deviceId
     }
     const first = await enrolled()
-    expect((await run('devices', 'revoke', 'press-7')).out).toContain(first)
+    expect((await run('devices', 'revoke', 'press-7', '--yes')).out).toContain(first)
     expect((await run('audit', 'list', '--device', 'press-7')).out).toContain('revoke device')
     const second = await enrolled()
     expect((await run('devices', 'show', 'press-7')).out).toContain(second)

@@ -20,6 +20,7 @@ export async function tallygate(args: readonly string[], changes: Partial<World>
     readText: () => {
       throw Object.assign(new Error('no such file'), { code: 'ENOENT' })
     },
+    ask: () => null,
     stop: () => new AbortController().signal,
     onHangup: () => undefined,
     ...changes,

@@ -96,6 +96,7 @@ test('each option that can be repeated says so, and no other', async () => {
   const world = {
     ...io,
     stop: () => new AbortController().signal,
+    ask: () => null,
     onHangup: () => undefined,
     exitWith: () => undefined,
   }

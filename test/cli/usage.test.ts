@@ -69,7 +69,9 @@ test('a file that cannot be written is OUTPUT_UNWRITABLE, exit code 73', async (
   await using twin = await openTwin()
   const key = () => readFileSync(twin.cloud.administrationKeyFile, 'utf8')
   const file = join(directory, 'no', 'such', 'usage.csv')
-  expect(await exported(twin.cloud.address, ['--out', file], key, twin.now)).toMatchObject({ code: 73, out: '' })
+  const ran = await exported(twin.cloud.address, ['--out', file], key, twin.now)
+  expect(ran).toMatchObject({ code: 73, out: '' })
+  expect(ran.err).toMatch(/Then run the command again\.$/m)
 })
 
 test.each([

@@ -43,11 +43,7 @@ export function command(io: Io): Command {
     .option('--until <time>', 'only changes before this time', timeArgument)
     .option('--sessions', 'also sessions that clients and devices open and close')
     .option('--limit <n>', 'maximum number of records', wholeNumberArgument(1, LIMIT_MAX), 100)
-    .option(
-      '--before <cursor>',
-      'only records before those of the list that printed this cursor',
-      wholeNumberArgument(1, Number.MAX_SAFE_INTEGER),
-    )
+    .option('--before <cursor>', 'only records before those of the list that printed this cursor', cursorArgument)
   withListOptions(listed).action((flags: AuditFlags) => list(flags, io))
   return examples(audit, [
     'tallygate audit list --limit 10',
@@ -118,6 +114,15 @@ function objectText(
     ['session', ids.sessionId],
   ] as const
   return objects.flatMap(([noun, id]) => (id === null ? [] : [`${noun} ${names.get(id) ?? id}`])).join(' ')
+}
+
+/** No cloud has so many records: it is a time in POSIX milliseconds. */
+const CURSOR_MAX = 99_999_999_999
+
+function cursorArgument(text: string): number {
+  const number = /^\d{1,15}$/.test(text) ? Number(text) : 0
+  if (number > 0 && number <= CURSOR_MAX) return number
+  throw new InvalidArgumentError('Use the cursor that a list printed. --until selects by time.')
 }
 
 function actionArgument(text: string): string {

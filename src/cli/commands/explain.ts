@@ -69,9 +69,7 @@ async function keptBy(correlationId: string, flags: ExplainFlags, io: Io): Promi
 }
 
 async function keptIn(path: string, correlationId: string): Promise<KeptDecision> {
-  const found = await findInLedger(path, correlationId, (search) =>
-    inDatabaseProcess<RecordedEntry | null>({ search }),
-  )
+  const found = await findInLedger(path, correlationId, (search) => inDatabaseProcess<RecordedEntry | null>({ search }))
   if (found !== null) return { kind: 'entry', ...found }
   throw new CodedError('DECISION_UNKNOWN', `${path} does not contain decision ${correlationId}.`)
 }

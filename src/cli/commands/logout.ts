@@ -1,5 +1,5 @@
 import { Command } from 'commander'
-import { CodedError, messageOf } from '../../protocol/errors.ts'
+import { messageOf } from '../../protocol/errors.ts'
 import { type AdministratorFlags, targetOf, withCloudFlags } from '../administrator.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
@@ -14,11 +14,11 @@ export function command(io: Io): Command {
 
 async function signOut(flags: AdministratorFlags, io: Io): Promise<void> {
   const cloud = cloudAddress(targetOf(flags, io).url)
-  await withSignInLock(cloud, io, async () => {
+  const wasSignedIn = await withSignInLock(cloud, io, async () => {
     const kept = readSignIn(cloud, io)
     await removeSignIn(cloud, io)
-    if (kept === undefined) throw new CodedError('SIGN_IN_REQUIRED', `${cloud}: No user is signed in.`)
-    if (kept.refreshToken === null) return
+    if (kept === undefined) return false
+    if (kept.refreshToken === null) return true
     const { Provider } = await import('../sign-in/provider.ts')
     try {
       const provider = await Provider.open(kept, io)
@@ -26,6 +26,7 @@ async function signOut(flags: AdministratorFlags, io: Io): Promise<void> {
     } catch (error) {
       io.stderr.write(`The tokens are deleted here, but could not be revoked: ${messageOf(error)}\n`)
     }
+    return true
   })
-  io.stdout.write(`Signed out of ${cloud}.\n`)
+  io.stdout.write(wasSignedIn ? `Signed out of ${cloud}.\n` : `No user was signed in to ${cloud}.\n`)
 }

@@ -61,7 +61,7 @@ test(
     expect(again.deviceId).toBe(remote.deviceId)
     await remote.askUntilGranted()
 
-    await remote.devices('revoke', remote.deviceId)
+    await remote.devices('revoke', remote.deviceId, '--yes')
     expect(await remote.devices('list')).toContain('revoked')
     const end = await remote.until(({ push, conditions }) => push === 'DISCONNECTED' && conditions.length > 0)
     expect(end.conditions).toEqual([
