@@ -159,6 +159,7 @@ export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedC
       store,
       policies,
       presence,
+      sinks,
       terms,
       authenticator,
       now,

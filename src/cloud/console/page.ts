@@ -4,6 +4,7 @@ import { CodedError, type ErrorCode } from '../../protocol/errors.ts'
 import { Html, type Piece, html } from '../../html/html.ts'
 import { section } from '../../html/section.ts'
 import { sourceOf } from '../../html/source-of.ts'
+import type { AdministerSinks } from '../events/administer-sinks.ts'
 import type { EdgeTerms } from '../devices/terms.ts'
 import type { LoadedPolicy, Policies } from '../policy/load-policy.ts'
 import type { Administrator } from '../service-api/principal.ts'
@@ -17,6 +18,8 @@ export const ROWS_SHOWN = 50
 
 export interface View {
   readonly reader: Reader
+  /** In the settings of this node. */
+  readonly sinks: AdministerSinks['sinks']
   readonly policies: Policies
   readonly presence: (deviceId: string) => DeviceStateWire['presence']
   readonly terms: Pick<EdgeTerms, 'syncEveryMs'>
@@ -56,6 +59,7 @@ const MENU = [
   ['/rate-tables', 'Rate tables'],
   ['/usage', 'Usage'],
   ['/sessions', 'Sessions'],
+  ['/sinks', 'Event sinks'],
   ['/audit', 'Audit'],
 ] as const
 
@@ -146,7 +150,7 @@ export function headerOf(view: View): Html {
   const isListed = instance === null || instances.some(({ id }) => id === instance.id)
   const [at] = MENU.find(([to]) => isAt(path, to)) ?? MENU[0]
   return html`<header>
-    ${menuOf(view)}
+    ${menuOf(view, administrator.scope === null)}
     ${
       instances.length < 2
         ? ''
@@ -168,7 +172,7 @@ export function headerOf(view: View): Html {
 /** @param formToken null: no administrator is signed in */
 export function errorHeaderOf(root: string, path: string, formToken: string | null): Html {
   return html`<header>
-    ${menuOf({ root, path, instance: null, instances: [] })}
+    ${menuOf({ root, path, instance: null, instances: [] }, true)}
     ${formToken === null ? '' : signOutForm({ root, formToken }, '')}
   </header>`
 }
@@ -181,9 +185,11 @@ function signOutForm({ root, formToken }: Pick<View, 'root' | 'formToken'>, who:
   </form>`
 }
 
-function menuOf(view: Pick<View, 'root' | 'path' | 'instance' | 'instances'>): Html {
+/** @param isUnlimited whether the administrator may see events, which concern all instances */
+function menuOf(view: Pick<View, 'root' | 'path' | 'instance' | 'instances'>, isUnlimited: boolean): Html {
+  const shown = MENU.filter(([to]) => isUnlimited || to !== '/sinks')
   return html`<nav aria-label="Pages">
-    ${MENU.map(
+    ${shown.map(
       ([to, name]) =>
         html`<a href="${hrefOf(view, to)}" ${isAt(view.path, to) ? new Html('aria-current="page"') : ''}>${name}</a> `,
     )}
@@ -342,8 +348,8 @@ export function typed({ query }: Pick<View, 'query'>, name: string): string {
   return (query[name] ?? '').trim()
 }
 
-export function olderLink(href: string | null): Html {
-  return pagesOf(null, href, 'Older')
+export function olderLink(href: string | null, text = 'Older'): Html {
+  return pagesOf(null, href, text)
 }
 
 function pagesOf(back: string | null, on: string | null, next = 'Next'): Html {

@@ -15,6 +15,7 @@ import type { Page, View } from './page.ts'
 import { rateTablesPage } from './rate-tables.ts'
 import { rulesPage } from './rules.ts'
 import { sessionsPage } from './sessions.ts'
+import { sinkPage, sinksPage } from './sinks.ts'
 import { tryPage } from './try-request.ts'
 
 export const PAGES: readonly (readonly [path: string, make: (view: View) => Promise<Page>])[] = [
@@ -34,6 +35,8 @@ export const PAGES: readonly (readonly [path: string, make: (view: View) => Prom
   ['/rate-tables', rateTablesPage],
   [RATE_TABLE_EDIT.path, editRateTablePage],
   ['/sessions', sessionsPage],
+  ['/sinks', sinksPage],
+  ['/sinks/:sink', sinkPage],
   ['/audit', auditPage],
 ]
 

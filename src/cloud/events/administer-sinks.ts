@@ -62,17 +62,19 @@ async function rowsOf(reader: Reader, id: string): Promise<readonly bigint[]> {
 }
 
 export async function showSinks({ store, sinks }: Omit<AdministerSinks, 'tenantId'>): Promise<EventSinkStateWire[]> {
-  return store.read(async (reader) => {
-    const end = await reader.usage.end()
-    const states: EventSinkStateWire[] = []
-    for (const { position, ...state } of await reader.eventSinks.list()) {
-      const sink = sinks.find(({ name }) => name === state.name)
-      const settings = sink === undefined ? null : { kind: sink.kind, address: sink.address, types: [...sink.groups] }
-      const behind = position < end || (await reader.eventSinks.nextReplayed(state.name)) !== undefined
-      states.push({ ...state, settings, position: String(position), behind })
-    }
-    return states
-  })
+  return store.read((reader) => sinkStates(reader, sinks))
+}
+
+export async function sinkStates(reader: Reader, sinks: AdministerSinks['sinks']): Promise<EventSinkStateWire[]> {
+  const end = await reader.usage.end()
+  const states: EventSinkStateWire[] = []
+  for (const { position, ...state } of await reader.eventSinks.list()) {
+    const sink = sinks.find(({ name }) => name === state.name)
+    const settings = sink === undefined ? null : { kind: sink.kind, address: sink.address, types: [...sink.groups] }
+    const behind = position < end || (await reader.eventSinks.nextReplayed(state.name)) !== undefined
+    states.push({ ...state, settings, position: String(position), behind })
+  }
+  return states
 }
 
 /** @throws CodedError NOT_FOUND */
@@ -83,7 +85,7 @@ export async function listDeadLetters(
   limit: number,
 ): Promise<DeadLetterListWire> {
   const found = await store.read(async (reader) => {
-    if ((await reader.eventSinks.next(sink)) === null) throw unknown(sink)
+    if ((await reader.eventSinks.next(sink)) === null) throw noSink(sink)
     return reader.eventSinks.deadLetters(sink, after, limit + 1)
   })
   const deadLetters = found.slice(0, limit).map((each) => ({ ...each, position: String(each.position) }))
@@ -152,16 +154,16 @@ export async function discardDeadLetters(
 export async function forgetSink({ store }: Pick<AdministerSinks, 'store'>, sink: string, at: number): Promise<void> {
   await store.transaction(async (tx) => {
     const { position } = (await tx.eventSinks.next(sink)) ?? {}
-    if (position === undefined) throw unknown(sink)
+    if (position === undefined) throw noSink(sink)
     await tx.eventSinks.forget(sink)
     await recordChange(tx, at, { action: 'FORGET_EVENT_SINK', detail: { sink, position: String(position) } })
   })
 }
 
 async function lockSink(tx: Transaction, sink: string): Promise<void> {
-  if ((await tx.eventSinks.lockPosition(sink)) === null) throw unknown(sink)
+  if ((await tx.eventSinks.lockPosition(sink)) === null) throw noSink(sink)
 }
 
-function unknown(sink: string): CodedError {
+export function noSink(sink: string): CodedError {
   return new CodedError('NOT_FOUND', `There is no sink ${sink}.`)
 }

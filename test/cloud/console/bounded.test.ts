@@ -34,6 +34,11 @@ beforeAll(async () => {
   database = new Sqlite(join(twin.settings.store.path, 'twin.db'))
   database.defaultSafeIntegers()
   multiplyScene(database, scene.instanceId, { devices: DEVICES, records: RECORDS })
+  database.exec(
+    `INSERT INTO event_sinks (name, position, leased_until) VALUES ('billing', 1, 0);
+     INSERT INTO dead_letters WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < 10000)
+       SELECT 'billing', n, 'usage', 'id', 'gone', 1, 0 FROM counted`,
+  )
 })
 afterAll(async () => {
   database.close()
@@ -63,7 +68,8 @@ async function viewOf(path: string, query: Readonly<Record<string, string>>): Pr
       ...{ kind: 'ADMINISTRATOR', keyId: 'key', name: null, issuer: null, scope: null },
       ...{ rights: [{ roles: null, instances: null }], instances: null, deviceId: null },
     },
-    params: { deviceId: scene.device.id },
+    sinks: [],
+    params: { deviceId: scene.device.id, sink: 'billing' },
   }
 }
 

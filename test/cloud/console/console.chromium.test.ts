@@ -6,6 +6,7 @@ import { browserForTests } from '../../support/chromium.ts'
 import { type Twin, openTwin, text } from '../harness.ts'
 import { newDeviceKeys } from '../sync/test-device.ts'
 import { consoleCode } from './browse.ts'
+import { makeFailingSink } from './failing-sink.ts'
 import { HOSTILE, type Scene, furnish } from './scene.ts'
 
 const PHONE = { width: 360, height: 740 }
@@ -18,6 +19,7 @@ let scene: Scene
 beforeAll(async () => {
   twin = await openTwin()
   scene = await furnish(twin, true)
+  makeFailingSink(twin, 1, HOSTILE)
 })
 afterAll(() => twin[Symbol.asyncDispose]())
 
@@ -81,6 +83,8 @@ const PAGES: readonly (readonly [name: string, path: () => string, title: string
   ['usage of a line item in a time', () => '/usage?from=2020-01-01T00:00&by=line-item', 'Usage'],
   ['sessions', () => '/sessions', 'Sessions'],
   ['the end of a session', () => `/sessions/${scene.sessionId}/end`, 'End session'],
+  ['event sinks', () => '/sinks', 'Event sinks'],
+  ['an event sink', () => '/sinks/billing', 'Event sink billing'],
   ['audit', () => '/audit', 'Audit'],
 ]
 

@@ -27,6 +27,7 @@ import {
 import { deviceFilterOf } from '../../console/device-filter.ts'
 import { EDITS, PAGES } from '../../console/pages.ts'
 import { SESSION_COMMANDS, type SessionCommandName, confirmPage } from '../../console/sessions.ts'
+import { SINK_COMMANDS, type SinkCommandName, commandSink } from '../../console/sinks.ts'
 import { rangeOf, refusedUsagePage, usageOfPage, usagePage } from '../../console/usage.ts'
 import { type ConsoleSignIn, formTokenOf } from '../../console/sign-in.ts'
 import { SIGN_IN_SCRIPT, signInPage } from '../../console/sign-in-page.ts'
@@ -49,7 +50,7 @@ import { declaredAnswers } from '../declared-answers.ts'
 import { requireInstanceOf, requireRole, requireScope, requireUnlimited } from '../scope.ts'
 import type { Slots } from '../slots.ts'
 
-export interface ConsoleDeps extends Pick<View, 'policies' | 'presence' | 'terms'> {
+export interface ConsoleDeps extends Pick<View, 'policies' | 'presence' | 'sinks' | 'terms'> {
   readonly store: Store
   readonly signIn: Pick<ConsoleSignIn, 'redeem'>
   readonly authenticator: Authenticator
@@ -120,6 +121,9 @@ export function registerConsole(http: FastifyInstance, prefix: string, deps: Con
       scope.get(url, options, (request, reply) => handlers.show((view) => confirmPage(view, name), request, reply))
       scope.post(url, options, (request, reply) => handlers.commandSession(name, request, reply))
     }
+    for (const name of Object.keys(SINK_COMMANDS) as SinkCommandName[]) {
+      scope.post(`${root}/sinks/:sink/${name}`, options, (request, reply) => handlers.commandSink(name, request, reply))
+    }
   })
 }
 
@@ -184,6 +188,19 @@ class Console {
     const { instance } = fieldsOf(request.query)
     const chosen = instance === undefined ? '' : `?${new URLSearchParams({ instance }).toString()}`
     return reply.redirect(`${this.#root}/sessions${chosen}`, SEE_OTHER)
+  }
+
+  async commandSink(name: SinkCommandName, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
+    const signedIn = await this.#signedIn(request, reply)
+    const form = requireForm(request, signedIn)
+    if (SINK_COMMANDS[name].confirmed !== null) requireConfirmation(form)
+    const operator = requireRole(signedIn.administrator, 'operator')
+    requireUnlimited(operator)
+    const { store, now } = this.#deps
+    const sink = fieldsOf(request.params)['sink'] ?? ''
+    await commandSink(actingAs(store, operator), { name, sink, after: form['after'] }, now())
+    const view = await store.read((reader) => this.#view(reader, request, signedIn))
+    return reply.redirect(hrefOf(view, name === 'forget' ? '/sinks' : `/sinks/${sink}`), SEE_OTHER)
   }
 
   async commandDevices(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
@@ -335,7 +352,7 @@ class Console {
   }
 
   async #view(reader: Reader, request: FastifyRequest, { token, administrator }: SignedIn): Promise<View> {
-    const { policies, presence, terms, now } = this.#deps
+    const { policies, presence, sinks, terms, now } = this.#deps
     const query = fieldsOf(request.query)
     const instances = await instancesOf(reader, administrator)
     const instance = await chosenInstance(reader, administrator, instances, query['instance'] ?? '')
@@ -344,6 +361,7 @@ class Console {
       reader,
       policies,
       presence,
+      sinks,
       terms,
       administrator,
       instances,

@@ -18,12 +18,12 @@ import {
   forgetSink,
   listDeadLetters,
   listEvents,
+  noSink,
   replayAfter,
   replayDeadLetters,
   retrySink,
   showSinks,
 } from '../../events/administer-sinks.ts'
-import { CodedError } from '../../../protocol/errors.ts'
 import { actingAs } from '../../storage/audit.ts'
 import { type Operation, ADMINISTRATORS, edgeOperation, instanceId } from '../operation.ts'
 import { wholeNumber } from './devices.ts'
@@ -55,7 +55,7 @@ const change = { principals: ADMINISTRATORS, role: 'operator', tag: 'Administrat
 export function eventOperations(deps: AdministerSinks): readonly Operation[] {
   const stateOf = async (name: string) => {
     const state = (await showSinks(deps)).find((each) => each.name === name)
-    if (state === undefined) throw new CodedError('NOT_FOUND', `There is no sink ${name}.`)
+    if (state === undefined) throw noSink(name)
     return state
   }
   return [
