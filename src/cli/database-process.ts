@@ -15,6 +15,11 @@ async function resultOf(task: DatabaseTask): Promise<unknown> {
     const { replaceLedger } = await import('../agent/platform/sqlite/restore-ledger.ts')
     return replaceLedger(task.replacement)
   }
+  if ('check' in task) {
+    const { openDatabase } = await import('../cloud/storage/sqlite/database.ts')
+    openDatabase(task.check, { check: true }).close()
+    return null
+  }
   const { copyStore } = await import('../cloud/storage/sqlite/backup.ts')
   copyStore(task.store)
   return null

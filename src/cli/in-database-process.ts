@@ -17,6 +17,8 @@ export type DatabaseTask =
   | { readonly store: StoreCopy }
   | { readonly search: LedgerSearch }
   | { readonly replacement: Replacement }
+  /** Path of the database of a cloud. */
+  | { readonly check: string }
 
 export type DatabaseAnswer = { readonly result: unknown } | { readonly failure: DatabaseFailure }
 

@@ -496,7 +496,7 @@ export const ERRORS = catalogue({
     exit: 78,
   },
   MIGRATION_REFUSED: {
-    meaning: 'The target of a migration contains other data. The command changed nothing.',
+    meaning: 'The target of a migration contains other data, or its source has none. The command changed nothing.',
     remedy: "Create an empty database, and run 'tallygate cloud migrate' again with it.",
     exit: 65,
   },

@@ -6,6 +6,7 @@ import { counted, grouped } from '../../core/accounts/in-words.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import type { MigrationProgress } from '../../cloud/storage/postgres/migrate-store.ts'
 import { actAsOwnerOf } from '../../platform/act-as-owner-of.ts'
+import { sizeOf } from '../../platform/database-files.ts'
 import { absenceOf } from '../../platform/denial-of.ts'
 import { runService } from '../../platform/run-service.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -101,7 +102,9 @@ function migrateCommand(io: Io): Command {
       const { claimStore } = await import('../../cloud/storage/sqlite/claim-store.ts')
       using stack = new DisposableStack()
       stack.defer(claimStore(join(dirname(path), 'twin.lock')))
-      const source = stack.adopt(openDatabase(path, { check: true }), (database) => database.close())
+      refuseEmpty(path)
+      await checkSource(path, io)
+      const source = stack.adopt(openDatabase(path, { check: false }), (database) => database.close())
       const { accounts, charged, grantedOut } = await migrateStore({
         source,
         from: path,
@@ -119,6 +122,24 @@ function migrateCommand(io: Io): Command {
       io.stdout.write(`The copy is complete and equal: ${counted(accounts, 'account', 'accounts')}, ${tokens}.\n`)
       io.stdout.write(`Start the cloud with this database, and with the same --store-path.\n`)
     })
+}
+
+const NO_SOURCE = 'Name the database file that the cloud used last, or a backup of it.'
+
+/** It would become a database without a cloud. @throws CodedError DATABASE_CORRUPT */
+function refuseEmpty(path: string): void {
+  if (sizeOf(path) !== 0) return
+  throw new CodedError('DATABASE_CORRUPT', `${path} is empty.`, { details: { remedy: NO_SOURCE } })
+}
+
+/** About a second per gigabyte, or more on a slow disk. @throws CodedError DATABASE_CORRUPT, DATABASE_NEWER, STATE_UNWRITABLE */
+async function checkSource(path: string, io: Io): Promise<void> {
+  const shown = setInterval(() => writeLines(io.stderr, [`${path}: still checking the file`]), PROGRESS_EVERY_MS)
+  try {
+    await inDatabaseProcess({ check: path })
+  } finally {
+    clearInterval(shown)
+  }
 }
 
 const PROGRESS_EVERY_MS = 5_000

@@ -1,4 +1,5 @@
 // A cloud moves from its file to PostgreSQL, with the command and its own processes of work.
+import { statSync, truncateSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import Sqlite from 'better-sqlite3'
 import { describe, expect, it, onTestFinished } from 'vitest'
@@ -82,6 +83,25 @@ describe('tallygate cloud migrate', () => {
     ])
     const { body } = await twin.call('GET', '/edge/api/v1/devices')
     expect(pick(body, 'devices', 0, 'name')).toBe('über')
+  })
+
+  it('refuses a file that was emptied, and a database that no cloud has used', async () => {
+    const { file } = await soldTwin()
+    const schema = await newSchema()
+    truncateSync(file)
+    const emptied = await migrate(file, schema.url)
+    expect([emptied.code, emptied.err]).toEqual([
+      65,
+      expect.stringMatching(/DATABASE_CORRUPT: .*twin\.db is empty\. Name/),
+    ])
+    expect(statSync(file).size).toBe(0)
+    openDatabase(file, { check: false }).close()
+    const unused = await migrate(file, schema.url)
+    expect([unused.code, unused.err]).toEqual([
+      65,
+      expect.stringMatching(/MIGRATION_REFUSED: .* that no cloud has used/),
+    ])
+    expect(unused.out).toBe('')
   })
 
   it('shows its progress, and leaves turns to others, such as Ctrl-C, while it reads', async () => {

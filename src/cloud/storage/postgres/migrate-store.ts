@@ -67,6 +67,7 @@ const COPY_CLASS = ADVISORY_CLASS + 2
  */
 export async function migrateStore(work: MigrateStore): Promise<MigratedTokens> {
   const { source, from, to, onCopied } = work
+  requireCloud(source, from)
   const address = databaseAddress(to)
   const { client, schema } = await openDatabaseOfServer(address, LIMITS)
   const connection = { isLost: false }
@@ -93,6 +94,13 @@ export async function migrateStore(work: MigrateStore): Promise<MigratedTokens> 
   } finally {
     await client.end().catch(() => undefined)
   }
+}
+
+/** Every cloud that has started has an administration key. @throws CodedError MIGRATION_REFUSED */
+function requireCloud(source: Database, from: string): void {
+  if (source.prepare('SELECT 1 FROM public_keys LIMIT 1').get() !== undefined) return
+  const remedy = 'Name the database file that the cloud used last, or a backup of it.'
+  throw new CodedError('MIGRATION_REFUSED', `${from} is a database that no cloud has used.`, { details: { remedy } })
 }
 
 interface ExpectedTable extends TableShape {
