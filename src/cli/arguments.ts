@@ -33,7 +33,7 @@ export function urlArgument(text: string): string {
   // Messages about invalid arguments quote them, and this one can contain a password.
   if (text.includes('@'))
     throw new CodedError('USAGE', 'The address is invalid. Use an http or https URL without a user or a password.')
-  throw new InvalidArgumentError('Use an http or https URL.')
+  throw new InvalidArgumentError('Use an http or https URL, such as http://127.0.0.1:7080.')
 }
 
 /** The address of a cloud, with the default path prefix if it has no path. */

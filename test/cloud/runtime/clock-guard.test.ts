@@ -38,7 +38,7 @@ class Machine {
         bootId: this.bootId,
         comparesDatabase: true,
       },
-      log: { warn: (fields) => this.logged.push(fields), info: (_fields, message) => this.logged.push(message) },
+      log: { warn: (fields, message) => this.logged.push('code' in fields ? fields : message), info: () => undefined },
       settleAfterMs: () => 30 * DAY,
     })
   }
