@@ -58,7 +58,7 @@ function readStream(path: string): string {
 }
 
 /** Without line editing, so that Ctrl-C stays a signal. The end of the input is an empty answer. */
-function asked(question: string): Promise<string> {
+function answerTo(question: string): Promise<string> {
   const lines = createInterface({ input: process.stdin, terminal: false })
   process.stderr.write(question)
   return new Promise((resolve) => {
@@ -79,7 +79,7 @@ process.exitCode = await run(process.argv.slice(2), {
     if (allowed === 'FILES') return utf8.decode(readSmallFile(path))
     return statSync(path).isFile() ? readUtf8(path) : readStream(path)
   },
-  ask: (question) => (process.stdin.isTTY && process.stderr.isTTY ? asked(question) : null),
+  ask: (question) => (process.stdin.isTTY && process.stderr.isTTY ? answerTo(question) : null),
   stop: () => (stop ??= new AbortController()).signal,
   onHangup: (listener) => {
     hangup = listener

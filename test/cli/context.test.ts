@@ -166,7 +166,9 @@ describe('a context', () => {
 it('names the variable with an address that is not valid', async () => {
   const { code, err } = await tallygate(['devices', 'list'], { env: { TALLYGATE_URL: 'foo' } })
   expect(code).toBe(64)
-  expect(err).toContain('USAGE: The variable TALLYGATE_URL has no valid address. Use an http or https URL, such as http://127.0.0.1:7080. See ')
+  expect(err).toContain(
+    'USAGE: The variable TALLYGATE_URL has no valid address. Use an http or https URL, such as http://127.0.0.1:7080. See ',
+  )
 })
 
 it.for([
