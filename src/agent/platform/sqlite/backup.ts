@@ -36,7 +36,7 @@ export interface LedgerCopy {
  * user, who could put links in their place.
  *
  * @param path the agent's database; the agent may run
- * @param copy calls {@link copyLedger}, also in another thread
+ * @param copy calls {@link copyLedger}, also in another process
  * @throws CodedError LEDGER_UNREADABLE, DATABASE_CORRUPT, DATABASE_NEWER, OUTPUT_UNWRITABLE
  */
 export async function backUpLedger(

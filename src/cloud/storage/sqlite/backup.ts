@@ -20,7 +20,7 @@ export interface StoreCopy {
 /**
  * @param path an existing database
  * @param to target file, replaced once the copy is complete
- * @param copy calls {@link copyStore}, also in another thread
+ * @param copy calls {@link copyStore}, also in another process
  * @throws CodedError STATE_UNWRITABLE, DATABASE_CORRUPT, OUTPUT_UNWRITABLE
  */
 export async function backUpStore(
