@@ -60,6 +60,8 @@ test('logs the reason of a failed exchange once if the message names it, and the
     { fields: problem, message },
     { fields: { ...problem, since }, message: 'a problem has ended' },
   ])
+  // With one level, a filter shows both.
+  expect(device.warned).toEqual([message, 'a problem has ended'])
 })
 
 test('a cloud that is silent, and a proxy that responds in its place, are one condition after the other', async () => {

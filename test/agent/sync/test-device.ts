@@ -72,6 +72,7 @@ export class TestDevice {
   fatal: unknown[] = []
   /** What the link has written to its log. */
   readonly logged: { readonly fields: Record<string, unknown>; readonly message: string }[] = []
+  readonly warned: string[] = []
   /** For its sessions, as the cloud gave them. */
   readonly commands: SessionCommand[] = []
   /** Amounts whose charge or return was sent to an application. */
@@ -184,7 +185,10 @@ export class TestDevice {
           : { token: this.token, source: '/etc/tallygate/enrollment-token' },
       log: {
         info: (fields, message) => void this.logged.push({ fields, message }),
-        warn: (fields, message) => void this.logged.push({ fields, message }),
+        warn: (fields, message) => {
+          this.logged.push({ fields, message })
+          this.warned.push(message)
+        },
       },
       settings: { sync: { ...SYNC, ...this.#how.sync }, grants: { returnOnStop: this.#how.returnOnStop ?? false } },
       software: 'tallygate test',
