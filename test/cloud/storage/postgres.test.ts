@@ -24,6 +24,7 @@ import { PostgresSchema, runSql } from '../../support/postgres-schema.ts'
 import { postgres } from '../../support/servers.ts'
 import { newKeyPair } from '../harness.ts'
 import { ServerProxy } from '../../support/server-proxy.ts'
+import { TransactionPooler } from '../../support/transaction-pooler.ts'
 import { DEVICE, deliveriesSuite, delivery } from './deliveries.suite.ts'
 import { fleetFiguresSuite } from './fleet-figures.suite.ts'
 import { device, storeSuite, usage } from './suite.ts'
@@ -770,6 +771,14 @@ describe('on PostgreSQL', () => {
       const url = new URL(server.url)
       url.searchParams.set('options', '-csearch_path=nowhere')
       expect(await codeOf(url.href)).toBe('DATABASE_UNSUITABLE')
+    })
+
+    it('is refused behind a pooler that gives each transaction another session', async () => {
+      await using pooler = await TransactionPooler.open(schema.url)
+      await expect(open(pooler.url)).rejects.toMatchObject({
+        code: 'DATABASE_UNSUITABLE',
+        message: expect.stringContaining('Set its pool mode to session, or name PostgreSQL itself in db.'),
+      })
     })
 
     it('is refused if its encoding lacks some characters', async () => {

@@ -2,7 +2,7 @@
 import pg from 'pg'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type Migration, readMigrations } from '../../../platform/migrations.ts'
-import { coded } from './failures.ts'
+import { SESSION_SHARED, coded } from './failures.ts'
 import { type DatabaseAddress, Hosts, bounded, requirePrimary } from './hosts.ts'
 import { type Limits, SERVER_VERSION_MIN } from './limits.ts'
 import { makePartitions } from './partitions.ts'
@@ -79,12 +79,44 @@ async function connect(
     try {
       await client.connect()
       await requirePrimary(client, limits)
+      await requireOwnSession(client, () => new pg.Client(hosts.current), limits, address.shown)
       return { client, schema: await judge(client, limits, address.shown) }
     } catch (cause) {
       await client.end().catch(() => undefined)
       throw cause
     }
   })
+}
+
+/**
+ * Prepared statements, timeouts, durability and locks belong to a session. A pooler that changes the session with each
+ * transaction gives an idle one to the next connection.
+ *
+ * @throws CodedError DATABASE_UNSUITABLE
+ */
+async function requireOwnSession(
+  client: pg.Client,
+  newClient: () => pg.Client,
+  limits: Limits,
+  shown: string,
+): Promise<void> {
+  const session = await sessionOf(client, limits)
+  // A pooler invents the number with which it greets.
+  if (session === (client as pg.Client & { readonly processID: number }).processID) return
+  const other = newClient()
+  other.on('error', () => undefined)
+  try {
+    await other.connect()
+    if ((await sessionOf(other, limits)) !== session) return
+  } finally {
+    await other.end().catch(() => undefined)
+  }
+  throw new CodedError('DATABASE_UNSUITABLE', `${shown}: ${SESSION_SHARED}.`)
+}
+
+async function sessionOf(client: pg.Client, limits: Limits): Promise<number | undefined> {
+  const { rows } = await client.query<{ pid: number }>(bounded('SELECT pg_backend_pid() AS pid', limits))
+  return rows[0]?.pid
 }
 
 /** Encodings for every character. SQL_ASCII stores bytes unchanged, and the driver sends UTF-8. */

@@ -71,6 +71,9 @@ const MEETINGS: ReadonlySet<string> = new Set([
   '23514', // check_violation: the partition of the row was made meanwhile
 ])
 
+export const SESSION_SHARED =
+  'a connection pooler gives each transaction another session. Set its pool mode to session, or name PostgreSQL itself in db'
+
 /** Maps a database failure to a code for operators; passes others on. */
 export function coded(error: unknown, shown: string): unknown {
   if (error instanceof NotConnected) return notConnected(error.cause, shown)
@@ -100,6 +103,9 @@ export function coded(error: unknown, shown: string): unknown {
       return of('NOT_RECORDED', message)
     case '42501': // insufficient_privilege
       return of('DATABASE_REFUSED', message)
+    case '26000': // invalid_sql_statement_name
+    case '42P05': // duplicate_prepared_statement
+      return of('DATABASE_UNSUITABLE', `${SESSION_SHARED} (${message}).`)
     case 'XX001': // data_corrupted
     case 'XX002': // index_corrupted
       return of('DATABASE_CORRUPT', message)
