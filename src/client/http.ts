@@ -11,6 +11,7 @@ import type { z } from 'zod'
 import { hostOf } from '../platform/host-of.ts'
 import { type ProxyVariables, onSwitch, openAgent, proxyFor, proxyRefusal } from '../platform/outgoing.ts'
 import { CodedError, type ErrorCode, errorBody, firstProblem, isErrorCode } from '../protocol/errors.ts'
+import { NETWORK_REASONS } from '../protocol/network-reasons.ts'
 import { parseJson } from '../protocol/parse-json.ts'
 import { retryAfterMs } from '../protocol/retry-after.ts'
 import { certificateReason, tlsReason } from '../protocol/tls-reason.ts'
@@ -172,18 +173,11 @@ export class HttpClient implements Disposable {
 }
 
 const REASONS: Readonly<Record<string, string>> = {
+  ...NETWORK_REASONS,
   ENOENT: 'the socket does not exist',
   ENOTDIR: 'the socket does not exist',
   ELOOP: 'the symbolic links of its path lead in a circle',
-  ECONNREFUSED: 'no process is listening there',
-  ECONNRESET: 'the connection was reset',
-  EPIPE: 'the connection was closed',
   EACCES: 'this user may not connect',
-  ENOTFOUND: 'the host name does not exist',
-  EAI_AGAIN: 'the name server does not respond',
-  ETIMEDOUT: 'there was no response in time',
-  EHOSTUNREACH: 'there is no route to the host',
-  ENETUNREACH: 'there is no route to the network',
 }
 
 const CLOSED_EARLY =

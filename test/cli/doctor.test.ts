@@ -338,6 +338,16 @@ describe('the checks', () => {
     expect(remedies({ signIn: problem })['sign-in']).toContain('cloud')
   })
 
+  it('advise to look at the disk, not to enroll again, if it cannot be read', () => {
+    const failed = { code: 'DISK_FAILED', message: 'EIO' }
+    const { checks } = examine(
+      healthy({ ...noAgent, key: { ...base.key, problem: failed }, inspected: { ...base.inspected, problem: failed } }),
+    )
+    for (const name of ['database', 'key']) {
+      expect(checks.find((each) => each.name === name)?.remedy).toMatch(/^Keep the files .* the kernel log/)
+    }
+  })
+
   it('name the check that says why the hash chain was not read', () => {
     const remedy = (code: string) =>
       examine(healthy({ verification: { code, message: 'no' } })).checks.find(({ name }) => name === 'hash-chain')

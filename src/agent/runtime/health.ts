@@ -23,6 +23,7 @@ export interface HealthCondition {
 
 export class Health {
   readonly #conditions = new Map<string, HealthCondition>()
+  readonly #networks = new Map<string, unknown>()
   readonly #now: () => number
   readonly #onEnd: (condition: HealthCondition) => void
 
@@ -32,13 +33,16 @@ export class Health {
   }
 
   /** Keeps `since` while the code is the same. Returns true when the condition is to be logged. */
-  raise(subject: string, { code, message }: CodedError): boolean {
+  raise(subject: string, { code, message, details }: CodedError): boolean {
     const before = this.#conditions.get(subject)
     const same = before?.code === code
     const since = same ? before.since : this.#now()
     this.#conditions.set(subject, { subject, code, message, since })
-    // A technician who mends an enrollment sees each new reason. Other texts change by themselves, as of a network.
-    return !same || (subject === ENROLLMENT && before.message !== message)
+    // A name that does not resolve and an expired certificate are different problems. Other texts change by themselves.
+    const isOtherNetworkProblem = this.#networks.get(subject) !== details['network']
+    this.#networks.set(subject, details['network'])
+    // A technician who mends an enrollment sees each new reason.
+    return !same || isOtherNetworkProblem || (subject === ENROLLMENT && before.message !== message)
   }
 
   clear(subject: string): void {

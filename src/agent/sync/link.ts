@@ -337,8 +337,8 @@ export class Link {
     const trouble = this.#pushTrouble
     if (trouble === null) return
     if (this.#memory.contact === 'DOWN') {
-      // It may come back with the cloud: the next attempt to connect shows that.
-      if (trouble.code === 'BROKER_UNREACHABLE') this.#pushTrouble = null
+      // It may be mended with the cloud: the next attempt to connect shows that.
+      if (trouble.code !== 'BROKER_REFUSED') this.#pushTrouble = null
       return
     }
     this.#pushTrouble = null

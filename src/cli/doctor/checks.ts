@@ -140,6 +140,9 @@ function describeOther({ pid, user, socket }: OtherAgent): string {
 
 const LEDGER_IN_CHECK = 'the agent is checking the ledger'
 
+const DISK_REMEDY =
+  'Keep the files of the state directory. Look for faults of the disk in the kernel log (dmesg), repair it, then restart the agent.'
+
 function noAnswerReason(agent: Problem): string {
   return isStarting(agent) ? 'the agent starts' : 'no agent responds'
 }
@@ -420,6 +423,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
         // A readable one can lack space for its copy.
         database.readable ? 'Correct this, then run doctor again.' : 'Run doctor as root or as the user of the agent.',
       )
+    if (problem?.code === 'DISK_FAILED') return fail(problem.message, DISK_REMEDY)
     if (problem !== null)
       return fail(
         problem.message,
@@ -553,7 +557,10 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
       )
     return key.problem === null
       ? ok(describeFile(key))
-      : fail(key.problem.message, 'Put the key back, or enroll the device again.')
+      : fail(
+          key.problem.message,
+          key.problem.code === 'DISK_FAILED' ? DISK_REMEDY : 'Put the key back, or enroll the device again.',
+        )
   },
   'key-fits': ({ key: { keyId, nextKeyId }, inspected: { identity }, settings, now }) => {
     if (keyId === null || identity === null) return skip('no key or no enrollment to compare')

@@ -199,6 +199,8 @@ test('an idle device notices that its cloud is unreachable when notifications en
   const isAway = () => push.order?.onTrouble(new CodedError('BROKER_UNREACHABLE', 'it is away'))
   isAway()
   await device.pass(31_000)
+  push.order?.onTrouble(new CodedError('BROKER_NOT_TRUSTED', 'its certificate, as that of the cloud, has expired'))
+  await device.pass(31_000)
   expect(device.link.status().connected).toBe(false)
   expect(device.conditions).toEqual(['cloud: CLOUD_UNREACHABLE'])
   device.network.down = false

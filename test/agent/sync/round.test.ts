@@ -64,6 +64,21 @@ test('logs the reason of a failed exchange once if the message names it, and the
   expect(device.warned).toEqual([message, 'a problem has ended'])
 })
 
+test('logs each other reason of the network, and counts the time from the first one', async () => {
+  const device = await TestDevice.running()
+  const failing = (network: string) => (device.network.intercept = () => Promise.reject(unreachable(network)))
+  const unreachable = (network: string) => new CodedError('CLOUD_UNREACHABLE', network, { details: { network } })
+  device.logged.length = 0
+  for (const network of ['EAI_AGAIN', 'EAI_AGAIN', 'CERT_HAS_EXPIRED']) {
+    failing(network)
+    await device.sync()
+    await device.pass(1)
+  }
+  expect(device.logged.map(({ message }) => message)).toEqual(['EAI_AGAIN', 'CERT_HAS_EXPIRED'])
+  const [since] = device.link.status().conditions.map((condition) => condition.since)
+  expect(device.clock.reading().now - since!).toBeGreaterThan(1)
+})
+
 test('a cloud that is silent, and a proxy that responds in its place, are one condition after the other', async () => {
   const device = await TestDevice.running()
   const silent = () => Promise.reject(new CodedError('CLOUD_UNREACHABLE', 'silent'))

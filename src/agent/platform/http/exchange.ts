@@ -5,6 +5,7 @@ import { promisify } from 'node:util'
 import { gzip } from 'node:zlib'
 import { type Outgoing, onSwitch, openAgent, proxyFor, proxyRefusal } from '../../../platform/outgoing.ts'
 import { CodedError } from '../../../protocol/errors.ts'
+import { NETWORK_REASONS } from '../../../protocol/network-reasons.ts'
 import { tlsReason } from '../../../protocol/tls-reason.ts'
 
 export interface HttpRequest {
@@ -194,7 +195,9 @@ function problemOf(cause: unknown, way: string, network: string): string {
       : 'the certificate of the cloud, tls.ca_file and the clock of this device'
     return `cannot be reached${way}: ${tls}. Check ${check}.`
   }
-  return `does not respond${way} (${network}).${way === '' ? '' : ' Check the proxy.'}`
+  const known = NETWORK_REASONS[network]
+  const problem = known === undefined ? `does not respond${way}` : `cannot be reached${way}: ${known}`
+  return `${problem} (${network}).${way === '' ? '' : ' Check the proxy.'}`
 }
 
 function errnoOf(error: unknown): string {

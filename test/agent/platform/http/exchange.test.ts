@@ -205,6 +205,9 @@ test('distinguishes a missing server, a broken connection and a cut response by 
     code: 'CLOUD_UNREACHABLE',
     network: 'ECONNREFUSED',
   })
+  await expect(exchangeWith()(get(`http://127.0.0.1:${port}`))).rejects.toThrow(
+    `The cloud at 127.0.0.1:${port} cannot be reached: no process is listening there (ECONNREFUSED).`,
+  )
   const breaking = createTcpServer((socket) => void socket.once('data', () => socket.resetAndDestroy()))
   expect(await failure(exchangeWith()(get(`http://127.0.0.1:${await listen(breaking)}`)))).toEqual({
     code: 'CLOUD_UNREACHABLE',
