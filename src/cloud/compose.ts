@@ -129,7 +129,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const keys = new LiveKeyring(await openKeyring(node.signingKeyFile))
   const metrics = settings.cells === null ? cells[0].metrics : nodeMetrics(node.metricsDeps)
   const tls = readTls(settings.tls)
-  if (tls !== null) examine(tls, settings, log, now())
+  if (tls !== null) watchCertificate(tls, { settings, log, now, timers, renewals }, started)
   examineAddresses(settings, log)
   const server = openServer({ settings, log, newId, tls, metrics, onWrongAnswer: overrides.onWrongAnswer })
   const { http } = server
@@ -192,6 +192,27 @@ function requireUsable(settings: CloudSettings): void {
 }
 
 type RenewCertificate = (tls: Certificate) => void
+
+const CERTIFICATE_EVERY_MS = 86_400_000
+
+/** At the start, and daily: a service can run for longer than its certificate. */
+function watchCertificate(
+  first: Certificate,
+  {
+    settings,
+    log,
+    now,
+    timers,
+    renewals,
+  }: Pick<CellDeps, 'settings' | 'log' | 'now' | 'timers'> & { readonly renewals: RenewCertificate[] },
+  started: AsyncDisposableStack,
+): void {
+  let current = first
+  renewals.push((next) => (current = next))
+  const look = (): void => examine(current, settings, log, now())
+  look()
+  started.defer(timers.every(CERTIFICATE_EVERY_MS, look))
+}
 
 interface LiveSettingsDeps extends Pick<CellNode, 'log' | 'now'> {
   /** Called for each certificate that a reload reads. */

@@ -1,11 +1,14 @@
 // What anyone can make the cloud log.
-import { rm } from 'node:fs/promises'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { Writable } from 'node:stream'
 import { type Logger, pino } from 'pino'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, onTestFinished } from 'vitest'
 import { CHAIN_START, entryHash } from '../../src/protocol/signing.ts'
 import { EDGE, EdgeClient } from './devices/edge-client.ts'
-import { openTwin, pick, text } from './harness.ts'
+import { Authority } from '../support/certificates.ts'
+import { DAY, START, openTwin, pick, text } from './harness.ts'
 import { Listener } from './platform/mqtt/listener.ts'
 
 function logger(): { readonly log: Logger; readonly about: (message: string) => readonly unknown[] } {
@@ -31,6 +34,23 @@ describe('the log', () => {
     )
     const warning = 'enrollment tokens name the address 0.0.0.0, which devices cannot use: set http.public_url'
     expect(about(warning)).toEqual([expect.objectContaining({ level: 40, setting: 'http.public_url' })])
+  })
+
+  it('warns of a certificate that expires while the cloud runs', async () => {
+    await using authority = await Authority.make()
+    const expiresAt = START + 1.5 * DAY
+    const { certificate, key } = await authority.certify(expiresAt)
+    const folder = await mkdtemp(join(tmpdir(), 'tallygate-tls-'))
+    onTestFinished(() => rm(folder, { recursive: true }))
+    const tls = { certificateFile: join(folder, 'certificate.pem'), keyFile: join(folder, 'key.pem') }
+    await writeFile(tls.certificateFile, certificate)
+    await writeFile(tls.keyFile, key)
+    const { log, about } = logger()
+    await using twin = await openTwin((settings) => ({ ...settings, tls }), log)
+    const warning = `the certificate expired at ${new Date(expiresAt).toISOString()}`
+    expect(about(warning)).toEqual([])
+    await twin.advance(2 * DAY)
+    expect(about(warning)).toEqual([expect.objectContaining({ level: 40, code: 'CERTIFICATE_NOT_VALID' })])
   })
 
   it('names no administration key that is not there', async () => {

@@ -775,10 +775,7 @@ describe('on PostgreSQL', () => {
 
     it('is refused behind a pooler that gives each transaction another session', async () => {
       await using pooler = await TransactionPooler.open(schema.url)
-      await expect(open(pooler.url)).rejects.toMatchObject({
-        code: 'DATABASE_UNSUITABLE',
-        message: expect.stringContaining('Set its pool mode to session, or name PostgreSQL itself in db.'),
-      })
+      expect(await codeOf(pooler.url)).toBe('DATABASE_UNSUITABLE')
     })
 
     it('is refused if its encoding lacks some characters', async () => {
