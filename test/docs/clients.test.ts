@@ -36,12 +36,15 @@ function installClient(directory: string): void {
   expect({ stdout, status }).toEqual({ stdout: '', status: 0 })
 }
 
+/** The first Go program compiles the standard library. */
+const BUILD_MS_MAX = 300_000
+
 it.for([
   ['Node', 'js', 'laser.mjs'],
   ['Python', 'python', 'laser.py'],
   ['Go', 'go', 'laser.go'],
   ['C', 'c', 'laser.c'],
-] as const)('the program in %s works as the page says', async ([name, language, file], context) => {
+] as const)('the program in %s works as the page says', { timeout: BUILD_MS_MAX }, async ([name, language, file], context) => {
   needs(context, name)
   const blocks = blocksUnder(name)
   const { site, application } = await openWorkshop()

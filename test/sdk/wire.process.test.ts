@@ -376,6 +376,12 @@ it('in Go, a call of a session ends with its context while another call waits', 
   for (const socket of held) socket.write(http(BODY))
 })
 
+it.each(['Python', 'Python with asyncio'])('in %s, sends no number that JSON cannot contain', async (name) => {
+  const wire = wires.find((each) => each.name === name)!
+  expect(await wire.driver.do('access anna 1.0 NaN 1')).toEqual(['error TallygateError BAD_JSON no'])
+  expect(wire.requests).toBe(0)
+})
+
 it('in Node, reports a mistake of the application at once, and never uses TCP', async () => {
   const socket = join(directory, 'nowhere.sock')
   vi.stubEnv('TALLYGATE_SOCKET', socket)

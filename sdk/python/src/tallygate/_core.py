@@ -115,7 +115,7 @@ class Call(NamedTuple):
 
     def encode(self) -> bytes:
         try:
-            text = b"" if self.body is None else json.dumps(self.body, default=float).encode()
+            text = b"" if self.body is None else json.dumps(self.body, default=float, allow_nan=False).encode()
         except (ArithmeticError, RecursionError, TypeError, ValueError) as error:
             raise TallygateError("BAD_JSON", f"The request cannot be written as JSON: {error}", "no") from None
         lines = [f"{self.method} {self.path} HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
