@@ -6,6 +6,7 @@ import { afterAll, afterEach, beforeEach, describe, expect, it, vi } from 'vites
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { newSession } from '../../../src/core/sessions/session.ts'
 import { transactionsOver } from '../../../src/cloud/storage/postgres/dialect.ts'
+import { coded } from '../../../src/cloud/storage/postgres/failures.ts'
 import { databaseAddress } from '../../../src/cloud/storage/postgres/hosts.ts'
 import { LIMITS, type Limits } from '../../../src/cloud/storage/postgres/limits.ts'
 import { openPool } from '../../../src/cloud/storage/postgres/pool.ts'
@@ -776,6 +777,11 @@ describe('on PostgreSQL', () => {
     it('is refused behind a pooler that gives each transaction another session', async () => {
       await using pooler = await TransactionPooler.open(schema.url)
       expect(await codeOf(pooler.url)).toBe('DATABASE_UNSUITABLE')
+    })
+
+    it.for(['26000', '42P05'])('names a pooler as the reason of a mixed up statement (%s)', (state) => {
+      const error = Object.assign(new pg.DatabaseError('prepared statement "t1"', 0, 'error'), { code: state })
+      expect(coded(error, 'postgres://db')).toMatchObject({ code: 'DATABASE_UNSUITABLE' })
     })
 
     it('is refused if its encoding lacks some characters', async () => {
