@@ -44,27 +44,31 @@ it.for([
   ['Python', 'python', 'laser.py'],
   ['Go', 'go', 'laser.go'],
   ['C', 'c', 'laser.c'],
-] as const)('the program in %s works as the page says', { timeout: BUILD_MS_MAX }, async ([name, language, file], context) => {
-  needs(context, name)
-  const blocks = blocksUnder(name)
-  const { site, application } = await openWorkshop()
-  const directory = temporaryDirectory()
-  symlinkSync(join(root, 'sdk'), join(directory, 'sdk'))
-  if (name === 'Node') installClient(directory)
-  writeFileSync(join(directory, file), blocks.get(language) ?? '')
-  const env = { ...process.env, TALLYGATE_SOCKET: site.socketPath, GOFLAGS: '-mod=mod', GOPROXY: 'off' }
-  const shell = spawn('bash', ['--norc', '-euo', 'pipefail', '-c', blocks.get('sh') ?? 'exit 1'], {
-    cwd: directory,
-    env,
-  })
-  let [out, err] = ['', '']
-  shell.stdout.on('data', (chunk: Buffer) => (out += chunk.toString()))
-  shell.stderr.on('data', (chunk: Buffer) => (err += chunk.toString()))
-  const status = await new Promise((resolve) => shell.on('close', resolve))
-  const [, expected] = /```text\n([^]*?)```/.exec(page) ?? []
-  // The Go command reports its steps there.
-  expect({ status, out, err: name === 'Go' ? '' : err }).toEqual({ status: 0, out: expected, err: '' })
-  // One cut once, and one in a session whose unused part was returned.
-  const { accounts } = await application.until((now) => now.accounts.some(({ refunded }) => refunded > 0n))
-  expect(accounts.find(({ used }) => used > 0n)?.used).toBe(4_250_000n)
-})
+] as const)(
+  'the program in %s works as the page says',
+  { timeout: BUILD_MS_MAX },
+  async ([name, language, file], context) => {
+    needs(context, name)
+    const blocks = blocksUnder(name)
+    const { site, application } = await openWorkshop()
+    const directory = temporaryDirectory()
+    symlinkSync(join(root, 'sdk'), join(directory, 'sdk'))
+    if (name === 'Node') installClient(directory)
+    writeFileSync(join(directory, file), blocks.get(language) ?? '')
+    const env = { ...process.env, TALLYGATE_SOCKET: site.socketPath, GOFLAGS: '-mod=mod', GOPROXY: 'off' }
+    const shell = spawn('bash', ['--norc', '-euo', 'pipefail', '-c', blocks.get('sh') ?? 'exit 1'], {
+      cwd: directory,
+      env,
+    })
+    let [out, err] = ['', '']
+    shell.stdout.on('data', (chunk: Buffer) => (out += chunk.toString()))
+    shell.stderr.on('data', (chunk: Buffer) => (err += chunk.toString()))
+    const status = await new Promise((resolve) => shell.on('close', resolve))
+    const [, expected] = /```text\n([^]*?)```/.exec(page) ?? []
+    // The Go command reports its steps there.
+    expect({ status, out, err: name === 'Go' ? '' : err }).toEqual({ status: 0, out: expected, err: '' })
+    // One cut once, and one in a session whose unused part was returned.
+    const { accounts } = await application.until((now) => now.accounts.some(({ refunded }) => refunded > 0n))
+    expect(accounts.find(({ used }) => used > 0n)?.used).toBe(4_250_000n)
+  },
+)
