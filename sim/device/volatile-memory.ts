@@ -3,7 +3,7 @@
  * here; torn ones are tested with their framing.
  */
 import type { PendingEntry } from '../../src/agent/ledger/journal.ts'
-import type { Anchor, LeftLog, VolatileLog } from '../../src/agent/ledger/volatile-log.ts'
+import type { Anchor, LeftLog, LogOwner, VolatileLog } from '../../src/agent/ledger/volatile-log.ts'
 import { copyOf } from './copy-of.ts'
 
 interface Part {
@@ -21,7 +21,7 @@ export type LogCall = (typeof LOG_CALLS)[number]
 export class VolatileMemory {
   /** Calls for which there is no space. */
   full: ReadonlySet<LogCall> = new Set()
-  #left: { readonly bootId: string; readonly epoch: number; readonly shares: Part[] } | null = null
+  #left: { readonly bootId: string; readonly owner: LogOwner; readonly shares: Part[] } | null = null
 
   /** Some spending is not on disk. */
   get isAhead(): boolean {
@@ -30,10 +30,10 @@ export class VolatileMemory {
 
   left(): LeftLog | undefined {
     if (this.#left === null) return undefined
-    const { shares, epoch, bootId } = this.#left
+    const { shares, owner, bootId } = this.#left
     return {
       bootId,
-      epoch,
+      ...owner,
       anchors: shares.flatMap(({ anchors }) => anchors),
       entries: shares.flatMap(({ entries }) => entries),
     }
@@ -69,11 +69,11 @@ export class VolatileMemory {
     }
     return {
       left: () => this.left(),
-      begin: (epoch, anchor) => {
+      begin: (owner, anchor) => {
         if (!alive()) return
         remove()
         needSpace('begin')
-        this.#left = { bootId, epoch, shares: [{ anchors: [anchor], entries: [] }] }
+        this.#left = { bootId, owner, shares: [{ anchors: [anchor], entries: [] }] }
       },
       write: (entries) => {
         if (!alive()) return

@@ -7,7 +7,7 @@ import { volatileLogOf } from '../../src/agent/platform/tmpfs/volatile-log.ts'
 import { readBootId } from '../../src/platform/uptime.ts'
 import { CHAIN_START } from '../../src/protocol/signing.ts'
 import { deviceWithBacklog } from '../agent/platform/sqlite/damaged.ts'
-import { temporaryDirectory } from '../agent/harness.ts'
+import { IDENTITY, temporaryDirectory } from '../agent/harness.ts'
 import { tallygate } from './outside.ts'
 
 it.each([
@@ -19,7 +19,7 @@ it.each([
   await backUpLedger(path, file)
   await journal.close()
   rmSync(path)
-  if (kind === 'is left') volatileLogOf(directory, run, readBootId()).begin(1, { n: 0, head: CHAIN_START })
+  if (kind === 'is left') volatileLogOf(directory, run, readBootId()).begin({ deviceId: IDENTITY.deviceId, epoch: 1 }, { n: 0, head: CHAIN_START })
   const env = { TALLYGATE_AGENT_WRITE_BEHIND_DIRECTORY: run }
   const { out } = await tallygate(['restore', file, '--db', path], { env })
   expect(out.split('\n').slice(0, 2)).toEqual([

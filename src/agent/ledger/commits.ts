@@ -14,7 +14,7 @@ import { CHAIN_START } from '../../protocol/signing.ts'
 import { Reservations, type Spendable } from './reservations.ts'
 import { type ClockStamp, type Journal, JournalLost, type PendingEntry, type Reservation } from './journal.ts'
 import type { Timers } from '../runtime/timers.ts'
-import type { Anchor, VolatileLog } from './volatile-log.ts'
+import type { Anchor, LogOwner, VolatileLog } from './volatile-log.ts'
 
 /** `later`: of a denial, which charges nothing; its entry follows with the next commit. */
 export type Durability = 'durable' | 'write-behind' | 'later'
@@ -34,7 +34,7 @@ export interface CommitsDeps {
   readonly writeBehind: WriteBehindDeps | null
   readonly spendableOf: (account: AccountId) => Spendable
   readonly stamp: () => ClockStamp
-  readonly epoch: () => number
+  readonly owner: () => LogOwner
   /** Calls after the current batch of entries has arrived, so that they share a commit. */
   readonly defer: (call: () => void) => void
   /** Monotonic, ms. */
@@ -350,7 +350,7 @@ export class Commits {
       return
     }
     if (this.#logMayBegin()) {
-      const begun = this.#attempt(writeBehind, () => writeBehind.log.begin(this.#deps.epoch(), this.#reached))
+      const begun = this.#attempt(writeBehind, () => writeBehind.log.begin(this.#deps.owner(), this.#reached))
       if (begun) {
         this.#logState = 'OPEN'
         writeBehind.onLog(null)

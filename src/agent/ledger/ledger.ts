@@ -72,6 +72,7 @@ export class Ledger {
   readonly #balances: Balances
   /** Have a limit again, but are still unlimited in the journal. */
   readonly #limited = new Set<AccountId>()
+  #deviceId: string | null
   #epoch: number
   #frozen: boolean
   #broken = false
@@ -88,6 +89,7 @@ export class Ledger {
     this.#deps = deps
     this.#balances = new Balances(snapshot.accounts)
     this.demand = new Demand(deps, this.#balances)
+    this.#deviceId = snapshot.identity?.deviceId ?? null
     this.#epoch = snapshot.epoch
     this.#frozen = snapshot.fenced
     this.#grant = snapshot.grant
@@ -104,7 +106,7 @@ export class Ledger {
         timers,
         spendableOf: (account) => this.#balances.spendableOf(account),
         stamp: () => this.stamp(),
-        epoch: () => this.#epoch,
+        owner: () => ({ deviceId: this.#deviceId, epoch: this.#epoch }),
         onRecorded: this.#onRecorded,
         onLost: this.#onLost,
         onBroken: (error) => {
@@ -408,9 +410,10 @@ export class Ledger {
   }
 
   /** Call when the new epoch is in the journal: counters start at 0, entries at 1. */
-  begin(epoch: number): void {
+  begin(deviceId: string, epoch: number): void {
     if (epoch <= this.#epoch) throw new Error('invariant: epochs rise')
     if (!this.#commits.isSettled) throw new Error('invariant: the ledger was frozen before')
+    this.#deviceId = deviceId
     this.#epoch = epoch
     this.#frozen = false
     this.#grant = null

@@ -1,6 +1,6 @@
 /**
  * Entries that were answered but are not yet in the journal (write-behind). It survives the process, not the machine,
- * so it is used only if it fits the journal: same boot, same epoch, and a chain that includes the journal's head.
+ * so it is used only if it fits the journal: same boot, same device, same epoch, and a chain that includes the journal's head.
  */
 import { entryHash } from '../../protocol/signing.ts'
 import type { PendingEntry, Snapshot } from './journal.ts'
@@ -9,6 +9,13 @@ import type { PendingEntry, Snapshot } from './journal.ts'
 export interface Anchor {
   readonly n: number
   readonly head: string
+}
+
+/** Whose entries they are: a wiped state directory can become that of another device. */
+export interface LogOwner {
+  /** Null: not enrolled, so there are no entries. */
+  readonly deviceId: string | null
+  readonly epoch: number
 }
 
 /** Errors of the file system have codes. Those without one are broken invariants. */
@@ -22,13 +29,12 @@ export interface VolatileLog {
   /** Forgets the parts before the last turn: they are in the journal. */
   forget(anchor: Anchor): void
   /** Empties the log. Throws when it cannot be written. */
-  begin(epoch: number, anchor: Anchor): void
+  begin(owner: LogOwner, anchor: Anchor): void
   remove(): void
 }
 
-export interface LeftLog {
+export interface LeftLog extends LogOwner {
   readonly bootId: string
-  readonly epoch: number
   readonly anchors: readonly Anchor[]
   /** As written, without retracted ones. */
   readonly entries: readonly PendingEntry[]
@@ -42,10 +48,10 @@ export interface BootLog {
 /** The log's entries that the journal lacks; undefined if it does not fit: then spending is unknown. */
 export function missingFrom(
   left: LeftLog | undefined,
-  { epoch, lastEntry, entryHead }: Pick<Snapshot, 'epoch' | 'lastEntry' | 'entryHead'>,
+  { identity, epoch, lastEntry, entryHead }: Pick<Snapshot, 'identity' | 'epoch' | 'lastEntry' | 'entryHead'>,
   bootId: string,
 ): readonly PendingEntry[] | undefined {
-  if (left?.bootId !== bootId || left.epoch !== epoch) return undefined
+  if (left?.bootId !== bootId || left.deviceId !== (identity?.deviceId ?? null) || left.epoch !== epoch) return undefined
   const anchor = left.anchors.at(-1)
   // The journal lost entries: it was restored.
   if (anchor === undefined || anchor.n > lastEntry) return undefined

@@ -35,7 +35,7 @@ export async function attach(context: StepContext): Promise<StepResult> {
   await journal.attach(epoch, { isWhole: memory.fence === 'ABANDONED', cloudEnd })
   takeEpoch(memory, epoch, ledger.lastEntry())
   if (restored !== null) memory.earlier = { epoch: 0, seq: 0 }
-  ledger.begin(epoch)
+  ledger.begin(deviceId, epoch)
   log.info({ epoch }, 'attached')
   return 'PLAN_AGAIN'
 }

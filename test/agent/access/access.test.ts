@@ -273,7 +273,7 @@ describe('the check order', () => {
     expect(await refusal()).toBe('POLICY_MISSING')
     device.activePolicies.put(await policyInForce(1, { usableForMs: 1_000 }))
     expect(await refusal()).toBe('NOT_ATTACHED')
-    device.ledger.begin(1)
+    device.ledger.begin('device-1', 1)
     device.grant(1_000_000n)
     expect(await refusal()).toBe('101')
     device.clock.learn({ time: device.time.truth() + 2_000, sentAt: 0, receivedAt: device.time.sinceBoot() })

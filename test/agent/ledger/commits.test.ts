@@ -81,7 +81,7 @@ class Bench {
         writeBehind: durability === 'write-behind' ? writeBehind : null,
         spendableOf: (account) => ({ used: this.used(account), usedMax: 10n ** 12n }),
         stamp: () => STAMP,
-        epoch: () => this.epoch,
+        owner: () => ({ deviceId: 'device-1', epoch: this.epoch }),
         defer: (call) => void this.#deferred.push(call),
         now: () => this.time.sinceBoot(),
         timers: this.time,
@@ -110,7 +110,7 @@ class Bench {
       retract: (from) => note(`retract ${from}`),
       turn: () => note('turn'),
       forget: ({ n, head }: Anchor) => note(`forget ${n} ${head}`),
-      begin: (epoch, { n, head }) => note(`begin ${epoch} ${n} ${head === CHAIN_START ? 'start' : head}`),
+      begin: ({ epoch }, { n, head }) => note(`begin ${epoch} ${n} ${head === CHAIN_START ? 'start' : head}`),
       remove: () => note('remove'),
     }
   }

@@ -84,7 +84,7 @@ describe('surplus', () => {
   it('of a new epoch does not count the balance at its start', async () => {
     const test = await withRules({ epoch: 1, accounts: new Map([[A, accountState({ granted: 5_000n })]]) })
     await test.ledger.freeze()
-    test.ledger.begin(2)
+    test.ledger.begin('device-1', 2)
     expect(test.ledger.epoch()).toBe(2)
     test.grant({ [A]: 5_000n })
     expect(test.ledger.giveUpSpare(NONE, NONE)).toEqual([{ account: A, amount: 4_900n }])

@@ -414,8 +414,8 @@ describe('the end of an epoch', () => {
     expect(isFrozen).toBe(false)
     await test.endBatch()
     await frozen
-    expect(() => test.ledger.begin(1)).toThrow('epochs rise')
-    test.ledger.begin(2)
+    expect(() => test.ledger.begin('device-1', 1)).toThrow('epochs rise')
+    test.ledger.begin('device-1', 2)
     expect([test.left(A), test.ledger.lastEntry(), test.ledger.status()]).toEqual([0n, 0, 'ATTACHED'])
   })
 

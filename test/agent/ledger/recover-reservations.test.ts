@@ -7,7 +7,7 @@ import type { LeftLog } from '../../../src/agent/ledger/volatile-log.ts'
 import { ACCOUNT_ID_MAX, type AccountId, lineAccount } from '../../../src/core/accounts/account.ts'
 import { SEGMENT_COUNTERS_BYTES_MAX, SEGMENT_ENTRIES_BYTES_MAX } from '../../../src/protocol/edge/sync.ts'
 import { CHAIN_START } from '../../../src/protocol/signing.ts'
-import { STAMP, accountState, entry, snapshotWith } from '../harness.ts'
+import { IDENTITY, STAMP, accountState, entry, snapshotWith } from '../harness.ts'
 import { INSTANCE } from '../sync/fake-cloud.ts'
 
 const OTHER_INSTANCE = '9d9f0f5e-5d3a-4c53-9f43-0a2f8f1b7c11'
@@ -51,7 +51,7 @@ async function recover(changes: Partial<Snapshot>, left?: LeftLog): Promise<Reco
 }
 
 function logWith(...entries: readonly PendingEntry[]): LeftLog {
-  return { bootId: 'boot-1', epoch: 1, anchors: [{ n: 0, head: CHAIN_START }], entries }
+  return { bootId: 'boot-1', deviceId: IDENTITY.deviceId, epoch: 1, anchors: [{ n: 0, head: CHAIN_START }], entries }
 }
 
 it('records nothing when no reservation is open and no entry is missing', async () => {

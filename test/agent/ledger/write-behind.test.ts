@@ -142,7 +142,7 @@ class Process {
       retract: (from) => step('retract', () => log.retract(from)),
       turn: () => step('turn', () => log.turn()),
       forget: (anchor: Anchor) => step('forget', () => log.forget(anchor)),
-      begin: (epoch, anchor) => step('begin', () => log.begin(epoch, anchor)),
+      begin: (owner, anchor) => step('begin', () => log.begin(owner, anchor)),
       remove: () => step('remove', () => log.remove()),
     }
   }

@@ -175,7 +175,7 @@ export class SessionDevice {
   async beginEpoch(): Promise<void> {
     const epoch = this.disk.read().epoch + 1
     await this.#withDiskSpace(() => this.journal.attach(epoch))
-    this.ledger.begin(epoch)
+    this.ledger.begin('device-1', epoch)
   }
 
   /** Deliveries have disk space of their own. */

@@ -1,14 +1,18 @@
 /** The answered entries that the volatile log of an earlier process in this boot adds to a ledger. */
 import { entryHash } from '../../../protocol/signing.ts'
-import type { PendingEntry } from '../../ledger/journal.ts'
-import type { Anchor, BootLog } from '../../ledger/volatile-log.ts'
+import type { Identity, PendingEntry } from '../../ledger/journal.ts'
+import type { Anchor, BootLog, LogOwner } from '../../ledger/volatile-log.ts'
 
-export interface LoggedChain {
-  readonly epoch: number
+export interface LoggedChain extends LogOwner {
   readonly anchor: Anchor
   readonly entries: ReadonlyMap<number, PendingEntry>
   readonly heads: ReadonlyMap<number, string>
   readonly lastEntry: number
+}
+
+/** False: the log is of a device whose state directory was at the same path. @param identity null: unknown */
+export function mayBeOf({ deviceId }: LogOwner, identity: Identity | null): boolean {
+  return identity === null || identity.deviceId === deviceId
 }
 
 /** Null: none, or the log is from another boot, or its entries have gaps, so that it cannot be trusted. */
@@ -28,5 +32,5 @@ export function loggedChain(left: BootLog | null): LoggedChain | null {
     entries.set(n, entry)
     heads.set(n, head)
   }
-  return { epoch: log.epoch, anchor, entries, heads, lastEntry: n }
+  return { deviceId: log.deviceId, epoch: log.epoch, anchor, entries, heads, lastEntry: n }
 }

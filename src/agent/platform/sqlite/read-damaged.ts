@@ -10,7 +10,7 @@ import { entryHash } from '../../../protocol/signing.ts'
 import type { Identity, IdempotencyRecord, StoredSession } from '../../ledger/journal.ts'
 import { keptSession } from '../../sessions/kept-session.ts'
 import type { Anchor, BootLog } from '../../ledger/volatile-log.ts'
-import { type LoggedChain, loggedChain } from './logged-chain.ts'
+import { type LoggedChain, loggedChain, mayBeOf } from './logged-chain.ts'
 import { ENTRY_ID_MAX, entriesBetween } from './entry-blocks.ts'
 import { type AnswerRow, type PolicyRow, type SessionRow, type StateRow, answerOf } from './journal-statements.ts'
 import { openDatabase, refusalOf, requireKnownSchema } from './open-database.ts'
@@ -151,13 +151,14 @@ function salvageOfCopy(database: Database.Database | null, logged: LoggedChain |
   })
 }
 
-/** @param logged entries that an earlier process of this boot answered beyond the ledger */
-export function salvageOf(database: Database.Database, logged: LoggedChain | null = null): Salvage {
+/** @param left entries that an earlier process of this boot answered beyond the ledger */
+export function salvageOf(database: Database.Database, left: LoggedChain | null = null): Salvage {
   const identity = unlessDamaged(null, () => {
     const text = database.prepare('SELECT document FROM identity').pluck().get() as string
     const found = JSON.parse(text) as Identity
     return typeof found.deviceId === 'string' && Array.isArray(found.trustedKeys) ? found : null
   })
+  const logged = left !== null && mayBeOf(left, identity) ? left : null
   const policies = rowsOf(
     database,
     'SELECT instance_id, revision, document, confirmed_at FROM policy',

@@ -11,7 +11,7 @@ import { lacksSpace } from '../../../platform/disk-space.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
 import { withConsistentSnapshot } from './consistent-snapshot.ts'
-import { loggedChain } from './logged-chain.ts'
+import { loggedChain, mayBeOf } from './logged-chain.ts'
 import { flushDirectoryOf, openDatabase, refusalOf } from './open-database.ts'
 import { foldDatabase } from './pending-batches.ts'
 import {
@@ -86,7 +86,7 @@ export async function replaceLedger({ copy, backup, path, wall, left }: Replacem
   try {
     const saved = salvageOfBackup(database, backup)
     using _rights = actAsOwnerOf(dirname(path))
-    return replaceWith(saved, path, wall, left)
+    return replaceWith(saved, path, wall, left !== null && mayBeOf(left.log, saved.identity) ? left : null)
   } catch (error) {
     throw refusalOf(error, path)
   } finally {

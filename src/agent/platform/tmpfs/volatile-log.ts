@@ -1,6 +1,7 @@
 /** In files on tmpfs, never flushed. Each turn begins a new file, removed once the journal contains its entries. */
 import { closeSync, ftruncateSync, openSync, readFileSync, readdirSync, rmSync, writeSync } from 'node:fs'
 import { join, resolve } from 'node:path'
+import { isDeepStrictEqual } from 'node:util'
 import { z } from 'zod'
 import { orNull } from '../../../platform/or-null.ts'
 import { makeDirectories } from '../../../platform/make-directories.ts'
@@ -9,7 +10,7 @@ import { microText } from '../../../protocol/wire.ts'
 import { sha256 } from '../../../protocol/signing.ts'
 import { parseJson } from '../../../protocol/parse-json.ts'
 import type { PendingEntry } from '../../ledger/journal.ts'
-import type { Anchor, LeftLog, VolatileLog } from '../../ledger/volatile-log.ts'
+import type { Anchor, LeftLog, LogOwner, VolatileLog } from '../../ledger/volatile-log.ts'
 import { FrameWriter, readFrames } from './frame.ts'
 
 export interface TmpfsLogOptions {
@@ -23,7 +24,13 @@ export function volatileLogOf(stateDirectory: string, directory: string, bootId:
   return new TmpfsLog({ directory, name, bootId })
 }
 
-const header = z.object({ kind: z.literal('header'), format: z.literal(3), bootId: z.string(), epoch: z.int() })
+const header = z.object({
+  kind: z.literal('header'),
+  format: z.literal(4),
+  bootId: z.string(),
+  deviceId: z.string().nullable(),
+  epoch: z.int(),
+})
 const anchorForm = z.object({ kind: z.literal('anchor'), n: z.int(), head: z.string() })
 const idempotencyRecord = z.object({
   session: z.string(),
@@ -46,7 +53,7 @@ const postings = z.object({ postings: z.array(z.object({ account: accountId, amo
 export class TmpfsLog implements VolatileLog {
   readonly #options: TmpfsLogOptions
   readonly #writer = new FrameWriter()
-  #epoch = 0
+  #owner: LogOwner = { deviceId: null, epoch: 0 }
   #file: number | null = null
   /** Of the file, bytes. */
   #size = 0
@@ -66,7 +73,7 @@ export class TmpfsLog implements VolatileLog {
     const numbers = this.#numbers()
     const anchors: Anchor[] = []
     const entries: PendingEntry[] = []
-    let origin: { readonly bootId: string; readonly epoch: number } | undefined
+    let origin: Pick<LeftLog, 'bootId' | keyof LogOwner> | undefined
     for (const number of numbers) {
       const frames = orNull(() => readFrames(readFileSync(this.#path(number)))) ?? undefined
       // Only the newest file can be torn.
@@ -76,9 +83,10 @@ export class TmpfsLog implements VolatileLog {
       if (first === undefined) continue
       const begun = header.safeParse(parseJson(first))
       if (!begun.success) return undefined
-      const { bootId, epoch } = begun.data
-      if (origin !== undefined && (origin.bootId !== bootId || origin.epoch !== epoch)) return undefined
-      origin = { bootId, epoch }
+      const { bootId, deviceId, epoch } = begun.data
+      const found = { bootId, deviceId, epoch }
+      if (!isDeepStrictEqual(origin ?? found, found)) return undefined
+      origin = found
       for (const text of texts) {
         const taken = text.startsWith('{') ? takeAnchor(text, anchors) : takeEntries(text, entries)
         if (!taken) return undefined
@@ -87,10 +95,10 @@ export class TmpfsLog implements VolatileLog {
     return origin === undefined ? undefined : { ...origin, anchors, entries }
   }
 
-  begin(epoch: number, from: Anchor): void {
+  begin(owner: LogOwner, from: Anchor): void {
     makeDirectories(this.#options.directory)
     this.remove()
-    this.#epoch = epoch
+    this.#owner = owner
     this.#oldest = 1
     this.#current = 0
     this.turn()
@@ -122,7 +130,7 @@ export class TmpfsLog implements VolatileLog {
     this.#current += 1
     this.#size = 0
     this.#last = { n: 0, at: 0 }
-    const first = { kind: 'header', format: 3, bootId, epoch: this.#epoch }
+    const first: z.input<typeof header> = { kind: 'header', format: 4, bootId, ...this.#owner }
     this.#write([JSON.stringify(first)])
     this.#start = this.#size
   }

@@ -9,10 +9,12 @@ import { TmpfsLog } from '../../../../src/agent/platform/tmpfs/volatile-log.ts'
 import type { Journal, IdempotencyRecord, PendingEntry } from '../../../../src/agent/ledger/journal.ts'
 import type { BootLog } from '../../../../src/agent/ledger/volatile-log.ts'
 import { CHAIN_START, entryHash } from '../../../../src/protocol/signing.ts'
-import { SEAL, STAMP, attach, entry, journalIn, temporaryDirectory } from '../../harness.ts'
+import { IDENTITY, SEAL, STAMP, attach, entry, journalIn, temporaryDirectory } from '../../harness.ts'
 import { A, damage, deliveredBy } from './damaged.ts'
 
 const BOOT = 'this boot'
+const OWNER = { deviceId: IDENTITY.deviceId, epoch: 1 }
+const OTHER = { deviceId: 'other device', epoch: 1 }
 const DELIVERED = 20
 const RECORDED = 33
 const ANSWERED = 60
@@ -48,7 +50,7 @@ async function device(): Promise<Written> {
   await journal.appendWriteBehind(charges(DELIVERED + 1, RECORDED), [{ account: A, usedUpTo: 900n }], STAMP, false)
   await journal.close()
   const log = new TmpfsLog({ directory: join(directory, 'run'), name: 'ledger', bootId: BOOT })
-  log.begin(1, { n: RECORDED, head: headAt(RECORDED) })
+  log.begin(OWNER, { n: RECORDED, head: headAt(RECORDED) })
   for (const each of charges(RECORDED + 1, ANSWERED)) log.write([each])
   return { directory, log }
 }
@@ -119,7 +121,7 @@ describe('a damaged journal whose volatile log fits', () => {
     expect(await salvageOf(journal)).toMatchObject({ salvagedEntries: RECORDED - DELIVERED, lostEntries: null })
 
     const foreign = await device()
-    foreign.log.begin(1, { n: RECORDED, head: headAt(RECORDED - 1) })
+    foreign.log.begin(OWNER, { n: RECORDED, head: headAt(RECORDED - 1) })
     foreign.log.write(charges(RECORDED + 1, RECORDED + 3))
     damage(join(foreign.directory, 'journal.db'), 'policy')
     const beside = await reopened(foreign)
@@ -151,7 +153,7 @@ describe('a damaged journal whose volatile log fits', () => {
     await journal.seal(SEAL)
     await journal.appendWriteBehind(charges(end + 1, ANSWERED), [{ account: A, usedUpTo: 900n }], STAMP, false)
     await journal.close()
-    log.begin(1, { n: ANSWERED, head: headAt(ANSWERED) })
+    log.begin(OWNER, { n: ANSWERED, head: headAt(ANSWERED) })
     log.write(charges(ANSWERED + 1, ANSWERED + 10))
     const database = new Database(join(directory, 'journal.db'))
     database.prepare('UPDATE block SET data = ? WHERE first_n = ?').run(Buffer.from('damaged'), end + 1)
@@ -170,7 +172,7 @@ describe('a damaged journal whose volatile log fits', () => {
   it('loses nothing of a log whose entries the journal has already taken', async () => {
     const written = await device()
     const { log } = written
-    log.begin(1, { n: DELIVERED - 5, head: headAt(DELIVERED - 5) })
+    log.begin(OWNER, { n: DELIVERED - 5, head: headAt(DELIVERED - 5) })
     log.write(charges(DELIVERED - 4, RECORDED))
     damage(join(written.directory, 'journal.db'), 'block')
     const journal = await reopened(written)
@@ -181,7 +183,7 @@ describe('a damaged journal whose volatile log fits', () => {
   it('reports no entry of the log as lost, although the ledger proves none', async () => {
     const written = await device()
     const { directory, log } = written
-    log.begin(1, { n: DELIVERED - 5, head: headAt(DELIVERED - 5) })
+    log.begin(OWNER, { n: DELIVERED - 5, head: headAt(DELIVERED - 5) })
     log.write(charges(DELIVERED - 4, RECORDED))
     const database = new Database(join(directory, 'journal.db'))
     database.exec("UPDATE state SET acked_head = 'damaged'")
@@ -196,7 +198,7 @@ describe('a damaged journal whose volatile log fits', () => {
     const written = await device()
     const { directory, log } = written
     const path = join(directory, 'journal.db')
-    log.begin(1, { n: RECORDED - 3, head: headAt(RECORDED - 4) })
+    log.begin(OWNER, { n: RECORDED - 3, head: headAt(RECORDED - 4) })
     log.write(charges(RECORDED - 2, RECORDED + 3))
     damage(path, 'policy')
     await (await reopened(written)).close()
@@ -206,6 +208,32 @@ describe('a damaged journal whose volatile log fits', () => {
     const both = [...charges(DELIVERED + 1, RECORDED), ...charges(RECORDED - 2, RECORDED + 3)]
     expect(await restoreLedger(file, path, 0)).toMatchObject({ undelivered: both.length, lost: 0 })
     expect(await deliveredBy(await journalIn(directory))).toEqual(bodiesOf(both))
+  })
+})
+
+describe('the log of another device', () => {
+  it('adds nothing to a damaged journal at the same path', async () => {
+    const written = await device()
+    written.log.begin(OTHER, { n: RECORDED, head: headAt(RECORDED) })
+    written.log.write(charges(RECORDED + 1, ANSWERED))
+    damage(join(written.directory, 'journal.db'), 'policy')
+    const journal = await reopened(written)
+    expect(await deliveredBy(journal)).toEqual(bodiesOf(charges(DELIVERED + 1, RECORDED)))
+  })
+
+  it('adds nothing to a backup that is restored to the directory of that device', async () => {
+    const { directory, log } = await device()
+    const file = join(directory, 'backup.db')
+    const path = join(directory, 'journal.db')
+    await backUpLedger(path, file)
+    rmSync(path)
+    log.begin(OTHER, { n: 0, head: CHAIN_START })
+    log.write(charges(1, ANSWERED))
+    const restored = await restoreLedger(file, path, 0, { log: log.left()!, bootId: BOOT })
+    expect(restored).toMatchObject({ replaced: null, undelivered: RECORDED - DELIVERED })
+    const journal = await journalIn(directory)
+    expect(await deliveredBy(journal)).toEqual(bodiesOf(charges(DELIVERED + 1, RECORDED)))
+    expect((await answersOf(journal)).toSorted()).toEqual([30, 31, 32, 33])
   })
 })
 
@@ -238,7 +266,7 @@ describe('an intact journal that a backup replaces', () => {
   it('is continued by entries of the log that cost nothing, without reservations', async () => {
     const written = await device()
     await closeReservations(written, RECORDED)
-    written.log.begin(1, { n: RECORDED, head: headAt(RECORDED) })
+    written.log.begin(OWNER, { n: RECORDED, head: headAt(RECORDED) })
     const free = { ...entry(RECORDED + 1, []), idempotencyRecord: answerTo(RECORDED + 1) }
     written.log.write([free])
     expect(await restored(written)).toMatchObject({ undelivered: RECORDED + 1 - DELIVERED, lost: 0 })
@@ -265,7 +293,7 @@ describe('an intact journal that a backup replaces', () => {
   it('is not replaced while reservations are open that no log of this boot explains', async () => {
     const written = await device()
     await expect(restored(written, 'another boot')).rejects.toMatchObject({ code: 'RESERVATION_OPEN' })
-    written.log.begin(1, { n: RECORDED, head: headAt(RECORDED - 1) })
+    written.log.begin(OWNER, { n: RECORDED, head: headAt(RECORDED - 1) })
     await expect(restored(written)).rejects.toMatchObject({ code: 'RESERVATION_OPEN' })
   })
 })

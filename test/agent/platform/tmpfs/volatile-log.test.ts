@@ -7,10 +7,11 @@ import { TmpfsLog } from '../../../../src/agent/platform/tmpfs/volatile-log.ts'
 import type { PendingEntry } from '../../../../src/agent/ledger/journal.ts'
 import { missingFrom } from '../../../../src/agent/ledger/volatile-log.ts'
 import { CHAIN_START, entryHash } from '../../../../src/protocol/signing.ts'
-import { entry, temporaryDirectory } from '../../harness.ts'
+import { IDENTITY, entry, temporaryDirectory } from '../../harness.ts'
 
 const A = 'line/i/a/0'
 const START = { n: 0, head: CHAIN_START }
+const OWNER = { deviceId: IDENTITY.deviceId, epoch: 4 }
 const answer = { session: 'app', n: 1, requestHash: 'h', answer: '{"ä":"\\n"}', policyRevision: 3 }
 const session = { id: 's', ended: false, since: 5, document: '{}', snapshot: '{"a":1}' }
 const one = { ...entry(1, [{ account: A, amount: 5n }], { idempotencyRecord: answer }), session }
@@ -25,7 +26,7 @@ function logIn(directory: string, bootId = 'boot-1'): TmpfsLog {
 
 function written(directory: string): TmpfsLog {
   const log = logIn(directory)
-  log.begin(4, START)
+  log.begin(OWNER, START)
   log.write([one])
   log.write([two])
   return log
@@ -35,7 +36,7 @@ describe('the volatile log', () => {
   it('returns an entry as it was written, with its response for retries and its permitted overspend', () => {
     const directory = temporaryDirectory()
     written(directory)
-    expect(logIn(directory).left()).toEqual({ bootId: 'boot-1', epoch: 4, anchors: [START], entries: [one, two] })
+    expect(logIn(directory).left()).toEqual({ bootId: 'boot-1', ...OWNER, anchors: [START], entries: [one, two] })
   })
 
   it('deletes each file once its entries are moved', () => {
@@ -127,8 +128,8 @@ describe('the volatile log', () => {
 })
 
 describe('a log that was left', () => {
-  const left = { bootId: 'b', epoch: 4, anchors: [START], entries: [one, two, three] }
-  const journal = (n: number, head: string, epoch = 4) => ({ lastEntry: n, entryHead: head, epoch })
+  const left = { bootId: 'b', ...OWNER, anchors: [START], entries: [one, two, three] }
+  const journal = (n: number, head: string, epoch = 4) => ({ identity: IDENTITY, lastEntry: n, entryHead: head, epoch })
 
   it('returns exactly the entries that the journal lacks', () => {
     expect(missingFrom(left, journal(0, CHAIN_START), 'b')).toEqual([one, two, three])
@@ -138,6 +139,7 @@ describe('a log that was left', () => {
 
   it.each([
     ['of another boot', left, journal(2, headOf(one, two)), 'c'],
+    ['of another device', { ...left, deviceId: 'other' }, journal(2, headOf(one, two)), 'b'],
     ['of another epoch', left, journal(2, headOf(one, two), 5), 'b'],
     ['of another history', left, journal(2, headOf(two, one)), 'b'],
     ['that ends before the journal does', left, journal(4, headOf(one, two, three, one)), 'b'],
