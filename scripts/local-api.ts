@@ -171,7 +171,15 @@ export const localOperations: readonly DescribedOperation[] = [
         example: responseExample(VERSION),
       },
     },
-    errors: [...OF_BODIES, ...OF_RULES, ...OF_CHANGES, 'CALLER_LIMITED', 'REQUEST_TOO_LARGE', 'INSTANCE_NOT_IN_TOKEN'],
+    errors: [
+      ...OF_BODIES,
+      ...OF_RULES,
+      ...OF_CHANGES,
+      'CALLER_LIMITED',
+      'REQUESTERS_LIMITED',
+      'REQUEST_TOO_LARGE',
+      'INSTANCE_NOT_IN_TOKEN',
+    ],
   }),
   local({
     id: 'createsession',
@@ -249,7 +257,15 @@ export const localOperations: readonly DescribedOperation[] = [
         body: accessResponses[VERSION],
       },
     },
-    errors: [...OF_BODIES, ...OF_RULES, ...OF_CHANGES, ...OF_SESSIONS, 'CALLER_LIMITED', 'REQUEST_TOO_LARGE'],
+    errors: [
+      ...OF_BODIES,
+      ...OF_RULES,
+      ...OF_CHANGES,
+      ...OF_SESSIONS,
+      'CALLER_LIMITED',
+      'REQUESTERS_LIMITED',
+      'REQUEST_TOO_LARGE',
+    ],
   }),
   local({
     id: 'getheartbeat',

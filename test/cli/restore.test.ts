@@ -19,7 +19,11 @@ it.each([
   await backUpLedger(path, file)
   await journal.close()
   rmSync(path)
-  if (kind === 'is left') volatileLogOf(directory, run, readBootId()).begin({ deviceId: IDENTITY.deviceId, epoch: 1 }, { n: 0, head: CHAIN_START })
+  if (kind === 'is left')
+    volatileLogOf(directory, run, readBootId()).begin(
+      { deviceId: IDENTITY.deviceId, epoch: 1 },
+      { n: 0, head: CHAIN_START },
+    )
   const env = { TALLYGATE_AGENT_WRITE_BEHIND_DIRECTORY: run }
   const { out } = await tallygate(['restore', file, '--db', path], { env })
   expect(out.split('\n').slice(0, 2)).toEqual([

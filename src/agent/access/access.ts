@@ -15,6 +15,7 @@
  *   8 NOT_ATTACHED                        the device has an epoch that is not fenced
  *   9                                     the checks of core; refusals are answers, item by item
  *     REQUEST_TOO_LARGE                   one segment can carry the top-up request
+ *     REQUESTERS_LIMITED                  ... and open its accounts in the cloud
  *  10 CALLER_LIMITED                      the caller's token budget covers the charge
  *  11 NOT_RECORDED                        the ledger has taken the entry
  */

@@ -41,13 +41,13 @@ export interface RulesDeps {
 }
 
 export interface LocalDecisionsDeps extends RulesDeps {
-  readonly ledger: Pick<Ledger, 'chargeable' | 'chargeableAboveGrant'>
+  readonly ledger: Pick<Ledger, 'chargeable' | 'chargeableAboveGrant' | 'newRequesters'>
   readonly policies: RulesDeps['policies'] & Pick<ActivePolicies, 'isDeviceRefused'>
   readonly clock: { reading(): ClockReading; sinceBoot(): number }
   readonly link: RulesDeps['link'] & {
     /**
-     * Null if the cloud is unreachable or too slow. Rejects with REQUEST_TOO_LARGE if it fits no segment; the offline
-     * policy does not apply then.
+     * Null if the cloud is unreachable or too slow. Rejects with REQUEST_TOO_LARGE if it fits no segment, and with
+     * REQUESTERS_LIMITED; the offline policy does not apply then.
      */
     requestGrant(request: WaitingTopUp, deadlineMs: number): Promise<PoolBalances | null>
   }
@@ -123,7 +123,7 @@ export class LocalDecisions {
 
   /**
    * Awaits nothing when the balances suffice, for speed. Rejects or throws the codes of {@link requireRules}, STOPPING,
-   * NOT_ATTACHED, REQUEST_TOO_LARGE, and what `record` throws.
+   * NOT_ATTACHED, REQUEST_TOO_LARGE, REQUESTERS_LIMITED, and what `record` throws.
    *
    * @param record called in the same synchronous block: other requests charge the same accounts
    */
@@ -165,13 +165,18 @@ export class LocalDecisions {
     }
   }
 
-  /** A cloud that refuses the device has answered, so the offline policy does not apply. */
+  /** A cloud that refuses the device has answered, so the offline policy does not apply. @throws CodedError REQUESTERS_LIMITED */
   #offline(question: Question, attempt: Attempt): Attempt {
     const { decision, policy } = attempt
     if (!isShort(decision) || this.#deps.policies.isDeviceRefused || !isAnyEssential(policy.compiled.policy)) {
       return attempt
     }
-    return this.#attempt(question, 'ABOVE_GRANT')
+    const aboveGrant = this.#attempt(question, 'ABOVE_GRANT')
+    const refusal = this.#deps.ledger.newRequesters.refusalOf(
+      aboveGrant.decision.postings.map(({ account }) => account),
+    )
+    if (refusal !== null) throw refusal
+    return aboveGrant
   }
 
   #attempt(question: Question, view: View | 'ABOVE_GRANT' = UNCHANGED): Attempt {

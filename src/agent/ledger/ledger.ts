@@ -24,6 +24,7 @@ import type {
   StoredGrant,
   ReceivedGrant,
 } from './journal.ts'
+import { NewRequesters } from './new-requesters.ts'
 import type { StoredClock } from '../runtime/clock.ts'
 import type { Timers } from '../runtime/timers.ts'
 
@@ -68,6 +69,7 @@ export interface ChargeableAboveGrant {
 
 export class Ledger {
   readonly demand: Demand
+  readonly newRequesters: NewRequesters
   readonly #deps: LedgerDeps
   readonly #balances: Balances
   /** Have a limit again, but are still unlimited in the journal. */
@@ -89,6 +91,7 @@ export class Ledger {
     this.#deps = deps
     this.#balances = new Balances(snapshot.accounts)
     this.demand = new Demand(deps, this.#balances)
+    this.newRequesters = new NewRequesters(this.#balances, deps.clock)
     this.#deviceId = snapshot.identity?.deviceId ?? null
     this.#epoch = snapshot.epoch
     this.#frozen = snapshot.fenced
@@ -422,6 +425,7 @@ export class Ledger {
     this.#limited.clear()
     this.#commits.begin()
     this.demand.begin()
+    this.newRequesters.begin()
   }
 
   stamp(): ClockStamp {

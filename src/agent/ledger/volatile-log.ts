@@ -51,7 +51,8 @@ export function missingFrom(
   { identity, epoch, lastEntry, entryHead }: Pick<Snapshot, 'identity' | 'epoch' | 'lastEntry' | 'entryHead'>,
   bootId: string,
 ): readonly PendingEntry[] | undefined {
-  if (left?.bootId !== bootId || left.deviceId !== (identity?.deviceId ?? null) || left.epoch !== epoch) return undefined
+  if (left?.bootId !== bootId || left.deviceId !== (identity?.deviceId ?? null) || left.epoch !== epoch)
+    return undefined
   const anchor = left.anchors.at(-1)
   // The journal lost entries: it was restored.
   if (anchor === undefined || anchor.n > lastEntry) return undefined

@@ -38,7 +38,12 @@ export async function sealAndSend(
   // No await from here to the journal call: a later request would not be in the segment.
   const topUps = step.final
     ? NO_TOP_UPS
-    : topUpsOf(ledger.demand, waiting.carry(), new Set([...returned, ...memory.keeps.keys()]), step.release)
+    : topUpsOf(
+        ledger.demand,
+        waiting.carry((accounts) => ledger.newRequesters.refusalOf(accounts)),
+        new Set([...returned, ...memory.keeps.keys()]),
+        step.release,
+      )
   if (!step.final) memory.topUpsCarried = true
   const { isMoreToFollow, ...sealed } = await journal
     .seal({

@@ -12,6 +12,7 @@ interface Waiting extends WaitingTopUp {
   carried: boolean
   poolBalances: PoolBalances | null
   readonly resolve: () => void
+  readonly reject: (error: Error) => void
 }
 
 export class WaitingRequests {
@@ -28,7 +29,7 @@ export class WaitingRequests {
     return this.#waiting.size >= this.#most
   }
 
-  /** Null: no answer. @throws CodedError REQUEST_TOO_LARGE: does not fit a segment */
+  /** Null: no answer. @throws CodedError REQUEST_TOO_LARGE: does not fit a segment; REQUESTERS_LIMITED */
   wait({ needs, accounts }: WaitingTopUp, patienceMs: number): Promise<PoolBalances | null> {
     const needBytes = bytesOf(needs)
     const isTooMany = needs.length > SEGMENT_NEEDS_MAX || needs.some(({ length }) => length > NEED_ACCOUNTS_MAX)
@@ -36,7 +37,7 @@ export class WaitingRequests {
       const named = new Set(needs.flat().map(({ account }) => account)).size
       throw new CodedError('REQUEST_TOO_LARGE', `It needs tokens of ${named} accounts, more than one segment can name.`)
     }
-    return new Promise((done) => {
+    return new Promise((done, fail) => {
       const waiting: Waiting = {
         needs,
         accounts,
@@ -44,10 +45,17 @@ export class WaitingRequests {
         carried: false,
         poolBalances: null,
         resolve: () => {
-          cancel()
-          this.#waiting.delete(waiting)
+          remove()
           done(waiting.poolBalances)
         },
+        reject: (error) => {
+          remove()
+          fail(error)
+        },
+      }
+      const remove = (): void => {
+        cancel()
+        this.#waiting.delete(waiting)
       }
       const cancel = this.#timers.after(patienceMs, waiting.resolve)
       this.#waiting.add(waiting)
@@ -59,15 +67,24 @@ export class WaitingRequests {
     return false
   }
 
-  /** As many as fit the next segment, first come, first served. */
-  carry(): { readonly needs: readonly Need[]; readonly accounts: ReadonlySet<AccountId> } {
+  /** As many as fit the next segment, first come, first served. @param refusalOf of a request that names these new accounts */
+  carry(refusalOf: (accounts: readonly AccountId[]) => CodedError | null): {
+    readonly needs: readonly Need[]
+    readonly accounts: ReadonlySet<AccountId>
+  } {
     const needs: Need[] = []
     const accounts = new Set<AccountId>()
     let bytes = 0
     for (const waiting of this.#waiting) {
       if (waiting.carried) continue
-      bytes += waiting.needBytes
-      if (needs.length + waiting.needs.length > SEGMENT_NEEDS_MAX || bytes > SEGMENT_NEEDS_BYTES_MAX) break
+      const length = bytes + waiting.needBytes
+      if (needs.length + waiting.needs.length > SEGMENT_NEEDS_MAX || length > SEGMENT_NEEDS_BYTES_MAX) break
+      const refusal = refusalOf(waiting.accounts.filter((account) => !accounts.has(account)))
+      if (refusal !== null) {
+        waiting.reject(refusal)
+        continue
+      }
+      bytes = length
       waiting.carried = true
       needs.push(...waiting.needs)
       for (const account of waiting.accounts) accounts.add(account)

@@ -10,6 +10,7 @@ import { LocalDecisions, type WaitingTopUp } from '../../../src/agent/access/loc
 import { ActivePolicies, type PolicyInForce } from '../../../src/agent/policy/active-policies.ts'
 import { type SessionAnswer, Sessions } from '../../../src/agent/sessions/sessions.ts'
 import { type AccountId, lineAccount } from '../../../src/core/accounts/account.ts'
+import type { PolicyDocumentWire } from '../../../src/protocol/edge/policy-document.ts'
 import { sessionSnapshot } from '../../../src/protocol/edge/sessions.ts'
 import {
   accessResponseBody,
@@ -28,10 +29,14 @@ export const HOUR = 60 * MINUTE
 const TOKEN = 1_000_000n
 
 /** Rules by which `print` costs one token, of a line item that may owe so much while the cloud cannot be asked. */
-export async function essentialRules(revision: number, cap: bigint): Promise<PolicyInForce> {
+export async function essentialRules(
+  revision: number,
+  cap: bigint,
+  consumptionLimit: PolicyDocumentWire['lineItems'][number]['consumptionLimit'] = null,
+): Promise<PolicyInForce> {
   const offline = { policy: 'essential' as const, overspendCap: String(cap) }
   const { lineItems } = policyWith(revision)
-  return policyInForce(revision, { lineItems: lineItems.map((item) => ({ ...item, offline })) })
+  return policyInForce(revision, { lineItems: lineItems.map((item) => ({ ...item, offline, consumptionLimit })) })
 }
 
 const anybody = (): void => undefined
@@ -242,8 +247,8 @@ export class SessionDevice {
   }
 
   /** Asks for so many prints outside of any session. Returns the tokens that were charged. */
-  async oneOff(count: number): Promise<number> {
-    const body = accessBody(count)
+  async oneOff(count: number, user = 'ada'): Promise<number> {
+    const body = { ...accessBody(count), requester: { type: 'user', value: user } }
     const call = { instanceId: INSTANCE, text: JSON.stringify(body), body, idempotencyKey: null }
     const { body: answer } = await this.access.request({ apiVersion: 'v1.1', ...call })
     const { requestedItems } = accessResponseBody.parse(JSON.parse(answer))

@@ -1,9 +1,15 @@
 // Sessions on an essential line item while the cloud cannot be asked: charges above the grant up to the cap, and what is
 // refunded of them.
 import { expect, it } from 'vitest'
+import { NEW_REQUESTERS_MAX } from '../../../src/agent/ledger/new-requesters.ts'
+import { limitAccount } from '../../../src/core/accounts/account.ts'
 import { available } from '../../../src/core/accounts/grant.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
+import { INSTANCE } from '../sync/fake-cloud.ts'
 import { LINE, MINUTE, SessionDevice, essentialRules } from './device.ts'
+
+const ALWAYS = { index: 0, from: null, until: null }
+const limitOf = (value: string) => limitAccount(INSTANCE, 'line-1', { type: 'user', value }, 0)
 
 /** Offline, with so many tokens granted and a cap above them. @param cap micro-tokens */
 async function offline(tokens: number, cap = 50_000_000n): Promise<SessionDevice> {
@@ -184,4 +190,16 @@ it('a session that needs more accounts than a top-up request can name ends at it
     'TERMINATED',
     'session NOT_RENEWED',
   ])
+})
+
+it('a new requester is not charged above the grant once too many were named, and a known one is', async () => {
+  const device = await offline(0)
+  device.activePolicies.put(await essentialRules(3, 50_000_000n, { limit: '50000000', periods: [ALWAYS] }))
+  expect(await device.oneOff(1, 'known')).toBe(1)
+  const invented = Array.from({ length: NEW_REQUESTERS_MAX - 1 }, (_, n) => limitOf(`invented ${n}`))
+  expect(device.ledger.newRequesters.refusalOf(invented)).toBeNull()
+  await expect(device.oneOff(1, 'new')).rejects.toMatchObject({ code: 'REQUESTERS_LIMITED' })
+  expect(await device.oneOff(1, 'known')).toBe(1)
+  await device.pass(MINUTE)
+  expect(await device.oneOff(1, 'new')).toBe(1)
 })

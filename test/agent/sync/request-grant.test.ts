@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest'
 import { MICRO_MAX } from '../../../src/core/pricing/amount.ts'
+import { NEW_REQUESTERS_MAX } from '../../../src/agent/ledger/new-requesters.ts'
 import { limitAccount } from '../../../src/core/accounts/account.ts'
 import { NEED_ACCOUNTS_MAX, SEGMENT_NEEDS_BYTES_MAX, SEGMENT_NEEDS_MAX } from '../../../src/protocol/edge/sync.ts'
 import { audit, calmDown } from './audit.ts'
@@ -171,3 +172,29 @@ test.each([
     expect(await device.link.requestGrant({ needs: tooMany, accounts: [ACCOUNT] }, 2_000)).toBeNull()
   },
 )
+
+test('requesters that an application invents are refused above a limit, and the others get tokens', async () => {
+  const device = await TestDevice.running()
+  device.cloud.caps.set(requester('known'), 10n)
+  const known = { needs: [[{ account: requester('known'), amount: 1n }]], accounts: [requester('known')] }
+  const first = device.link.requestGrant(known, 2_000)
+  await device.pass(100)
+  await first
+  const invented = (from: number, count: number) =>
+    Array.from({ length: count }, (_, n) => requester(`invented ${from + n}`))
+  expect(device.ledger.newRequesters.refusalOf(invented(0, NEW_REQUESTERS_MAX - 2))).toBeNull()
+  const accounts = invented(NEW_REQUESTERS_MAX, 2)
+  const [admitted, refused] = accounts.map(async (account) =>
+    device.link
+      .requestGrant({ needs: [[{ account, amount: 1n }]], accounts: [account] }, 2_000)
+      .catch((error: unknown) => error),
+  )
+  const served = device.link.requestGrant(known, 2_000)
+  await device.pass(100)
+  expect(await admitted).toBeInstanceOf(Map)
+  expect(await refused).toMatchObject({
+    code: 'REQUESTERS_LIMITED',
+    details: { retryAfterMs: expect.any(Number) as number },
+  })
+  expect(await served).toBeInstanceOf(Map)
+})

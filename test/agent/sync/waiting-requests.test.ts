@@ -6,9 +6,11 @@ import { WaitingRequests } from '../../../src/agent/sync/waiting-requests.ts'
 import type { Need } from '../../../src/core/accounts/grant.ts'
 import { MICRO_MAX } from '../../../src/core/pricing/amount.ts'
 import { NEED_ACCOUNTS_MAX, SEGMENT_NEEDS_BYTES_MAX, SEGMENT_NEEDS_MAX } from '../../../src/protocol/edge/sync.ts'
+import { CodedError } from '../../../src/protocol/errors.ts'
 import { FakeTime } from './fake-time.ts'
 
 const POOLS: PoolBalances = new Map()
+const NO_REFUSAL = () => null
 
 class Waiters {
   readonly time = new FakeTime()
@@ -30,12 +32,12 @@ it('only requests that a segment carried get its response, and the first respons
   const waiters = new Waiters()
   waiters.wait('a')
   expect(waiters.requests.hasNew).toBe(true)
-  expect(waiters.requests.carry()).toEqual({
+  expect(waiters.requests.carry(NO_REFUSAL)).toEqual({
     needs: [[{ account: 'a', amount: 1n }]],
     accounts: new Set(['a', 'limit of a']),
   })
   expect(waiters.requests.hasNew).toBe(false)
-  expect(waiters.requests.carry()).toEqual({ needs: [], accounts: new Set() })
+  expect(waiters.requests.carry(NO_REFUSAL)).toEqual({ needs: [], accounts: new Set() })
   waiters.wait('b')
   waiters.requests.receive(POOLS)
   waiters.requests.receive(new Map())
@@ -83,7 +85,7 @@ it('requests that do not fit in a segment are sent with the next one, behind ear
   waiters.wait('1', needs(SEGMENT_NEEDS_MAX - 1))
   waiters.wait('2', needs(2))
   waiters.wait('3', needs(1))
-  expect([waiters.requests.carry().needs.length, waiters.requests.carry().needs.length]).toEqual([
+  expect([waiters.requests.carry(NO_REFUSAL).needs.length, waiters.requests.carry(NO_REFUSAL).needs.length]).toEqual([
     SEGMENT_NEEDS_MAX - 1,
     3,
   ])
@@ -91,10 +93,30 @@ it('requests that do not fit in a segment are sent with the next one, behind ear
   const long = (name: string): readonly Need[] => [[{ account: name.padEnd(200_000, 'x'), amount: 1n }]]
   const bytes = new Waiters()
   for (const name of ['1', '2', '3']) bytes.wait(name, long(name))
-  expect([bytes.requests.carry().needs, bytes.requests.carry().needs]).toEqual([
+  expect([bytes.requests.carry(NO_REFUSAL).needs, bytes.requests.carry(NO_REFUSAL).needs]).toEqual([
     [...long('1'), ...long('2')],
     long('3'),
   ])
+})
+
+it('a request whose accounts are refused is not sent, and those behind it are', async () => {
+  const waiters = new Waiters()
+  const refusal = new CodedError('REQUESTERS_LIMITED', 'too many')
+  const refused = waiters.requests.wait({ needs: [[{ account: 'a', amount: 1n }]], accounts: ['a', 'new'] }, 1_000)
+  waiters.wait('b')
+  const named: (readonly string[])[] = []
+  const { needs } = waiters.requests.carry((accounts) => {
+    named.push(accounts)
+    return accounts.includes('new') ? refusal : null
+  })
+  expect(needs).toEqual([[{ account: 'b', amount: 1n }]])
+  expect(named).toEqual([
+    ['a', 'new'],
+    ['b', 'limit of b'],
+  ])
+  await expect(refused).rejects.toBe(refusal)
+  waiters.requests.resolveAll()
+  expect(waiters.time.untilNext).toBe(Infinity)
 })
 
 it('a request that fits no segment is refused', () => {

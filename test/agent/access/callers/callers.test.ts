@@ -8,7 +8,8 @@ import { describe, expect, it, onTestFinished } from 'vitest'
 import type { CodedError } from '../../../../src/protocol/errors.ts'
 import { systemNames } from '../../../../src/agent/platform/system/names.ts'
 import { idsOf, knownCaller, openPeerCredentials } from '../../../../src/agent/platform/system/peer-credentials.ts'
-import { Bucket, type Caller, type CallerSettings, Callers } from '../../../../src/agent/access/callers/callers.ts'
+import { type Caller, type CallerSettings, Callers } from '../../../../src/agent/access/callers/callers.ts'
+import { Bucket } from '../../../../src/agent/runtime/bucket.ts'
 
 const OWN = 990
 const anna: Caller = { uid: 1_000, gids: [1_000, 50], pid: 7 }

@@ -1,0 +1,48 @@
+/**
+ * Limits how many accounts of new requesters the device opens in the cloud, so that an application that invents requesters
+ * does not use up the allowance of the device's syncs: all known requesters depend on them.
+ */
+import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { Bucket } from '../runtime/bucket.ts'
+import type { Balances } from './balances.ts'
+
+/** At once, and per hour. Below what the cloud accepts of a device: see `OPENED_BYTES` in `sync-gate.ts`. */
+export const NEW_REQUESTERS_MAX = 16_000
+export const NEW_REQUESTERS_PER_HOUR = 5_000
+
+const REFILL_MS = (NEW_REQUESTERS_MAX * 60 * 60_000) / NEW_REQUESTERS_PER_HOUR
+
+export class NewRequesters {
+  readonly #balances: Pick<Balances, 'get'>
+  readonly #clock: { sinceBoot(): number }
+  #allowance: Bucket
+
+  constructor(balances: Pick<Balances, 'get'>, clock: { sinceBoot(): number }) {
+    this.#balances = balances
+    this.#clock = clock
+    this.#allowance = this.#full()
+  }
+
+  /** Call before a segment names the accounts. Counts those of requesters without a balance. Null: they are admitted. */
+  refusalOf(accounts: Iterable<AccountId>): CodedError | null {
+    let opened = 0n
+    for (const account of accounts) {
+      if (this.#balances.get(account) === undefined && parseAccount(account)?.kind === 'limit') opened += 1n
+    }
+    const now = this.#clock.sinceBoot()
+    if (opened === 0n || this.#allowance.take(opened, now)) return null
+    return new CodedError('REQUESTERS_LIMITED', 'This device has named too many new requesters.', {
+      details: { retryAfterMs: this.#allowance.waitFor(opened, now) },
+    })
+  }
+
+  /** Of an epoch, which begins without balances: the cloud knows the requesters of the one before. */
+  begin(): void {
+    this.#allowance = this.#full()
+  }
+
+  #full(): Bucket {
+    return new Bucket(BigInt(NEW_REQUESTERS_MAX), REFILL_MS, this.#clock.sinceBoot())
+  }
+}

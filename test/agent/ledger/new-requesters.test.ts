@@ -1,0 +1,72 @@
+// How many new requesters a device names, and that the cloud accepts that many.
+import { EventEmitter } from 'node:events'
+import type { ServerResponse } from 'node:http'
+import { describe, expect, it } from 'vitest'
+import { NEW_REQUESTERS_MAX, NEW_REQUESTERS_PER_HOUR, NewRequesters } from '../../../src/agent/ledger/new-requesters.ts'
+import { type AccountId, limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
+import { SyncGate } from '../../../src/cloud/http/edge/sync-gate.ts'
+import { accountState } from '../harness.ts'
+import { INSTANCE } from '../sync/fake-cloud.ts'
+
+const MINUTE = 60_000
+const HOUR = 60 * MINUTE
+const LINE = lineAccount(INSTANCE, 'line-1', 0)
+
+class Device {
+  now = 0
+  readonly known = new Set<AccountId>()
+  readonly requesters = new NewRequesters(
+    { get: (account) => (this.known.has(account) ? accountState({}) : undefined) },
+    { sinceBoot: () => this.now },
+  )
+  #invented = 0
+
+  invent(count: number): AccountId[] {
+    return Array.from({ length: count }, () => {
+      const requester = { type: 'user', value: String((this.#invented += 1)) }
+      return limitAccount(INSTANCE, 'line-1', requester, 0)
+    })
+  }
+}
+
+describe('new requesters', () => {
+  it('are refused above the limit, with the time after which one more is admitted', () => {
+    const device = new Device()
+    expect(device.requesters.refusalOf(device.invent(NEW_REQUESTERS_MAX))).toBeNull()
+    const refusal = device.requesters.refusalOf(device.invent(1))
+    expect(refusal).toMatchObject({ code: 'REQUESTERS_LIMITED', details: { retryAfterMs: 720 } })
+    device.now += 720
+    expect(device.requesters.refusalOf(device.invent(1))).toBeNull()
+    expect(device.requesters.refusalOf(device.invent(1))).not.toBeNull()
+    device.now += HOUR
+    expect(device.requesters.refusalOf(device.invent(NEW_REQUESTERS_PER_HOUR))).toBeNull()
+  })
+
+  it('do not delay requesters with a balance, nor other accounts', () => {
+    const device = new Device()
+    const [known = ''] = device.invent(1)
+    device.known.add(known)
+    device.requesters.refusalOf(device.invent(NEW_REQUESTERS_MAX))
+    expect(device.requesters.refusalOf([known, LINE])).toBeNull()
+  })
+
+  it('are counted anew in the next epoch, because the cloud knows the requesters of the one before', () => {
+    const device = new Device()
+    device.requesters.refusalOf(device.invent(NEW_REQUESTERS_MAX))
+    device.requesters.begin()
+    expect(device.requesters.refusalOf(device.invent(NEW_REQUESTERS_MAX))).toBeNull()
+  })
+
+  it('never use up the allowance of the syncs, however many an application invents', () => {
+    const device = new Device()
+    const gate = new SyncGate(() => device.now)
+    for (; device.now < 24 * HOUR; device.now += 5 * MINUTE) {
+      const response = new EventEmitter() as ServerResponse
+      gate.enter('device', response)
+      let opened = 0
+      while (opened < 30_000 && device.requesters.refusalOf(device.invent(100)) === null) opened += 100
+      gate.count('device', 'MERGE', { bytes: 1_000, opened })
+      response.emit('close')
+    }
+  })
+})
