@@ -5,11 +5,18 @@ import Database from 'better-sqlite3'
 import { describe, expect, it } from 'vitest'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { available } from '../../../src/core/accounts/grant.ts'
+import { NO_DEVICE_ACCOUNT, mergeSegment } from '../../../src/core/sync/receive.ts'
 import type { Journal, Snapshot } from '../../../src/agent/ledger/journal.ts'
 import { deriveState, openSigned, trustInAnswers } from '../../../src/agent/ledger/signed-state.ts'
 import { verifyLedger } from '../../../src/agent/ledger/verify-ledger.ts'
 import { readLedger } from '../../../src/agent/platform/sqlite/read-ledger.ts'
-import type { EntryBodyWire, Segment, SyncAnswerWire } from '../../../src/protocol/edge/sync.ts'
+import {
+  type EntryBodyWire,
+  type Segment,
+  type SyncAnswerWire,
+  entryBody,
+  segment,
+} from '../../../src/protocol/edge/sync.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { signDocument } from '../../../src/protocol/signing.ts'
 import fc from '../../support/fast-check.ts'
@@ -104,6 +111,31 @@ async function ledger(aheadMs = 0): Promise<string> {
   return join(directory, 'journal.db')
 }
 
+/** Of 30 tokens used, the kept segments prove 10: the later ones are deleted. */
+async function forgetful(): Promise<{ readonly directory: string; readonly path: string }> {
+  let now = BEGIN
+  const directory = temporaryDirectory()
+  const key = await makeCloudKey()
+  const journal = await attached(directory, key, { now: () => now, limits: { retentionMs: 1_000 } })
+  await exchange(journal, key)
+  await charge(journal, 1, LINE, 10n)
+  await exchange(journal, key)
+  await charge(journal, 2, LINE, 20n)
+  await exchange(journal, key, 0, new Map())
+  now += 2_000
+  for (let n = 0; n < 3; n += 1) await exchange(journal, key, 0, new Map())
+  expect(await journal.sealed(2)).not.toBeNull()
+  expect(await journal.sealed(3)).toBeNull()
+  await journal.close()
+  return { directory, path: join(directory, 'journal.db') }
+}
+
+function lowerUse(path: string, used: number): void {
+  const database = new Database(path)
+  database.prepare('UPDATE account SET used = :used, sealed_used = :used WHERE used = 30').run({ used })
+  database.close()
+}
+
 interface Start {
   readonly reported: boolean
   /** What decides: balances, grant, rules. */
@@ -184,31 +216,44 @@ describe('a ledger that its owner edits', () => {
   })
 
   it('starts without a report when segments are deleted that are later than the proof of a grant', async () => {
-    let now = BEGIN
-    const directory = temporaryDirectory()
-    const path = join(directory, 'journal.db')
-    const key = await makeCloudKey()
-    const journal = await attached(directory, key, { now: () => now, limits: { retentionMs: 1_000 } })
-    await exchange(journal, key)
-    await charge(journal, 1, LINE, 10n)
-    await exchange(journal, key)
-    await charge(journal, 2, LINE, 20n)
-    await exchange(journal, key, 0, new Map())
-    now += 2_000
-    for (let n = 0; n < 3; n += 1) await exchange(journal, key, 0, new Map())
-    expect(await journal.sealed(2)).not.toBeNull()
-    expect(await journal.sealed(3)).toBeNull()
-    await journal.close()
+    const { directory, path } = await forgetful()
     expect(await isWhole(path)).toBe(true)
     const { reported, snapshot } = await start(directory)
     expect(reported).toBe(false)
     expect(available(snapshot!.accounts.get(LINE)!)).toBe(920n)
 
-    const database = new Database(path)
-    database.exec('UPDATE account SET used = 9, sealed_used = 9 WHERE used = 30')
-    database.close()
+    lowerUse(path, 9)
     expect(await isWhole(path)).toBe(false)
     expect((await start(directory)).reported).toBe(true)
+  })
+
+  it.each([1n, 20n, 940n])('hides no use from the cloud when its deleted segments counted more: %d', async (amount) => {
+    const { directory, path } = await forgetful()
+    lowerUse(path, 10)
+    const { reported, snapshot } = await start(directory)
+    expect(reported).toBe(false)
+    expect(available(snapshot!.accounts.get(LINE)!)).toBe(940n)
+    const journal = await journalIn(directory)
+    await charge(journal, 3, LINE, amount)
+    const sent = segment.parse(payloadOf((await journal.seal(SEAL)).document))
+    await journal.close()
+    const items = [{ total: amount, parts: [{ lineItemId: 'line-1', charged: amount }] }]
+    const entries = sent.entries.bodies.map((body) => ({ ...entryBody.parse(JSON.parse(body)), items }))
+    const { first: firstEntry, previousHash: entriesPreviousHash, head: entryHead } = sent.entries
+    const known = { ...NO_DEVICE_ACCOUNT, granted: 950n, used: 30n }
+    const state = { status: 'ACTIVE', lastSeq: sent.seq - 1, lastHash: sent.previousHash, lastEntry: 2 } as const
+    const merge = mergeSegment(
+      { ...state, entryHead: entriesPreviousHash, carriedOn: false, forked: false },
+      new Map([[LINE, known]]),
+      {
+        counters: sent.counters,
+        ...{ firstEntry, entriesPreviousHash, entryHead, entries },
+        entryHashes: [entryHead],
+      },
+      { instances: new Set([INSTANCE]), returns: true, closes: false, grantTaken: false, grantsForgotten: false },
+    )
+    const problem = amount < 20n ? 'COUNTER_FELL' : 'COUNTERS_DO_NOT_FIT_ENTRIES'
+    expect(merge).toEqual({ merged: false, problem, account: LINE })
   })
 
   it.each([
