@@ -705,7 +705,7 @@ export const ERRORS = catalogue({
   },
   REQUESTERS_LIMITED: {
     meaning:
-      'Applications have named too many new requesters of line items with a consumption limit on this device: 16,000 at once, or 5,000 an hour after that. Requesters that have a balance are served.',
+      'Applications have named too many new requesters of line items with a consumption limit on this device: 16,000 at once, or 5,000 an hour after that and after a restart of the agent. Requesters that have a balance are served.',
     remedy:
       'Try again after the time in Retry-After. Applications must name users or machines as requesters, not requests. The setting callers.limits can bind an application to one requester.',
     http: 429,

@@ -7,7 +7,7 @@ import { CodedError } from '../../protocol/errors.ts'
 import { Bucket } from '../runtime/bucket.ts'
 import type { Balances } from './balances.ts'
 
-/** At once, and per hour. Below what the cloud accepts of a device: see `OPENED_BYTES` in `sync-gate.ts`. */
+/** At once, and per hour and after a restart. Below what the cloud accepts of a device: see `OPENED_BYTES` in `sync-gate.ts`. */
 export const NEW_REQUESTERS_MAX = 16_000
 export const NEW_REQUESTERS_PER_HOUR = 5_000
 
@@ -22,6 +22,8 @@ export class NewRequesters {
     this.#balances = balances
     this.#clock = clock
     this.#allowance = this.#full()
+    // A process that restarts again and again must not name more than the cloud accepts.
+    this.#allowance.owe(BigInt(NEW_REQUESTERS_MAX - NEW_REQUESTERS_PER_HOUR), clock.sinceBoot())
   }
 
   /** Call before a segment names the accounts. Counts those of requesters without a balance. Null: they are admitted. */

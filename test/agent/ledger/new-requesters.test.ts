@@ -21,6 +21,10 @@ class Device {
   )
   #invented = 0
 
+  constructor() {
+    this.requesters.begin()
+  }
+
   invent(count: number): AccountId[] {
     return Array.from({ length: count }, () => {
       const requester = { type: 'user', value: String((this.#invented += 1)) }
@@ -55,6 +59,17 @@ describe('new requesters', () => {
     device.requesters.refusalOf(device.invent(NEW_REQUESTERS_MAX))
     device.requesters.begin()
     expect(device.requesters.refusalOf(device.invent(NEW_REQUESTERS_MAX))).toBeNull()
+  })
+
+  it('are as many as in an hour after a restart, and no more than the cloud accepts', () => {
+    const device = new Device()
+    device.requesters.refusalOf(device.invent(NEW_REQUESTERS_MAX))
+    const restarted = new NewRequesters({ get: () => undefined }, { sinceBoot: () => device.now })
+    expect(restarted.refusalOf(device.invent(NEW_REQUESTERS_PER_HOUR))).toBeNull()
+    expect(restarted.refusalOf(device.invent(1))).not.toBeNull()
+    const gate = new SyncGate(() => device.now)
+    gate.count('device', 'MERGE', { bytes: 1_000, opened: NEW_REQUESTERS_MAX + NEW_REQUESTERS_PER_HOUR })
+    gate.enter('device', new EventEmitter() as ServerResponse)
   })
 
   it('never use up the allowance of the syncs, however many an application invents', () => {

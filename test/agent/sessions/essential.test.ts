@@ -1,7 +1,7 @@
 // Sessions on an essential line item while the cloud cannot be asked: charges above the grant up to the cap, and what is
 // refunded of them.
 import { expect, it } from 'vitest'
-import { NEW_REQUESTERS_MAX } from '../../../src/agent/ledger/new-requesters.ts'
+import { NEW_REQUESTERS_PER_HOUR } from '../../../src/agent/ledger/new-requesters.ts'
 import { limitAccount } from '../../../src/core/accounts/account.ts'
 import { available } from '../../../src/core/accounts/grant.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
@@ -196,7 +196,7 @@ it('a new requester is not charged above the grant once too many were named, and
   const device = await offline(0)
   device.activePolicies.put(await essentialRules(3, 50_000_000n, { limit: '50000000', periods: [ALWAYS] }))
   expect(await device.oneOff(1, 'known')).toBe(1)
-  const invented = Array.from({ length: NEW_REQUESTERS_MAX - 1 }, (_, n) => limitOf(`invented ${n}`))
+  const invented = Array.from({ length: NEW_REQUESTERS_PER_HOUR - 1 }, (_, n) => limitOf(`invented ${n}`))
   expect(device.ledger.newRequesters.refusalOf(invented)).toBeNull()
   await expect(device.oneOff(1, 'new')).rejects.toMatchObject({ code: 'REQUESTERS_LIMITED' })
   expect(await device.oneOff(1, 'known')).toBe(1)
