@@ -34,6 +34,13 @@ export async function fenceCurrent(tx: Transaction, device: Device, reason: Fenc
   if (current?.status === 'ACTIVE') await tx.edge.epochs.save(fenced(current, reason, at))
 }
 
+/** Fences the last epoch that a restored cloud knows: like the attach that ended it, grants of it may be lost. */
+export async function fenceForgotten(tx: Transaction, device: Device, at: Moment): Promise<void> {
+  const current = await tx.edge.epochs.get(device.id, device.epoch)
+  if (current === undefined || current.status === 'CLOSED') return
+  await tx.edge.epochs.save({ ...fenced(current, 'SUPERSEDED', at), grantsForgotten: true })
+}
+
 export function fenced(epoch: Epoch, reason: FenceReason, { now, present }: Moment): Epoch {
   if (epoch.status !== 'ACTIVE') return epoch
   return { ...epoch, status: 'FENCED', fencedAt: now, fenceReason: reason, quietSince: present }

@@ -9,7 +9,7 @@ import { lockTrusted } from '../storage/require-record.ts'
 import { requireNotSuspended } from '../storage/require-trusted.ts'
 import { EPOCHS_FORGOTTEN_MAX } from '../devices/limits.ts'
 import type { Device, Epoch } from '../storage/device-records.ts'
-import { fenceCurrent, fenced, noteContact, newEpoch } from '../devices/epochs.ts'
+import { fenceCurrent, fenceForgotten, fenced, noteContact, newEpoch } from '../devices/epochs.ts'
 import { ATTACH_WINDOW_MS, type EdgeTerms } from '../devices/terms.ts'
 
 export interface Attach {
@@ -42,7 +42,8 @@ export async function attach(
 
     await refuseTooMany(tx, deviceId, terms.attachesMax, at)
     const restored = await restoredFrom(tx, left, request)
-    await fenceCurrent(tx, device, 'SUPERSEDED', moment)
+    if (left === undefined && request.above > 0) await fenceForgotten(tx, device, moment)
+    else await fenceCurrent(tx, device, 'SUPERSEDED', moment)
     const number = nextNumber(device, request.above) + (await forgottenAtMost(tx, device, request.above, terms))
     const payload: z.input<typeof attachAnswer> = { deviceId, nonce: request.nonce, epoch: number, restored }
     // Signing has no side effects, so a rerun of the transaction is harmless.

@@ -1,6 +1,6 @@
 /** Judges an opened segment in a transaction: merges it, or keeps it as evidence. A resent one gets its first response. */
 import { type MergeOutcome, classifySegment } from '../../core/sync/receive.ts'
-import { fenced, noteContact, newEpoch } from '../devices/epochs.ts'
+import { fenceForgotten, fenced, noteContact, newEpoch } from '../devices/epochs.ts'
 import { fitOf } from './merge/fit-of.ts'
 import { keepFork } from './merge/keep-fork.ts'
 import { EPOCHS_FORGOTTEN_MAX } from '../devices/limits.ts'
@@ -131,13 +131,6 @@ async function respond({ deps }: MergeContext, answer: SyncAnswerWire): Promise<
   return { accepted: true, answer: await signAnswer(deps, answer), unbilled: null }
 }
 
-/** The last epoch that a restored cloud knows: grants of it are lost like the attach that ended it. */
-async function leaveForgotten({ tx, device, ...moment }: ReceiveContext): Promise<void> {
-  const left = await tx.edge.epochs.get(device.id, device.epoch)
-  if (left === undefined || left.status === 'CLOSED') return
-  await tx.edge.epochs.save({ ...fenced(left, 'SUPERSEDED', moment), grantsForgotten: true })
-}
-
 /** Of an epoch that a restored cloud lost. Undefined: the number is implausible. */
 async function recreateEpoch(
   context: ReceiveContext,
@@ -151,7 +144,7 @@ async function recreateEpoch(
     await tx.edge.epochs.insert(epoch)
     return { device, epoch }
   }
-  await leaveForgotten(context)
+  await fenceForgotten(tx, device, context)
   await tx.edge.epochs.insert(fresh)
   const current = { ...device, epoch: number }
   await tx.edge.devices.save(current)

@@ -280,22 +280,25 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await epoch(device, 4)).toMatchObject({ status: 'CLOSED', grantsForgotten: true })
       })
 
-      it('is billed and closed exactly by an epoch whose attach a restored cloud has forgotten, with later grants', async () => {
-        const device = await owing()
-        for (const account of [LINE, ACTION]) {
-          device.state.counters.set(account, { ...device.counters(account), granted: 700n })
-        }
-        device.charge(charge(560n))
-        device.refund(charge(20n))
-        const next = device.copy()
-        next.state = { ...structuredClone((await TestDevice.join(twin)).state), epoch: 2 }
-        const undeliveredRange = device.undeliveredRange(1, 4, true)
-        const sealed = await next.sealAs({ ...next.payload(), undeliveredRange })
-        expect(await twin.sync(next.id, sealed.document)).toMatchObject({ accepted: true, unbilled: null })
-        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 610n, billedByDevices: 610n })
-        expect(await epoch(device)).toMatchObject({ status: 'CLOSED', forked: false, lastEntry: 4 })
-        expect(await linesOf()).toBe(610n)
-      })
+      it.each(['a segment', 'another attach'])(
+        'is billed and closed exactly, also its forgotten grants, if %s shows that a restored cloud has forgotten an attach',
+        async (kind) => {
+          const device = await owing()
+          for (const account of [LINE, ACTION]) {
+            device.state.counters.set(account, { ...device.counters(account), granted: 700n })
+          }
+          device.charge(charge(560n))
+          device.refund(charge(20n))
+          const forgotten = device.copy()
+          forgotten.state = { ...structuredClone((await TestDevice.join(twin)).state), epoch: 2 }
+          const next = kind === 'a segment' ? forgotten : (await successorOf(forgotten)).next
+          const sealed = await next.sealAs({ ...next.payload(), undeliveredRange: device.undeliveredRange(1, 4, true) })
+          expect(await twin.sync(next.id, sealed.document)).toMatchObject({ accepted: true, unbilled: null })
+          expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 610n, billedByDevices: 610n })
+          expect(await epoch(device)).toMatchObject({ status: 'CLOSED', forked: false, lastEntry: 4 })
+          expect(await linesOf()).toBe(610n)
+        },
+      )
 
       it('waits with use above any cap until the administrator of a restored cloud has raised the cap again', async () => {
         const device = await TestDevice.join(twin)
