@@ -241,10 +241,12 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
       /^(this\.#limit\.)?tokensPerHour === null|^tokens === 0n$/,
       'A budget that is full is dropped when another one is needed.',
     ],
+    ['part.trim()', 'Each part is trimmed again when it is parsed.'],
+  ],
+  'src/agent/runtime/bucket.ts': [
     [/^level < full|^this\.#level > full/, 'At the limit both branches give the same.'],
     [/^lacking/, 'If no amount is lacking, the rounding also gives 0.'],
     ['passed <= 0', 'If no time has passed, nothing is added.'],
-    ['part.trim()', 'Each part is trimmed again when it is parsed.'],
   ],
   'src/agent/access/callers/caller-selector.ts': [
     [/^(''|\[\])$/, 'A text that does not match has no kind and is refused.'],

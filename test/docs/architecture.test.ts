@@ -21,6 +21,7 @@ const LEFT_OUT: Readonly<Record<string, string>> = {
   'src/agent/access/callers/caller-selector.ts': AT_START,
   'src/agent/access/offers.ts': 'gives advice after a request for an unknown item',
   'src/agent/ledger/demand.ts': FOR_SYNC,
+  'src/agent/ledger/new-requesters.ts': 'limits what a request without tokens opens in the cloud',
   'src/agent/ledger/journal.ts': 'declares the interface of the journal, which makes the commits',
 }
 
