@@ -25,7 +25,7 @@ function depsOf(
     ledger,
     policies: { get: () => undefined },
     link: { status: () => ({ ...link, conditions: health }) },
-    clock: { reading: () => ({ now: 2, earliest: 1, latest: null }) },
+    clock: { reading: () => ({ now: 2, earliest: 1, latest: null }), wall: () => 2 },
     journal: { condition: () => null },
     salvages: [],
     edits: [],
@@ -121,7 +121,7 @@ it('a backup that is expected, and is too old or was never made, is a condition'
     conditionsOf(null, [], {
       lastBackup: () => (at === null ? null : { at, file: '/media/usb/press-4.db' }),
       backupMaxAgeMs: () => maxAge,
-      clock: { reading: () => ({ now: 1_000, earliest: 1_000, latest: null }) },
+      clock: { reading: () => ({ now: 1_000, earliest: 1_000, latest: null }), wall: () => 1_000 },
     })
   expect(since(null, 0)).toEqual([])
   expect(since(1, 0)).toEqual([])
@@ -163,7 +163,7 @@ it('rules that can no longer be used are a condition, by the name of their insta
     const [served] = agentStatus().policies
     const deps = depsOf(null, [], {
       policies: { get: () => ({}), isStale: ({}, { now }: { now: number }) => now > until, usableUntil: () => until },
-      clock: { reading: () => ({ now: 1_000, earliest: 1_000, latest: null }) },
+      clock: { reading: () => ({ now: 1_000, earliest: 1_000, latest: null }), wall: () => 1_000 },
     } as unknown as Partial<StatusDeps>)
     const link = { ...deps.link.status(), policies: [{ ...served!, name }] }
     return shownOf({ ...deps, link: { status: () => link } }).conditions.map(

@@ -229,7 +229,7 @@ describe('the log of another device', () => {
     rmSync(path)
     log.begin(OTHER, { n: 0, head: CHAIN_START })
     log.write(charges(1, ANSWERED))
-    const restored = await restoreLedger(file, path, 0, { log: log.left()!, bootId: BOOT })
+    const restored = await restoreLedger(file, path, 0, { left: { log: log.left()!, bootId: BOOT } })
     expect(restored).toMatchObject({ replaced: null, undelivered: RECORDED - DELIVERED })
     const journal = await journalIn(directory)
     expect(await deliveredBy(journal)).toEqual(bodiesOf(charges(DELIVERED + 1, RECORDED)))
