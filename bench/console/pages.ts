@@ -2,7 +2,7 @@
 import { join } from 'node:path'
 import Sqlite from 'better-sqlite3'
 import { Browser } from '../../test/cloud/console/browse.ts'
-import { type Amounts, multiplyScene } from '../../test/cloud/console/multiply.ts'
+import { type Amounts, SINK, multiplyScene } from '../../test/cloud/console/multiply.ts'
 import { furnish } from '../../test/cloud/console/scene.ts'
 import { openTwin } from '../../test/cloud/harness.ts'
 import { median } from '../load/latency.ts'
@@ -62,6 +62,8 @@ function pathsOf(deviceId: string): readonly string[] {
       '/usage?from=2020-01-01T00:00&to=2020-01-02T00:00',
       '/usage?from=2020-01-01T00:00',
       '/sessions',
+      '/sinks',
+      `/sinks/${SINK}`,
       '/audit',
     ],
   ]

@@ -35,9 +35,9 @@ it('declares the headers of refusals', () => {
   expect(localDocument('')).toMatchObject({
     components: {
       responses: {
-        CALLER_LIMITED: { headers: { 'Retry-After': declared } },
         METHOD_NOT_ALLOWED: { headers: { Allow: declared } },
         ServiceUnavailable: { headers: { 'Retry-After': declared } },
+        TooManyRequests: { headers: { 'Retry-After': declared } },
       },
     },
   })

@@ -1,8 +1,10 @@
-// Many devices, records, sessions and changes, written to the database of a twin that does not run.
+// Many devices, records, sessions, changes and dead letters, written to the database of a twin that does not run.
 import type Sqlite from 'better-sqlite3'
 
+export const SINK = 'removed'
+
 export interface Amounts {
-  /** Also of sessions and of changes. */
+  /** Also of sessions, changes and dead letters. */
   readonly devices: number
   readonly records: number
 }
@@ -23,6 +25,16 @@ export function multiplyScene(database: Sqlite.Database, instanceId: string, { d
   multiply(database, 'usage', records, {})
   multiply(database, 'sessions', devices, { id: `'session ' || n`, opening: 'NULL' })
   multiply(database, 'audit', devices, {})
+  rejectEvents(database, devices)
+}
+
+/** A sink that is not in the settings, with as many dead letters. */
+function rejectEvents(database: Sqlite.Database, events: number): void {
+  database.exec(`INSERT INTO event_sinks (name, position, leased_until) VALUES ('${SINK}', ${events}, 0)`)
+  database.exec(
+    `WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < ${events})
+     INSERT INTO dead_letters SELECT '${SINK}', n, 'event ' || n, 'usage', 'status 400', 0, 0 FROM counted`,
+  )
 }
 
 /** Copies the last row of a table, with other values in some columns; `n` counts. */
