@@ -237,7 +237,8 @@ export class Sessions {
         // Nothing depends on it, so it is recorded only with the next change.
         const { session } = step(latest.session, { kind: 'HEARTBEAT' }, reading.earliest)
         slot.latest = { ...latest, session }
-        slot.durable = slot.latest
+        // The journal may still reject a refund at the end of the epoch.
+        if (slot.durable === latest) slot.durable = slot.latest
       } else await this.#commit(slot, this.#changeBy(latest, { kind: 'HEARTBEAT' }, reading), null)
       return answered(204, '', latest.policyRevision)
     })

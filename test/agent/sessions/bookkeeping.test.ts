@@ -455,3 +455,27 @@ it('a charge of an earlier epoch is not spent again in the next one', async () =
   expect(await device.request(id, 10)).toBe(200)
   expect([device.billed(1), device.billed(2)]).toEqual([6, 10])
 })
+
+it.each([0, 1, 2, 3, 4])(
+  'a heartbeat as an epoch ends keeps no refund that the journal rejects (after %i turns)',
+  async (turns) => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    await device.request(id, 6)
+    await device.heartbeat(id)
+    await device.pass(MINUTE)
+    const { charge } = device.session(id)
+    device.disk.refusals = 1
+    const alive = device.heartbeat(id).catch(() => undefined)
+    for (let turn = 0; turn < turns; turn += 1) await Promise.resolve()
+    await device.ledger.freeze()
+    await alive
+    await device.settle()
+    expect(device.warned).toMatchObject([{ sessionId: id, code: 'NOT_RECORDED' }])
+    expect(device.session(id).charge).toEqual(charge)
+    await device.beginEpoch()
+    await device.grant(100_000_000n)
+    await device.pass(MINUTE)
+    expect([device.billed(1), device.billed(2)]).toEqual([6, 0])
+  },
+)
