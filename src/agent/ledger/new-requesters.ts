@@ -26,12 +26,14 @@ export class NewRequesters {
     this.#allowance.owe(BigInt(NEW_REQUESTERS_MAX - NEW_REQUESTERS_PER_HOUR), clock.sinceBoot())
   }
 
+  areAmong(accounts: readonly AccountId[]): boolean {
+    return accounts.some((account) => this.#isNew(account))
+  }
+
   /** Call before a segment names the accounts. Counts those of requesters without a balance. Null: they are admitted. */
   refusalOf(accounts: Iterable<AccountId>): CodedError | null {
     let opened = 0n
-    for (const account of accounts) {
-      if (this.#balances.get(account) === undefined && parseAccount(account)?.kind === 'limit') opened += 1n
-    }
+    for (const account of accounts) if (this.#isNew(account)) opened += 1n
     const now = this.#clock.sinceBoot()
     if (opened === 0n || this.#allowance.take(opened, now)) return null
     return new CodedError('REQUESTERS_LIMITED', 'This device has named too many new requesters.', {
@@ -42,6 +44,10 @@ export class NewRequesters {
   /** Of an epoch, which begins without balances: the cloud knows the requesters of the one before. */
   begin(): void {
     this.#allowance = this.#full()
+  }
+
+  #isNew(account: AccountId): boolean {
+    return this.#balances.get(account) === undefined && parseAccount(account)?.kind === 'limit'
   }
 
   #full(): Bucket {

@@ -40,7 +40,7 @@ export async function sealAndSend(
     ? NO_TOP_UPS
     : topUpsOf(
         ledger.demand,
-        waiting.carry((accounts) => ledger.newRequesters.refusalOf(accounts)),
+        waiting.carry(ledger.newRequesters),
         new Set([...returned, ...memory.keeps.keys()]),
         step.release,
       )

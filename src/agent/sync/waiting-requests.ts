@@ -5,6 +5,7 @@ import type { Need } from '../../core/accounts/grant.ts'
 import { NEED_ACCOUNTS_MAX, SEGMENT_NEEDS_BYTES_MAX, SEGMENT_NEEDS_MAX } from '../../protocol/edge/sync.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { PoolBalances, WaitingTopUp } from '../access/local-decisions.ts'
+import type { NewRequesters } from '../ledger/new-requesters.ts'
 import type { Timers } from '../runtime/timers.ts'
 
 interface Waiting extends WaitingTopUp {
@@ -67,19 +68,21 @@ export class WaitingRequests {
     return false
   }
 
-  /** As many as fit the next segment, first come, first served. @param refusalOf of a request that names these new accounts */
-  carry(refusalOf: (accounts: readonly AccountId[]) => CodedError | null): {
+  /**
+   * As many as fit the next segment, first come, first served. Those with new requesters come last: an application that
+   * invents requesters does not delay known ones.
+   */
+  carry(newRequesters: Pick<NewRequesters, 'areAmong' | 'refusalOf'>): {
     readonly needs: readonly Need[]
     readonly accounts: ReadonlySet<AccountId>
   } {
     const needs: Need[] = []
     const accounts = new Set<AccountId>()
     let bytes = 0
-    for (const waiting of this.#waiting) {
-      if (waiting.carried) continue
+    for (const waiting of this.#knownFirst(newRequesters)) {
       const length = bytes + waiting.needBytes
       if (needs.length + waiting.needs.length > SEGMENT_NEEDS_MAX || length > SEGMENT_NEEDS_BYTES_MAX) break
-      const refusal = refusalOf(waiting.accounts.filter((account) => !accounts.has(account)))
+      const refusal = newRequesters.refusalOf(waiting.accounts.filter((account) => !accounts.has(account)))
       if (refusal !== null) {
         waiting.reject(refusal)
         continue
@@ -90,6 +93,15 @@ export class WaitingRequests {
       for (const account of waiting.accounts) accounts.add(account)
     }
     return { needs, accounts }
+  }
+
+  #knownFirst(newRequesters: Pick<NewRequesters, 'areAmong'>): readonly Waiting[] {
+    const known: Waiting[] = []
+    const others: Waiting[] = []
+    for (const waiting of this.#waiting) {
+      if (!waiting.carried) (newRequesters.areAmong(waiting.accounts) ? others : known).push(waiting)
+    }
+    return [...known, ...others]
   }
 
   /** Sum of the waiting requests' needs by account; these tokens are not returned. */

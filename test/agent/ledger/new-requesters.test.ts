@@ -46,6 +46,15 @@ describe('new requesters', () => {
     expect(device.requesters.refusalOf(device.invent(NEW_REQUESTERS_PER_HOUR))).toBeNull()
   })
 
+  it('are those without a balance of a consumption limit', () => {
+    const device = new Device()
+    const [known, unknown] = device.invent(2)
+    if (known === undefined || unknown === undefined) throw new Error('two requesters were invented')
+    device.known.add(known)
+    expect(device.requesters.areAmong([LINE, known])).toBe(false)
+    expect(device.requesters.areAmong([LINE, known, unknown])).toBe(true)
+  })
+
   it('do not delay requesters with a balance, nor other accounts', () => {
     const device = new Device()
     const [known = ''] = device.invent(1)

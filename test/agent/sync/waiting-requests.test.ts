@@ -10,7 +10,7 @@ import { CodedError } from '../../../src/protocol/errors.ts'
 import { FakeTime } from './fake-time.ts'
 
 const POOLS: PoolBalances = new Map()
-const NO_REFUSAL = () => null
+const NONE_NEW = { areAmong: () => false, refusalOf: () => null }
 
 class Waiters {
   readonly time = new FakeTime()
@@ -32,12 +32,12 @@ it('only requests that a segment carried get its response, and the first respons
   const waiters = new Waiters()
   waiters.wait('a')
   expect(waiters.requests.hasNew).toBe(true)
-  expect(waiters.requests.carry(NO_REFUSAL)).toEqual({
+  expect(waiters.requests.carry(NONE_NEW)).toEqual({
     needs: [[{ account: 'a', amount: 1n }]],
     accounts: new Set(['a', 'limit of a']),
   })
   expect(waiters.requests.hasNew).toBe(false)
-  expect(waiters.requests.carry(NO_REFUSAL)).toEqual({ needs: [], accounts: new Set() })
+  expect(waiters.requests.carry(NONE_NEW)).toEqual({ needs: [], accounts: new Set() })
   waiters.wait('b')
   waiters.requests.receive(POOLS)
   waiters.requests.receive(new Map())
@@ -85,7 +85,7 @@ it('requests that do not fit in a segment are sent with the next one, behind ear
   waiters.wait('1', needs(SEGMENT_NEEDS_MAX - 1))
   waiters.wait('2', needs(2))
   waiters.wait('3', needs(1))
-  expect([waiters.requests.carry(NO_REFUSAL).needs.length, waiters.requests.carry(NO_REFUSAL).needs.length]).toEqual([
+  expect([waiters.requests.carry(NONE_NEW).needs.length, waiters.requests.carry(NONE_NEW).needs.length]).toEqual([
     SEGMENT_NEEDS_MAX - 1,
     3,
   ])
@@ -93,9 +93,21 @@ it('requests that do not fit in a segment are sent with the next one, behind ear
   const long = (name: string): readonly Need[] => [[{ account: name.padEnd(200_000, 'x'), amount: 1n }]]
   const bytes = new Waiters()
   for (const name of ['1', '2', '3']) bytes.wait(name, long(name))
-  expect([bytes.requests.carry(NO_REFUSAL).needs, bytes.requests.carry(NO_REFUSAL).needs]).toEqual([
+  expect([bytes.requests.carry(NONE_NEW).needs, bytes.requests.carry(NONE_NEW).needs]).toEqual([
     [...long('1'), ...long('2')],
     long('3'),
+  ])
+})
+
+it('requests of known requesters are sent before earlier ones of new requesters', () => {
+  const waiters = new Waiters()
+  const needs: readonly Need[] = Array.from({ length: SEGMENT_NEEDS_MAX / 2 }, () => [{ account: 'a', amount: 1n }])
+  for (const name of ['new 1', 'new 2', 'new 3', 'known']) waiters.wait(name, needs)
+  const areAmong = (accounts: readonly string[]) => accounts.some((account) => account.startsWith('limit of new'))
+  const carried = () => [...waiters.requests.carry({ ...NONE_NEW, areAmong }).accounts]
+  expect([carried(), carried()]).toEqual([
+    ['a', 'limit of known', 'limit of new 1'],
+    ['a', 'limit of new 2', 'limit of new 3'],
   ])
 })
 
@@ -105,10 +117,12 @@ it('a request whose accounts are refused is not sent, and those behind it are', 
   const refused = waiters.requests.wait({ needs: [[{ account: 'a', amount: 1n }]], accounts: ['a', 'new'] }, 1_000)
   waiters.wait('b')
   const named: (readonly string[])[] = []
-  const { needs } = waiters.requests.carry((accounts) => {
-    named.push(accounts)
-    return accounts.includes('new') ? refusal : null
-  })
+  const refusalOf = (accounts: Iterable<string>) => {
+    const each = [...accounts]
+    named.push(each)
+    return each.includes('new') ? refusal : null
+  }
+  const { needs } = waiters.requests.carry({ ...NONE_NEW, refusalOf })
   expect(needs).toEqual([[{ account: 'b', amount: 1n }]])
   expect(named).toEqual([
     ['a', 'new'],
