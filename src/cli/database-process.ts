@@ -1,4 +1,5 @@
 import { once } from 'node:events'
+import { Worker } from 'node:worker_threads'
 import { CodedError, messageOf } from '../protocol/errors.ts'
 import type { DatabaseAnswer, DatabaseTask } from './in-database-process.ts'
 
@@ -34,6 +35,13 @@ async function answerTo(task: DatabaseTask): Promise<DatabaseAnswer> {
     return { failure: { message: messageOf(error), code, details, stack } }
   }
 }
+
+/** In another thread, because SQLite blocks this one: ends the process once the command is gone, and could not use the result. */
+const WATCH = `
+const parent = require('node:worker_threads').workerData
+setInterval(() => process.ppid === parent || process.kill(process.pid, 'SIGKILL'), 100)
+`
+new Worker(WATCH, { eval: true, workerData: Number(process.argv[2]) }).unref()
 
 const [task] = (await once(process, 'message')) as [DatabaseTask]
 const answer = await answerTo(task)

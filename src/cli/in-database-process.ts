@@ -33,25 +33,32 @@ interface DatabaseFailure {
 
 const PROGRAM = entryPointBeside(import.meta.url, 'database-process')
 
-/** @throws CodedError of the work */
+/** @throws CodedError of the work; INTERNAL if the process ends before its answer */
 export async function inDatabaseProcess<T>(task: DatabaseTask): Promise<T> {
-  const child = fork(PROGRAM, { serialization: 'advanced', stdio: ['ignore', 'ignore', 'inherit', 'ipc'] })
+  const child = fork(PROGRAM, [String(process.pid)], { serialization: 'advanced', stdio: ['ignore', 'ignore', 'inherit', 'ipc'] })
   const end = (): void => killAtOnce(child)
   // Before temporary files are removed: otherwise the process could make one again.
   process.prependListener('exit', end)
   try {
     const answer = await new Promise<DatabaseAnswer>((resolve, reject) => {
       child.once('message', (message) => resolve(message as DatabaseAnswer))
-      child.once('error', reject)
-      child.once('exit', (code, signal) => reject(new Error(`the database process ended with ${signal ?? code}`)))
-      child.send(task)
+      child.on('error', reject)
+      child.once('exit', (code, signal) => reject(endedEarly(signal ?? `exit code ${code}`)))
+      // A process that ends before it reads the task has its own event.
+      child.once('spawn', () => child.send(task, () => undefined))
     })
     if ('result' in answer) return answer.result as T
     throw errorOf(answer.failure)
   } finally {
     process.off('exit', end)
-    child.removeAllListeners()
   }
+}
+
+function endedEarly(by: string): CodedError {
+  const message = `The process that works on the database ended early (${by}).`
+  const remedy =
+    'If memory ran out (`journalctl -k` shows processes that the system ended), free some. Then run the command again.'
+  return new CodedError('INTERNAL', message, { details: { remedy } })
 }
 
 function errorOf({ message, code, details, stack }: DatabaseFailure): Error {

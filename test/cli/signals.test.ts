@@ -10,6 +10,7 @@ import { text } from 'node:stream/consumers'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { backUpLedger } from '../../src/agent/platform/sqlite/backup.ts'
 import { deviceWithBacklog } from '../agent/platform/sqlite/damaged.ts'
+import { orNull } from '../../src/platform/or-null.ts'
 import { openDatabase } from '../../src/cloud/storage/sqlite/database.ts'
 import { COMMAND } from '../support/command.ts'
 
@@ -149,14 +150,19 @@ const longWork: Record<string, (folder: string) => Promise<readonly string[]>> =
   },
 }
 
-/** Stops the process that does the work, once there is one. */
-function isStopped(parent: number | undefined): boolean {
-  const [child] = readFileSync(`/proc/${parent}/task/${parent}/children`, 'utf8').split(' ')
-  if (child === undefined || child === '') return false
+/** The process that does the work of a command; undefined before it runs. */
+function workOf(command: number | undefined): number | undefined {
+  const [child = ''] = readFileSync(`/proc/${command}/task/${command}/children`, 'utf8').split(' ')
   // Before that, Node waits for it.
-  if (!readFileSync(`/proc/${child}/cmdline`, 'utf8').includes('database-process')) return false
-  process.kill(Number(child), 'SIGSTOP')
-  return true
+  if (child === '' || !readFileSync(`/proc/${child}/cmdline`, 'utf8').includes('database-process')) return undefined
+  return Number(child)
+}
+
+/** Stops the process that does the work, once there is one. */
+function isStopped(command: number | undefined): boolean {
+  const work = workOf(command)
+  if (work !== undefined) process.kill(work, 'SIGSTOP')
+  return work !== undefined
 }
 
 test.each(Object.entries(longWork))('SIGINT ends %s in the middle, and leaves no file', async (_name, argsOf) => {
@@ -169,4 +175,37 @@ test.each(Object.entries(longWork))('SIGINT ends %s in the middle, and leaves no
   child.kill('SIGINT')
   const [code] = (await once(child, 'close')) as [number | null]
   expect([code, readdirSync(folder)]).toEqual([130, []])
+})
+
+/** A backup that waits for ever for the log of the ledger. */
+async function endlessBackup() {
+  const path = await ledger()
+  rmSync(`${path}-wal`, { force: true })
+  execFileSync('mkfifo', [`${path}-wal`])
+  const child = spawn(process.execPath, [COMMAND, 'backup', '--db', path, join(copies(), 'copy.db')], {
+    stdio: ['ignore', 'ignore', 'pipe'],
+  })
+  stack.defer(() => void child.kill('SIGKILL'))
+  await expect.poll(() => workOf(child.pid), { timeout: 20_000, interval: 5 }).toBeDefined()
+  return { child, work: workOf(child.pid)! }
+}
+
+function isRunning(pid: number): boolean {
+  const stat = orNull(() => readFileSync(`/proc/${pid}/stat`, 'utf8'))
+  return stat !== null && !/\) [ZX] /.test(stat)
+}
+
+test('work on a database ends when its command is killed', async () => {
+  const { child, work } = await endlessBackup()
+  stack.defer(() => void orNull(() => process.kill(work, 'SIGKILL')))
+  child.kill('SIGKILL')
+  await expect.poll(() => isRunning(work), { timeout: 20_000, interval: 20 }).toBe(false)
+})
+
+test('a command says that its work on a database was killed', async () => {
+  const { child, work } = await endlessBackup()
+  process.kill(work, 'SIGKILL')
+  const [err, [code]] = await Promise.all([text(child.stderr), once(child, 'close') as Promise<[number | null]>])
+  expect(err).toMatch(/^tallygate: INTERNAL: The process that works on the database ended early \(SIGKILL\)\. If memory/)
+  expect(code).toBe(70)
 })
