@@ -43,3 +43,14 @@ test('a backup of an emptied database is refused, and the last one stays', async
   })
   expect(readFileSync(backup)).toEqual(last)
 })
+
+test('a backup can have the longest name that the file system takes', async () => {
+  const directory = temporaryDirectory()
+  const path = join(directory, 'twin.db')
+  openDatabase(path, { check: false }).close()
+  const name = 'b'.repeat(255)
+  await backUpStore(path, join(directory, name))
+  expect(readdirSync(directory)).toEqual([name, 'twin.db'])
+  const made = backUpStore(path, join(directory, `${name}b`))
+  await expect(made).rejects.toMatchObject({ code: 'OUTPUT_UNWRITABLE' })
+})

@@ -44,7 +44,8 @@ export async function backUpLedger(
   to: string,
   copy: (files: LedgerCopy) => Promise<BackedUp> = copyLedger,
 ): Promise<BackedUp> {
-  const partial = isOfOtherUser(dirname(to)) ? `${to}.${randomUUID()}.partial` : null
+  // A short name: with a suffix, the name of `to` can be too long.
+  const partial = isOfOtherUser(dirname(to)) ? join(dirname(to), `.tallygate-backup-${randomUUID()}`) : null
   const place = partial === null ? dirname(to) : tmpdir()
   const folder = atPlace(
     () => {

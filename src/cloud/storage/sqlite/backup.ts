@@ -1,6 +1,7 @@
 /** Copies the running cloud's database as of one moment without blocking it. Key files are separate. */
+import { randomUUID } from 'node:crypto'
 import { chmodSync, closeSync, openSync, renameSync, rmSync } from 'node:fs'
-import { dirname } from 'node:path'
+import { dirname, join } from 'node:path'
 import Sqlite from 'better-sqlite3'
 import { integrityOf } from '../../../platform/sqlite.ts'
 import { flush } from '../../../platform/flush.ts'
@@ -28,7 +29,8 @@ export async function backUpStore(
   to: string,
   copy: (files: StoreCopy) => Promise<void> | void = copyStore,
 ): Promise<void> {
-  const partial = `${to}.${process.pid}.partial`
+  // A short name: with a suffix, the name of `to` can be too long.
+  const partial = join(dirname(to), `.tallygate-backup-${randomUUID()}`)
   unlessWritable({ path, to }, () => refuseDirectory(to))
   const files = [partial, `${partial}-journal`]
   const areGone = files.map(scratchAt)
