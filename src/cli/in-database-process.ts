@@ -35,7 +35,10 @@ const PROGRAM = entryPointBeside(import.meta.url, 'database-process')
 
 /** @throws CodedError of the work; INTERNAL if the process ends before its answer */
 export async function inDatabaseProcess<T>(task: DatabaseTask): Promise<T> {
-  const child = fork(PROGRAM, [String(process.pid)], { serialization: 'advanced', stdio: ['ignore', 'ignore', 'inherit', 'ipc'] })
+  const child = fork(PROGRAM, [String(process.pid)], {
+    serialization: 'advanced',
+    stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
+  })
   const end = (): void => killAtOnce(child)
   // Before temporary files are removed: otherwise the process could make one again.
   process.prependListener('exit', end)

@@ -206,6 +206,8 @@ test('a command says that its work on a database was killed', async () => {
   const { child, work } = await endlessBackup()
   process.kill(work, 'SIGKILL')
   const [err, [code]] = await Promise.all([text(child.stderr), once(child, 'close') as Promise<[number | null]>])
-  expect(err).toMatch(/^tallygate: INTERNAL: The process that works on the database ended early \(SIGKILL\)\. If memory/)
+  expect(err).toMatch(
+    /^tallygate: INTERNAL: The process that works on the database ended early \(SIGKILL\)\. If memory/,
+  )
   expect(code).toBe(70)
 })
