@@ -151,6 +151,16 @@ describe.skipIf(process.getuid?.() !== 0)('root', () => {
     expect(paths.map((path) => statSync(path).mode & 0o777)).toEqual([0o664, 0o660, 0o660, 0o666])
   })
 
+  it('backs up a ledger into the directory of a user, under the longest name that the file system takes', async () => {
+    const { path, journal } = await deviceWithBacklog()
+    const directory = temporaryDirectory()
+    chownSync(directory, USER, USER)
+    const name = 'b'.repeat(255)
+    await backUpLedger(path, join(directory, name))
+    expect(readdirSync(directory)).toEqual([name])
+    await journal.close()
+  })
+
   it('backs up a ledger into the directory of a user who puts links in the place of its copies', async () => {
     const { path, journal } = await deviceWithBacklog()
     const { path: precious, isUnchanged } = fileOfRoot()
