@@ -1,9 +1,6 @@
 /** A round that needs more plans leaves the rest to the next round. */
 export const PLANS_PER_ROUND_MAX = 64
 
-/** Further requests do not wait. */
-export const WAITING_REQUESTS_MAX = 10_000
-
 /** Timer rounds start early by up to this fraction of the interval: devices that started together drift apart. */
 export const EARLY_PART = 1 / 4
 

@@ -9,7 +9,6 @@ import type { PoolBalances, WaitingTopUp } from '../access/local-decisions.ts'
 import type { DeviceTokens } from '../keys/device-token.ts'
 import { Health, type HealthCondition, PUSH, REVOCATION } from '../runtime/health.ts'
 import { closeCloudSession } from './cloud-sessions.ts'
-import { WAITING_REQUESTS_MAX } from './limits.ts'
 import { type LinkMemory, backlogOf, remember } from './memory.ts'
 import type { Timers } from '../runtime/timers.ts'
 import { type Push, type PushOptions, isNews } from './push.ts'
@@ -102,7 +101,7 @@ export class Link {
       () => clock.reading().now,
       ({ subject, code, since }) => deps.log.warn({ subject, code, since }, 'a problem has ended'),
     )
-    this.#waiting = new WaitingRequests(timers, WAITING_REQUESTS_MAX)
+    this.#waiting = new WaitingRequests(timers)
     this.#rounds = new Rounds({
       timers,
       sinceBoot: () => clock.sinceBoot(),
@@ -143,9 +142,9 @@ export class Link {
     const { contact, identity } = this.#memory
     this.hasten()
     const hopeless = deadlineMs <= 0 || identity === null || contact === 'DOWN' || this.#rounds.waiting
-    if (hopeless || this.#broken || this.#stopped !== null || this.#waiting.full) return null
+    if (hopeless || this.#broken || this.#stopped !== null) return null
     const waited = this.#waiting.wait(request, deadlineMs)
-    if (this.#waiting.hasNew) this.#rounds.wake('request')
+    this.#rounds.wake('request')
     return waited
   }
 

@@ -19,15 +19,9 @@ interface Waiting extends WaitingTopUp {
 export class WaitingRequests {
   readonly #waiting = new Set<Waiting>()
   readonly #timers: Timers
-  readonly #most: number
 
-  constructor(timers: Timers, most: number) {
+  constructor(timers: Timers) {
     this.#timers = timers
-    this.#most = most
-  }
-
-  get full(): boolean {
-    return this.#waiting.size >= this.#most
   }
 
   /** Null: no answer. @throws CodedError REQUEST_TOO_LARGE: does not fit a segment; REQUESTERS_LIMITED */
