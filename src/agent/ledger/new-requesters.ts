@@ -17,12 +17,14 @@ export class NewRequesters {
   readonly #balances: Pick<Balances, 'get'>
   readonly #clock: { sinceBoot(): number }
   #allowance: Bucket
+  /** Counted. They may still have no balance: a repeated request does not count them again. */
+  readonly #named = new Set<AccountId>()
 
   constructor(balances: Pick<Balances, 'get'>, clock: { sinceBoot(): number }) {
     this.#balances = balances
     this.#clock = clock
     this.#allowance = this.#full()
-    // A process that restarts again and again must not name more than the cloud accepts.
+    // The process before may have named many.
     this.#allowance.owe(BigInt(NEW_REQUESTERS_MAX - NEW_REQUESTERS_PER_HOUR), clock.sinceBoot())
   }
 
@@ -32,18 +34,24 @@ export class NewRequesters {
 
   /** Call before a segment names the accounts. Counts those of requesters without a balance. Null: they are admitted. */
   refusalOf(accounts: Iterable<AccountId>): CodedError | null {
-    let opened = 0n
-    for (const account of accounts) if (this.#isNew(account)) opened += 1n
+    const opened = [...accounts].filter((account) => this.#isNew(account) && !this.#named.has(account))
+    if (opened.length === 0) return null
+    const count = BigInt(opened.length)
     const now = this.#clock.sinceBoot()
-    if (opened === 0n || this.#allowance.take(opened, now)) return null
+    if (this.#allowance.take(count, now)) {
+      if (this.#named.size > NEW_REQUESTERS_MAX) this.#named.clear()
+      for (const account of opened) this.#named.add(account)
+      return null
+    }
     return new CodedError('REQUESTERS_LIMITED', 'This device has named too many new requesters.', {
-      details: { retryAfterMs: this.#allowance.waitFor(opened, now) },
+      details: { retryAfterMs: this.#allowance.waitFor(count, now) },
     })
   }
 
   /** Of an epoch, which begins without balances: the cloud knows the requesters of the one before. */
   begin(): void {
     this.#allowance = this.#full()
+    this.#named.clear()
   }
 
   #isNew(account: AccountId): boolean {

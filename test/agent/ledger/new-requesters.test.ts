@@ -63,6 +63,16 @@ describe('new requesters', () => {
     expect(device.requesters.refusalOf([known, LINE])).toBeNull()
   })
 
+  it('count once, although a request that is not recorded is repeated', () => {
+    const device = new Device()
+    const [unlucky = ''] = device.invent(1)
+    for (let attempt = 0; attempt <= NEW_REQUESTERS_MAX; attempt += 1) {
+      expect(device.requesters.refusalOf([unlucky])).toBeNull()
+    }
+    expect(device.requesters.refusalOf(device.invent(NEW_REQUESTERS_MAX - 1))).toBeNull()
+    expect(device.requesters.refusalOf(device.invent(1))).not.toBeNull()
+  })
+
   it('are counted anew in the next epoch, because the cloud knows the requesters of the one before', () => {
     const device = new Device()
     device.requesters.refusalOf(device.invent(NEW_REQUESTERS_MAX))
