@@ -5,6 +5,14 @@ import type { AgentLog } from '../sync/ports.ts'
 
 const LOOK_EVERY_MS = 10_000
 
+/** A condition has ended when so many looks in a row do not find it. So one that is near its limit is logged once. */
+const ABSENT_LOOKS = 6
+
+interface Known {
+  readonly condition: HealthCondition
+  absentLooks: number
+}
+
 export interface DerivedConditionsDeps {
   readonly find: () => readonly HealthCondition[]
   readonly log: Pick<AgentLog, 'warn'>
@@ -13,7 +21,7 @@ export interface DerivedConditionsDeps {
 
 export class DerivedConditions {
   readonly #deps: DerivedConditionsDeps
-  #known: ReadonlyMap<string, HealthCondition> = new Map()
+  readonly #known = new Map<string, Known>()
 
   constructor(deps: DerivedConditionsDeps) {
     this.#deps = deps
@@ -21,25 +29,32 @@ export class DerivedConditions {
 
   /** Notices changes also while no caller lists the conditions. Returns a function that stops it. */
   watch(): () => void {
-    return repeat(this.#deps.timers, LOOK_EVERY_MS, () => void this.list())
+    return repeat(this.#deps.timers, LOOK_EVERY_MS, () => this.#look())
   }
 
   /** `since` stays while the code is the same. */
   list(): readonly HealthCondition[] {
     const { find, log } = this.#deps
-    const before = this.#known
-    const found = find().map((condition) => ({
-      ...condition,
-      since: before.get(keyOf(condition))?.since ?? condition.since,
-    }))
-    this.#known = new Map(found.map((condition) => [keyOf(condition), condition]))
-    for (const { subject, code, since, message } of found) {
-      if (!before.has(keyOf({ subject, code }))) log.warn({ subject, code, since }, message)
+    return find().map((found) => {
+      const { subject, code, message } = found
+      const key = keyOf(found)
+      const before = this.#known.get(key)
+      const condition = before === undefined ? found : { ...found, since: before.condition.since }
+      this.#known.set(key, { condition, absentLooks: 0 })
+      if (before === undefined) log.warn({ subject, code, since: condition.since }, message)
+      return condition
+    })
+  }
+
+  #look(): void {
+    for (const each of this.#known.values()) each.absentLooks += 1
+    this.list()
+    for (const [key, { condition, absentLooks }] of this.#known) {
+      if (absentLooks < ABSENT_LOOKS) continue
+      this.#known.delete(key)
+      const { subject, code, since } = condition
+      this.#deps.log.warn({ subject, code, since }, 'a problem has ended')
     }
-    for (const [key, { subject, code, since }] of before) {
-      if (!this.#known.has(key)) log.warn({ subject, code, since }, 'a problem has ended')
-    }
-    return found
   }
 }
 

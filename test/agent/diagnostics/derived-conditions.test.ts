@@ -22,7 +22,7 @@ function conditionsOf(state: { found: readonly HealthCondition[] }) {
   return { derived, logged, tick: () => next() }
 }
 
-it('begin when they are first seen', () => {
+it('begin when they are first seen, and keep their beginning over a short absence', () => {
   const state = { found: [low(100)] as readonly HealthCondition[] }
   const { derived } = conditionsOf(state)
   const since = () => derived.list().map((each) => [each.code, each.since])
@@ -34,21 +34,31 @@ it('begin when they are first seen', () => {
   state.found = []
   expect(since()).toEqual([])
   state.found = [usedUp(400)]
-  expect(since()).toEqual([['TOKENS_USED_UP', 400]])
+  expect(since()).toEqual([['TOKENS_USED_UP', 300]])
 })
 
-it('are logged when they begin and end, also if no one looks at the status', () => {
+it('are logged when they begin and, after a minute without them, when they have ended', () => {
   const state = { found: [] as readonly HealthCondition[] }
   const { derived, logged, tick } = conditionsOf(state)
   derived.watch()
-  for (const found of [[], [low(1)], [low(2)], [usedUp(3)], []]) {
-    state.found = found
-    tick()
+  const look = (...founds: readonly (readonly HealthCondition[])[]) => {
+    for (const found of founds) {
+      state.found = found
+      tick()
+    }
   }
-  expect(logged).toEqual([
+  const begun = [
     ['TOKENS_LOW', 1, 'few'],
-    ['TOKENS_USED_UP', 3, 'none'],
+    ['TOKENS_USED_UP', 4, 'none'],
+  ]
+  look([], [low(1)], [], [], [], [], [], [low(2)], [low(3)], [usedUp(4)], [], [], [], [])
+  expect(logged).toEqual(begun)
+  look([], [])
+  expect(logged).toEqual([
+    ...begun,
     ['TOKENS_LOW', 1, 'a problem has ended'],
-    ['TOKENS_USED_UP', 3, 'a problem has ended'],
+    ['TOKENS_USED_UP', 4, 'a problem has ended'],
   ])
+  look([low(5)])
+  expect(logged.at(-1)).toEqual(['TOKENS_LOW', 5, 'few'])
 })
