@@ -17,7 +17,7 @@ export class NewRequesters {
   readonly #balances: Pick<Balances, 'get'>
   readonly #clock: { sinceBoot(): number }
   #allowance: Bucket
-  /** Counted. They may still have no balance: a repeated request does not count them again. */
+  /** The last ones that were counted. They may still have no balance: a repeated request does not count them again. */
   readonly #named = new Set<AccountId>()
 
   constructor(balances: Pick<Balances, 'get'>, clock: { sinceBoot(): number }) {
@@ -39,8 +39,7 @@ export class NewRequesters {
     const count = BigInt(opened.length)
     const now = this.#clock.sinceBoot()
     if (this.#allowance.take(count, now)) {
-      if (this.#named.size > NEW_REQUESTERS_MAX) this.#named.clear()
-      for (const account of opened) this.#named.add(account)
+      this.#name(opened)
       return null
     }
     return new CodedError('REQUESTERS_LIMITED', 'This device has named too many new requesters.', {
@@ -52,6 +51,15 @@ export class NewRequesters {
   begin(): void {
     this.#allowance = this.#full()
     this.#named.clear()
+  }
+
+  #name(accounts: readonly AccountId[]): void {
+    for (const account of accounts) this.#named.add(account)
+    // The oldest ones first: a set keeps its sequence.
+    for (const account of this.#named) {
+      if (this.#named.size <= NEW_REQUESTERS_MAX) return
+      this.#named.delete(account)
+    }
   }
 
   #isNew(account: AccountId): boolean {

@@ -73,6 +73,17 @@ describe('new requesters', () => {
     expect(device.requesters.refusalOf(device.invent(1))).not.toBeNull()
   })
 
+  it('are remembered, the last ones at least', () => {
+    const device = new Device()
+    const refused = device.invent(NEW_REQUESTERS_MAX)
+    expect(device.requesters.refusalOf(refused)).toBeNull()
+    device.now += HOUR
+    for (let others = 0; others < 3; others += 1) expect(device.requesters.refusalOf(device.invent(1))).toBeNull()
+    for (const account of refused.slice(3)) expect(device.requesters.refusalOf([account])).toBeNull()
+    expect(device.requesters.refusalOf(device.invent(NEW_REQUESTERS_PER_HOUR - 3))).toBeNull()
+    expect(device.requesters.refusalOf(device.invent(1))).not.toBeNull()
+  })
+
   it('are counted anew in the next epoch, because the cloud knows the requesters of the one before', () => {
     const device = new Device()
     device.requesters.refusalOf(device.invent(NEW_REQUESTERS_MAX))
