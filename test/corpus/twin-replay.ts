@@ -261,7 +261,7 @@ async function accepted(call: Promise<Reply>, statuses: readonly number[] = [200
   return reply
 }
 
-/** Omits empty fields: an empty version or series means that there is none. */
+/** Omits empty fields: an empty version or series is a missing one. */
 function given<T extends Readonly<Record<string, string>>>(fields: T): Partial<T> {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== '')) as Partial<T>
 }
