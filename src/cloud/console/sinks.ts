@@ -7,10 +7,10 @@ import { usageCursor } from '../../protocol/service/usage-export.ts'
 import {
   discardDeadLetters,
   forgetSink,
-  noSink,
   replayAfter,
   replayDeadLetters,
   retrySink,
+  sinkState,
   sinkStates,
 } from '../events/administer-sinks.ts'
 import type { Store } from '../storage/store.ts'
@@ -102,8 +102,7 @@ export async function sinksPage(view: View): Promise<Page> {
 export async function sinkPage(view: View): Promise<Page> {
   requireUnlimited(view)
   const name = view.params['sink'] ?? ''
-  const sink = (await sinkStates(view.reader, view.sinks)).find((each) => each.name === name)
-  if (sink === undefined) throw noSink(name)
+  const sink = await sinkState(view.reader, view.sinks, name)
   const rows = [
     ['State', stateOf(sink)],
     ...(sink.failingSince === null ? [] : ([['Failing', timeOf(sink.failingSince, view.now)]] as const)),

@@ -78,6 +78,17 @@ export async function sinkStates(reader: Reader, sinks: AdministerSinks['sinks']
 }
 
 /** @throws CodedError NOT_FOUND */
+export async function sinkState(
+  reader: Reader,
+  sinks: AdministerSinks['sinks'],
+  name: string,
+): Promise<EventSinkStateWire> {
+  const state = (await sinkStates(reader, sinks)).find((each) => each.name === name)
+  if (state === undefined) throw noSink(name)
+  return state
+}
+
+/** @throws CodedError NOT_FOUND */
 export async function listDeadLetters(
   { store }: Pick<AdministerSinks, 'store'>,
   sink: string,
@@ -164,6 +175,6 @@ async function lockSink(tx: Transaction, sink: string): Promise<void> {
   if ((await tx.eventSinks.lockPosition(sink)) === null) throw noSink(sink)
 }
 
-export function noSink(sink: string): CodedError {
+function noSink(sink: string): CodedError {
   return new CodedError('NOT_FOUND', `There is no sink ${sink}.`)
 }

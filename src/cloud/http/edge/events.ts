@@ -18,11 +18,11 @@ import {
   forgetSink,
   listDeadLetters,
   listEvents,
-  noSink,
   replayAfter,
   replayDeadLetters,
   retrySink,
   showSinks,
+  sinkState,
 } from '../../events/administer-sinks.ts'
 import { actingAs } from '../../storage/audit.ts'
 import { type Operation, ADMINISTRATORS, edgeOperation, instanceId } from '../operation.ts'
@@ -53,11 +53,7 @@ const look = { method: 'GET', principals: ADMINISTRATORS, tag: 'Administration' 
 const change = { principals: ADMINISTRATORS, role: 'operator', tag: 'Administration', params: inSink } as const
 
 export function eventOperations(deps: AdministerSinks): readonly Operation[] {
-  const stateOf = async (name: string) => {
-    const state = (await showSinks(deps)).find((each) => each.name === name)
-    if (state === undefined) throw noSink(name)
-    return state
-  }
+  const stateOf = (name: string) => deps.store.read((reader) => sinkState(reader, deps.sinks, name))
   return [
     ...showOperations(deps),
     edgeOperation({
