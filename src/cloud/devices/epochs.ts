@@ -34,11 +34,25 @@ export async function fenceCurrent(tx: Transaction, device: Device, reason: Fenc
   if (current?.status === 'ACTIVE') await tx.edge.epochs.save(fenced(current, reason, at))
 }
 
-/** Fences the last epoch that a restored cloud knows: like the attach that ended it, grants of it may be lost. */
-export async function fenceForgotten(tx: Transaction, device: Device, at: Moment): Promise<void> {
-  const current = await tx.edge.epochs.get(device.id, device.epoch)
-  if (current === undefined || current.status === 'CLOSED') return
-  await tx.edge.epochs.save({ ...fenced(current, 'SUPERSEDED', at), grantsForgotten: true })
+/** An epoch that a restored cloud has forgotten. Like that of the epoch before it, its grants may be lost. */
+export async function recreateForgotten(tx: Transaction, device: Device, number: number, at: Moment): Promise<Epoch> {
+  await fenceBeforeForgotten(tx, device.id, number, at)
+  const fresh = { ...newEpoch(device.id, number, at), grantsForgotten: true }
+  const epoch = number < device.epoch ? fenced(fresh, 'SUPERSEDED', at) : fresh
+  await tx.edge.epochs.insert(epoch)
+  return epoch
+}
+
+/** A forgotten attach fenced the epoch before the forgotten one: grants of it may be lost. */
+export async function fenceBeforeForgotten(
+  tx: Transaction,
+  deviceId: string,
+  forgotten: number,
+  at: Moment,
+): Promise<void> {
+  const before = await tx.edge.epochs.newestBelow(deviceId, forgotten)
+  if (before === undefined || before.status === 'CLOSED') return
+  await tx.edge.epochs.save({ ...fenced(before, 'SUPERSEDED', at), grantsForgotten: true })
 }
 
 export function fenced(epoch: Epoch, reason: FenceReason, { now, present }: Moment): Epoch {

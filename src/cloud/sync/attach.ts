@@ -9,7 +9,7 @@ import { lockTrusted } from '../storage/require-record.ts'
 import { requireNotSuspended } from '../storage/require-trusted.ts'
 import { EPOCHS_FORGOTTEN_MAX } from '../devices/limits.ts'
 import type { Device, Epoch } from '../storage/device-records.ts'
-import { fenceCurrent, fenceForgotten, fenced, noteContact, newEpoch } from '../devices/epochs.ts'
+import { fenceBeforeForgotten, fenceCurrent, fenced, noteContact, newEpoch } from '../devices/epochs.ts'
 import { ATTACH_WINDOW_MS, type EdgeTerms } from '../devices/terms.ts'
 
 export interface Attach {
@@ -42,8 +42,10 @@ export async function attach(
 
     await refuseTooMany(tx, deviceId, terms.attachesMax, at)
     const restored = await restoredFrom(tx, left, request)
-    if (left === undefined && request.above > 0) await fenceForgotten(tx, device, moment)
-    else await fenceCurrent(tx, device, 'SUPERSEDED', moment)
+    if (left === undefined && isPlausible(device, request.above)) {
+      await fenceBeforeForgotten(tx, deviceId, request.above, moment)
+    }
+    await fenceCurrent(tx, device, 'SUPERSEDED', moment)
     const number = nextNumber(device, request.above) + (await forgottenAtMost(tx, device, request.above, terms))
     const payload: z.input<typeof attachAnswer> = { deviceId, nonce: request.nonce, epoch: number, restored }
     // Signing has no side effects, so a rerun of the transaction is harmless.
@@ -109,8 +111,11 @@ async function isRecovering(tx: Transaction, { instanceIds }: Device): Promise<b
 }
 
 function nextNumber(device: Device, above: number): number {
-  const isPlausible = above <= device.epoch + EPOCHS_FORGOTTEN_MAX
-  return Math.max(device.epoch, isPlausible ? above : 0) + 1
+  return Math.max(device.epoch, isPlausible(device, above) ? above : 0) + 1
+}
+
+function isPlausible(device: Device, above: number): boolean {
+  return above <= device.epoch + EPOCHS_FORGOTTEN_MAX
 }
 
 /** Epochs that neither side may know of any more. They must not return: entries are known by epoch and number. */

@@ -1,6 +1,6 @@
 /** Judges an opened segment in a transaction: merges it, or keeps it as evidence. A resent one gets its first response. */
 import { type MergeOutcome, classifySegment } from '../../core/sync/receive.ts'
-import { fenceForgotten, fenced, noteContact, newEpoch } from '../devices/epochs.ts'
+import { noteContact, recreateForgotten } from '../devices/epochs.ts'
 import { fitOf } from './merge/fit-of.ts'
 import { keepFork } from './merge/keep-fork.ts'
 import { EPOCHS_FORGOTTEN_MAX } from '../devices/limits.ts'
@@ -138,15 +138,9 @@ async function recreateEpoch(
   const { tx, device, segment } = context
   const number = segment.epoch
   if (number > device.epoch + EPOCHS_FORGOTTEN_MAX) return undefined
-  const fresh = { ...newEpoch(device.id, number, context), grantsForgotten: true }
-  if (number < device.epoch) {
-    const epoch = fenced(fresh, 'SUPERSEDED', context)
-    await tx.edge.epochs.insert(epoch)
-    return { device, epoch }
-  }
-  await fenceForgotten(tx, device, context)
-  await tx.edge.epochs.insert(fresh)
+  const epoch = await recreateForgotten(tx, device, number, context)
+  if (number < device.epoch) return { device, epoch }
   const current = { ...device, epoch: number }
   await tx.edge.devices.save(current)
-  return { device: current, epoch: fresh }
+  return { device: current, epoch }
 }

@@ -90,6 +90,11 @@ export function epochReader({ db }: Sql) {
       const rows = await all.orderBy('number', 'desc').limit(limit).execute()
       return rows.map(epochOf)
     },
+    async newestBelow(deviceId: string, number: number): Promise<Epoch | undefined> {
+      const all = db.selectFrom('epochs').selectAll().where('device_id', '=', deviceId)
+      const row = await all.where('number', '<', BigInt(number)).orderBy('number', 'desc').limit(1).executeTakeFirst()
+      return row === undefined ? undefined : epochOf(row)
+    },
     async byNonce(deviceId: string, nonce: string): Promise<Epoch | undefined> {
       const row = await db
         .selectFrom('epochs')

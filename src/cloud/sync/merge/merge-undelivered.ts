@@ -15,7 +15,7 @@ import {
   withoutKnown,
 } from '../../../core/sync/receive.ts'
 import { forkEvent } from '../../events/device-event.ts'
-import { fenced, newEpoch } from '../../devices/epochs.ts'
+import { recreateForgotten } from '../../devices/epochs.ts'
 import { billBranch } from './bill-branch.ts'
 import { billEntries, moveListedPools, movesOf } from './bill-entries.ts'
 import { fitOf } from './fit-of.ts'
@@ -78,11 +78,7 @@ function accountsMoved(
 /** A restored cloud may not know the epoch. */
 async function earlierEpoch(context: Context, number: number): Promise<Epoch> {
   const { tx, device } = context
-  const known = await tx.edge.epochs.get(device.id, number)
-  if (known !== undefined) return known
-  const recreated = fenced({ ...newEpoch(device.id, number, context), grantsForgotten: true }, 'SUPERSEDED', context)
-  await tx.edge.epochs.insert(recreated)
-  return recreated
+  return (await tx.edge.epochs.get(device.id, number)) ?? recreateForgotten(tx, device, number, context)
 }
 
 /** The entries before the first unreadable or inconsistent one: later entries build on its unknown effect. */

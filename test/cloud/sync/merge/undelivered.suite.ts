@@ -280,7 +280,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await epoch(device, 4)).toMatchObject({ status: 'CLOSED', grantsForgotten: true })
       })
 
-      it.each(['a segment', 'another attach'])(
+      it.each(['a segment', 'another attach', 'an attach after that of an emptied device'])(
         'is billed and closed exactly, also its forgotten grants, if %s shows that a restored cloud has forgotten an attach',
         async (kind) => {
           const device = await owing()
@@ -291,6 +291,10 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
           device.refund(charge(20n))
           const forgotten = device.copy()
           forgotten.state = { ...structuredClone((await TestDevice.join(twin)).state), epoch: 2 }
+          if (kind === 'an attach after that of an emptied device') {
+            await twin.store.transaction((tx) => tx.edge.recoveries.restored(twin.time + 1, true))
+            await twin.attach(device.id, 'of an emptied device', 0)
+          }
           const next = kind === 'a segment' ? forgotten : (await successorOf(forgotten)).next
           const sealed = await next.sealAs({ ...next.payload(), undeliveredRange: device.undeliveredRange(1, 4, true) })
           expect(await twin.sync(next.id, sealed.document)).toMatchObject({ accepted: true, unbilled: null })
