@@ -23,7 +23,10 @@ export const EVIDENCE_OF_DEVICE_SEGMENTS_MAX = 512
 export const EVIDENCE_OF_DEVICE_BYTES_MAX = 128 * 1024 * 1024
 
 /** How far above the last known epoch a restored cloud accepts one. */
-export const EPOCHS_FORGOTTEN_MAX = 1_000_000
+export const EPOCHS_FORGOTTEN_MAX = 10_000_000
+
+/** Numbers that one attach skips at most. While the time of a restore is not known, each attach skips as many. */
+export const EPOCHS_SKIPPED_MAX = 500_000
 
 export const RECALLS_NOTIFIED_MAX = 32
 

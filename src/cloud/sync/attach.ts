@@ -7,7 +7,7 @@ import type { Store, Transaction } from '../storage/store.ts'
 import type { Keyring } from '../devices/keyring.ts'
 import { lockTrusted } from '../storage/require-record.ts'
 import { requireNotSuspended } from '../storage/require-trusted.ts'
-import { EPOCHS_FORGOTTEN_MAX } from '../devices/limits.ts'
+import { EPOCHS_FORGOTTEN_MAX, EPOCHS_SKIPPED_MAX } from '../devices/limits.ts'
 import type { Device, Epoch } from '../storage/device-records.ts'
 import { fenceBeforeForgotten, fenceCurrent, fenced, noteContact, newEpoch } from '../devices/epochs.ts'
 import { ATTACH_WINDOW_MS, type EdgeTerms } from '../devices/terms.ts'
@@ -46,7 +46,7 @@ export async function attach(
       await fenceBeforeForgotten(tx, deviceId, request.above, moment)
     }
     await fenceCurrent(tx, device, 'SUPERSEDED', moment)
-    const number = nextNumber(device, request.above) + (await forgottenAtMost(tx, device, request.above, terms))
+    const number = nextNumber(device, request.above) + (await forgottenAtMost(tx, device, terms))
     const payload: z.input<typeof attachAnswer> = { deviceId, nonce: request.nonce, epoch: number, restored }
     // Signing has no side effects, so a rerun of the transaction is harmless.
     const answer = await signDocument('attach-answer', JSON.stringify(payload), keys.signer)
@@ -118,17 +118,19 @@ function isPlausible(device: Device, above: number): boolean {
   return above <= device.epoch + EPOCHS_FORGOTTEN_MAX
 }
 
-/** Epochs that neither side may know of any more. They must not return: entries are known by epoch and number. */
+/**
+ * Epochs that a restored cloud may have forgotten, and a device with an older ledger or none. They must not return: entries are known by epoch
+ * and number.
+ */
 async function forgottenAtMost(
   tx: Transaction,
   device: Device,
-  above: number,
   { attachesMax }: Pick<EdgeTerms, 'attachesMax'>,
 ): Promise<number> {
-  const restoredAt = above === 0 ? await tx.edge.recoveries.lastRestore() : null
+  const restoredAt = await tx.edge.recoveries.lastRestore()
   if (restoredAt === null) return 0
   const newest = await tx.edge.epochs.get(device.id, device.epoch)
   const lostMs = restoredAt - (newest?.createdAt ?? device.enrolledAt)
   if (lostMs <= 0) return 0
-  return Math.min((Math.floor(lostMs / ATTACH_WINDOW_MS) + 1) * attachesMax, EPOCHS_FORGOTTEN_MAX / 2)
+  return Math.min((Math.floor(lostMs / ATTACH_WINDOW_MS) + 1) * attachesMax, EPOCHS_SKIPPED_MAX)
 }

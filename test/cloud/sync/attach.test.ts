@@ -4,7 +4,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { attachAnswer } from '../../../src/protocol/edge/attach.ts'
 import { openDocument } from '../../../src/protocol/signing.ts'
-import { EPOCHS_FORGOTTEN_MAX } from '../../../src/cloud/devices/limits.ts'
+import { EPOCHS_FORGOTTEN_MAX, EPOCHS_SKIPPED_MAX } from '../../../src/cloud/devices/limits.ts'
 import type { Device } from '../../../src/cloud/storage/device-records.ts'
 import { TestDevice, topUpRequest } from './test-device.ts'
 import { INSTANCE, START, Twin } from './twin.ts'
@@ -100,27 +100,30 @@ describe('the number of an epoch', () => {
     expect(await attach(newest + EPOCHS_FORGOTTEN_MAX + 1)).toMatchObject({ epoch: newest + 1 })
   })
 
-  it('leaves room for those that a restored cloud and a device without its ledger have forgotten', async () => {
+  it.each([
+    ['without its ledger', 0],
+    ['with an older ledger', 1],
+  ])('leaves room for those that a restored cloud and a device %s have forgotten', async (_which, above) => {
     twin.terms = { ...twin.terms, attachesMax: 3 }
     const restored = async (at: number) => twin.store.transaction((tx) => tx.edge.recoveries.restored(at, true))
     await restored(START)
-    expect(await attach(0)).toMatchObject({ epoch: 2 })
-    await restored(START + HOUR - 1)
+    expect(await attach(above)).toMatchObject({ epoch: 2 })
     twin.time = START + HOUR
-    expect(await attach(2)).toMatchObject({ epoch: 3 })
-    twin.time += 1
+    await restored(START + HOUR - 1)
+    expect(await attach(above)).toMatchObject({ epoch: 3 + 3 })
+    expect(await attach(above)).toMatchObject({ epoch: 7 })
     await restored(START + 2 * HOUR)
     // One hour after the newest epoch that is known, the second one has begun.
-    expect(await attach(0)).toMatchObject({ epoch: 4 + 2 * 3 })
-    twin.terms = { ...twin.terms, attachesMax: EPOCHS_FORGOTTEN_MAX }
+    expect(await attach(above)).toMatchObject({ epoch: 8 + 2 * 3 })
+    twin.terms = { ...twin.terms, attachesMax: EPOCHS_SKIPPED_MAX }
     await restored(START + 9 * HOUR)
-    expect(await attach(0)).toMatchObject({ epoch: 11 + EPOCHS_FORGOTTEN_MAX / 2 })
+    expect(await attach(above)).toMatchObject({ epoch: 15 + EPOCHS_SKIPPED_MAX })
   })
 
   it('leaves the most room while the time of the restore is not known', async () => {
     twin.terms = { ...twin.terms, attachesMax: 3 }
     await twin.store.transaction((tx) => tx.edge.recoveries.restored(START, false))
-    expect(await attach(0)).toMatchObject({ epoch: 2 + EPOCHS_FORGOTTEN_MAX / 2 })
+    expect(await attach(0)).toMatchObject({ epoch: 2 + EPOCHS_SKIPPED_MAX })
   })
 })
 

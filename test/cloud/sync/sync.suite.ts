@@ -592,7 +592,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         device.state.epoch = 7
         await device.attach()
         expect(device.state.epoch).toBe(8)
-        await twin.attach(device.id, 'an implausible number', 2_000_000)
+        await twin.attach(device.id, 'an implausible number', 2 * EPOCHS_FORGOTTEN_MAX)
         expect(await twin.device(device.id)).toMatchObject({ epoch: 9 })
       })
     })
