@@ -129,8 +129,7 @@ async function forgottenAtMost(
 ): Promise<number> {
   const restoredAt = await tx.edge.recoveries.lastRestore()
   if (restoredAt === null) return 0
-  const newest = await tx.edge.epochs.get(device.id, device.epoch)
-  const lostMs = restoredAt - (newest?.createdAt ?? device.enrolledAt)
+  const lostMs = restoredAt - ((await tx.edge.epochs.lastAttached(device.id)) ?? device.enrolledAt)
   if (lostMs <= 0) return 0
   return Math.min((Math.floor(lostMs / ATTACH_WINDOW_MS) + 1) * attachesMax, EPOCHS_SKIPPED_MAX)
 }

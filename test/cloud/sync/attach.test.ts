@@ -120,6 +120,16 @@ describe('the number of an epoch', () => {
     expect(await attach(above)).toMatchObject({ epoch: 15 + EPOCHS_SKIPPED_MAX })
   })
 
+  it('leaves room also after a segment has shown a forgotten epoch', async () => {
+    twin.terms = { ...twin.terms, attachesMax: 3 }
+    await twin.store.transaction((tx) => tx.edge.recoveries.restored(START + HOUR, true))
+    const forgotten = device.copy()
+    forgotten.state.epoch = 2
+    twin.time = START + 2 * HOUR
+    await forgotten.sync()
+    expect(await attach(0)).toMatchObject({ epoch: 3 + 2 * 3 })
+  })
+
   it('leaves the most room while the time of the restore is not known', async () => {
     twin.terms = { ...twin.terms, attachesMax: 3 }
     await twin.store.transaction((tx) => tx.edge.recoveries.restored(START, false))

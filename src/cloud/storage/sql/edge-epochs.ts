@@ -104,6 +104,15 @@ export function epochReader({ db }: Sql) {
         .executeTakeFirst()
       return row === undefined ? undefined : epochOf(row)
     },
+    async lastAttached(deviceId: string): Promise<number | null> {
+      const row = await db
+        .selectFrom('epochs')
+        .select((of) => of.fn.max('created_at').as('at'))
+        .where('device_id', '=', deviceId)
+        .where('nonce', 'is not', null)
+        .executeTakeFirstOrThrow()
+      return toNumber(row.at)
+    },
     async attachedSince(deviceId: string, since: number): Promise<readonly number[]> {
       const rows = await db
         .selectFrom('epochs')
