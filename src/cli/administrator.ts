@@ -34,7 +34,7 @@ export interface Target {
 export function withAdministratorFlags(command: Command): Command {
   return withCloudFlags(command)
     .option('--admin-key <file>', 'private administration key (PEM); default: the user whom tallygate login signed in')
-    .option('--kid <id>', 'key id (default: its RFC 7638 thumbprint)')
+    .option('--kid <id>', 'id of the administration key (default: its RFC 7638 thumbprint)')
     .option('--cell <name>', 'cell of the cloud, for what concerns the data of one (CELL_REQUIRED)', cellArgument)
 }
 

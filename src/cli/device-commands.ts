@@ -63,7 +63,7 @@ async function show(named: string, flags: Flags, io: Io): Promise<void> {
   using service = await administrator(flags, io)
   const deviceId = await service.deviceId(named)
   const device = await service.json({ method: 'GET', path: `${EDGE}/devices/${deviceId}` }, deviceState)
-  print(device, flags, io, flags.json === true ? NO_NAMES : await actionNamesById(service, device))
+  await print(device, flags, service, io)
 }
 
 async function label(named: string, set: readonly string[], flags: Flags, io: Io): Promise<void> {
@@ -168,7 +168,7 @@ async function commandOne(named: string, what: string, flags: Flags, io: Io): Pr
   const device = `${EDGE}/devices/${deviceId}`
   const { session: sessionId } = flags
   if (sessionId === undefined) {
-    print(await service.json({ method: 'POST', path: `${device}/${what}` }, deviceState), flags, io)
+    await print(await service.json({ method: 'POST', path: `${device}/${what}` }, deviceState), flags, service, io)
     return
   }
   const answer = await service.json(
@@ -198,11 +198,10 @@ function noted(what: string, device: string, lastSyncAt: number | null): string 
   ].join('\n  ')
 }
 
-function print(device: DeviceState, { json }: Flags, io: Io, names = NO_NAMES): void {
-  writeLines(io.stdout, json === true ? [jsonLine(device)] : describe(device, names))
+async function print(device: DeviceState, { json }: Flags, service: Service, io: Io): Promise<void> {
+  const lines = json === true ? [jsonLine(device)] : describe(device, await actionNamesById(service, device))
+  writeLines(io.stdout, lines)
 }
-
-const NO_NAMES: ReadonlyMap<string, string> = new Map()
 
 /** By the id of the action; none where the rules cannot be read. Two actions of a line item can have one name, so the id goes with it. */
 async function actionNamesById(service: Service, { outstanding }: DeviceState): Promise<ReadonlyMap<string, string>> {

@@ -258,7 +258,7 @@ test('a twin that does not answer is SERVICE_UNREACHABLE, exit code 69', async (
   expect(await devices('http://127.0.0.1:1/dm', 'list')).toMatchObject({ code: 69, out: '' })
 })
 
-test('the accounts of a device have the names of their actions, or of their conditions', async () => {
+test('show and commands name the actions of a device’s accounts, or their conditions', async () => {
   const [first, second, third] = ['1', '2', '3'].map((n) => `51a8d0c4-0000-4000-8000-00000000000${n}`)
   const instance = '915716bf-f384-4248-8fc0-798d0f657773'
   const outstanding = [first, second, third].map((id) => ({
@@ -273,10 +273,12 @@ test('the accounts of a device have the names of their actions, or of their cond
   const rules = `GET /dm/api/v1.1/instances/${instance}`
   await using twin = await fakeService('tcp', {
     [`GET /dm/edge/api/v1/devices/${one.id}`]: { body: device(1, { outstanding }) },
+    [`POST /dm/edge/api/v1/devices/${one.id}/lock`]: { body: device(1, { outstanding }) },
     [`${rules}/conditions`]: { body: [{ id: 'c1', name: 'Sales' }] },
     [`${rules}/line-items/ACT-1/actions`]: { body: actions },
   })
-  const { out } = await devices(twin.address, 'show', one.id)
+  const [{ out }, locked] = [await devices(twin.address, 'show', one.id), await devices(twin.address, 'lock', one.id)]
+  expect(locked.out).toBe(out)
   expect(out.split('\n').slice(-5)).toEqual([
     'OUTSTANDING  BILLED  ACCOUNT',
     `0.000001     0       ACT-1, action Night shift (${first})`,

@@ -20,7 +20,7 @@ export function command(io: Io): Command {
     .argument('<name>', 'name of the context', contextArgument)
     .requiredOption('--url <url>', 'address of the cloud; without a path, /dynamicmonetization is added', cloudArgument)
     .option('--admin-key <file>', 'private administration key (PEM); default: the user whom tallygate login signs in')
-    .option('--kid <id>', 'key id (default: its RFC 7638 thumbprint)')
+    .option('--kid <id>', 'id of the administration key (default: its RFC 7638 thumbprint)')
     .option('--ca-file <file>', "authority of the cloud's certificate (PEM), besides those of the system")
     .action((name: string, flags: AddFlags) => add(name, flags, io))
   const listed = context.command('list').description('Lists the contexts. Keys are not shown, only their files.')

@@ -26,7 +26,7 @@ export function command(io: Io): Command {
   withAdministratorFlags(keys.command('set'))
     .description('Registers a public key. If the id already exists, the new key replaces the old one.')
     .argument('<file>', 'PEM file with a public key, or with a private key, of which only the public key is sent')
-    .option('--id <id>', 'key id (default: its RFC 7638 thumbprint)')
+    .option('--id <id>', 'id of the registered key (default: its RFC 7638 thumbprint)')
     .option('--name <name>', 'name of the key, which lists and the audit show (default: that of the replaced key)')
     .addOption(
       new Option(
