@@ -9,6 +9,7 @@ export const USAGE = `npm run mutation                                      all 
 npm run mutation -- core agent-sessions               these areas
 npm run mutation -- core --file src/core/accounts/grant.ts     one file, as text, without the page of scores
 npm run mutation -- --concurrency 4                   four mutants at a time
+npm run mutation -- --force                           also mutants whose code and tests have not changed
 npm run mutation -- --page-only                       the page of scores from the last reports
 `
 

@@ -1,6 +1,6 @@
 // Commands and settings in the documents: the program takes each command line, and the settings that pages name exist.
 import { globSync, readFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { parse as parseToml } from 'smol-toml'
 import { expect, it } from 'vitest'
 import { agentOptions } from '../../src/agent/settings.ts'
@@ -163,4 +163,26 @@ it('each code that a page for users names is in the source', () => {
     .filter(({ name }) => !/^(TALLYGATE_|SSL_CERT_)/.test(name))
   expect(named.length).toBeGreaterThan(100)
   expect(named.filter(({ name }) => !words.has(name))).toEqual([])
+})
+
+it('each script of the package, with the options that a page names, is there', () => {
+  const { scripts } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
+    scripts: Record<string, string>
+  }
+  const calls = pages.flatMap(({ path, text }) =>
+    [...text.matchAll(/npm run ([a-z:]+)((?: --(?: [\w.,/=-]+)*)?)/g)].map(([, name = '', rest = '']) => ({
+      path,
+      name,
+      options: [...rest.matchAll(/ --([a-z-]+)/g)].map(([, option]) => option),
+    })),
+  )
+  expect(calls.length).toBeGreaterThan(50)
+  expect(calls.filter(({ name }) => scripts[name] === undefined)).toEqual([])
+  const unknown = calls.filter(({ name, options: given }) => {
+    const [, file = ''] = /^node (\S+\.ts)/.exec(scripts[name] ?? '') ?? []
+    const folder = globSync(`${dirname(file)}/**/*.ts`, { cwd: ROOT })
+    const source = folder.map((path) => readFileSync(join(ROOT, path), 'utf8')).join('\n')
+    return file !== '' && given.some((option) => !new RegExp(`\\b${option}\\b`).test(source))
+  })
+  expect(unknown).toEqual([])
 })
