@@ -376,7 +376,7 @@ function openRequests(
     sessions,
     status,
     callers: { identify: openPeerCredentials(), rules: callers },
-    cloudAddress: () => link.serviceUrl,
+    cloudAddress: () => link.serviceUrl?.replace(/\/api$/, '') ?? null,
     rotateKey: () => link.rotateKey(),
     inspection: {
       decision,

@@ -174,6 +174,7 @@ function prepare(command: Command, io: Io): void {
   command.configureHelp({ minWidthToWrap: WRAPPED_MIN_CHARACTERS })
   command.helpOption('-h, --help', 'show this help')
   if (command.commands.length === 0) takeDashedIds(command)
+  else if (command.parent !== null) command.helpCommand('help [command]', 'show the help of a command')
   for (const option of command.options) {
     if (isSingle(option)) refuseRepeats(command, option)
     if (!MAY_BE_EMPTY.has(option.long ?? '')) refuseEmpty(command, option)

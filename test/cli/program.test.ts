@@ -203,6 +203,11 @@ test.each([[['token', '--help']], [['help', 'token']]])('%j shows the help of th
   expect(out).toContain('--kid <id>')
 })
 
+test('the help of a command with commands names its own help in the same words as that of the program', async () => {
+  const { out } = await tallygate(['devices', '--help'])
+  expect(out).toMatch(/^ {2}help \[command\] +show the help of a command$/m)
+})
+
 test('help shows the help of a command below another one', async () => {
   expect(await tallygate(['help', 'line-items', 'set'])).toEqual(await tallygate(['line-items', 'set', '--help']))
   expect((await tallygate(['help', 'line-items', 'set'])).out).toContain('Usage: tallygate line-items set [options]')

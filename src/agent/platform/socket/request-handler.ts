@@ -41,7 +41,7 @@ export interface RequestHandlerDeps {
     readonly refused: (error: CodedError, request: string, caller: string | null) => string
   }
   readonly rotateKey: () => Promise<RotationStatus>
-  /** Where the cloud serves the service API. Null: not enrolled yet. */
+  /** Of the cloud, with its path prefix, to which the paths of all areas are added. Null: not enrolled yet. */
   readonly cloudAddress: () => string | null
   /** Omitted: every client has every role, and callers are not identified. */
   readonly callers?: {
@@ -202,7 +202,7 @@ export class RequestHandler {
 
   #onlyInCloud(): CodedError {
     const address = this.#deps.cloudAddress()
-    const where = address === null ? 'the cloud; this device is not enrolled with one yet' : `the cloud: ${address}`
+    const where = address === null ? 'the cloud; this device is not enrolled with one yet' : `the cloud at ${address}`
     return new CodedError('NOT_ON_DEVICE', `Devices do not offer this operation. Send the request to ${where}.`)
   }
 
