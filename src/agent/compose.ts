@@ -277,6 +277,7 @@ function liveSettings(
 /** @throws CodedError CONFIG_INVALID */
 function consistent(settings: AgentSettings): AgentSettings {
   requireConsistent(settings)
+  if (settings.status.port !== null) readStatusAuth(settings.status)
   return settings
 }
 

@@ -112,6 +112,12 @@ describe('the agent on SIGHUP', () => {
     agent.hangUp()
     expect(await agent.line('settings not reloaded')).toMatchObject({ cause: 'CONFIG_INVALID' })
 
+    write('status.port = 0\nstatus.host = "0.0.0.0"')
+    agent.hangUp()
+    expect(await agent.line('settings not reloaded')).toMatchObject({
+      reason: expect.stringContaining('status.host is 0.0.0.0, which other machines can reach') as string,
+    })
+
     // What the agent started with.
     write('')
     agent.hangUp()
