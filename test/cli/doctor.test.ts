@@ -789,6 +789,7 @@ test.each([
   ['variable', { TALLYGATE_AGENT_SOCKT_PATH: 'x' }],
   ['value beside them', { TALLYGATE_AGENT_STATE_LEDGER_MAX: '8', TALLYGATE_AGENT_SOCKET_MODE: 'x' }],
   ['pair', { TALLYGATE_AGENT_GRANTS_STARTING: '0', TALLYGATE_AGENT_GRANTS_TOP_UP_DEADLINE: '0ms' }],
+  ['status page', { TALLYGATE_AGENT_STATUS_PORT: '7081', TALLYGATE_AGENT_STATUS_HOST: '0.0.0.0' }],
 ])('a wrong %s does not hide the agent that the other settings name', async (_name, wrong) => {
   const env = { ...wrong, TALLYGATE_AGENT_STATE_DIRECTORY: '/nowhere/state', TALLYGATE_AGENT_SOCKET_PATH: '/nowhere/s' }
   const io = { env, now: Date.now, readText: () => '' }

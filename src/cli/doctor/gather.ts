@@ -10,6 +10,7 @@ import { requireConsistent } from '../../agent/check-settings.ts'
 import { createExchange, EXCHANGE_DEFAULTS } from '../../agent/platform/http/exchange.ts'
 import { proxyOf } from '../../agent/platform/http/proxy-settings.ts'
 import { keyFilesOf, openKeyFiles } from '../../agent/platform/key-file/key-file.ts'
+import { readStatusAuth } from '../../agent/platform/status-http/read-status-auth.ts'
 import { type InspectedDatabase, inspectDatabase, notInspected } from '../../agent/platform/sqlite/inspect-database.ts'
 import { readLedger } from '../../agent/platform/sqlite/read-ledger.ts'
 import { sizeIn } from '../../agent/platform/system/machine.ts'
@@ -175,6 +176,7 @@ function namedBy(
   try {
     settings = loadSettings(agentOptions, sources)
     requireConsistent(settings)
+    if (settings.status.port !== null) readStatusAuth(settings.status)
   } catch (error) {
     problem = problemOf(error)
     settings = usableSettings(agentOptions, sources)
