@@ -41,6 +41,7 @@ export const SHORT: ReadonlySet<string> = new Set([
   'GRANT_EXPIRED',
   'DEVICE_REFUSED',
   'POOL_IN_RECOVERY',
+  'COUNTER_FULL',
   // In a session, because of another item.
   'NOT_CHARGED',
 ])

@@ -112,7 +112,7 @@ const account = {
 }
 
 /** The balance of a device, where it is less than that of the pool. */
-const grant = z.strictObject({ ...account, left: decimalText, shortage: z.enum(['GRANT', 'GRANT_EXPIRED']) })
+const grant = z.strictObject({ ...account, left: decimalText, shortage: z.enum(['GRANT', 'GRANT_EXPIRED', 'COUNTER']) })
 
 const refusals = Object.keys(REFUSAL_REASONS) as readonly RefusalReason[]
 

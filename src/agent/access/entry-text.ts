@@ -103,8 +103,22 @@ export interface DecisionInputs {
 }
 
 const VERSION_MARK = { 'v1.0': '0', 'v1.1': '1' } as const
-const SHORTAGE_MARK = { POOL: 'P', GRANT: 'G', GRANT_EXPIRED: 'X', DEVICE_REFUSED: 'D', RECOVERY: 'R' } as const
-const SHORTAGES = { P: 'POOL', G: 'GRANT', X: 'GRANT_EXPIRED', D: 'DEVICE_REFUSED', R: 'RECOVERY' } as const
+const SHORTAGE_MARK = {
+  POOL: 'P',
+  GRANT: 'G',
+  GRANT_EXPIRED: 'X',
+  DEVICE_REFUSED: 'D',
+  RECOVERY: 'R',
+  COUNTER: 'C',
+} as const
+const SHORTAGES = {
+  P: 'POOL',
+  G: 'GRANT',
+  X: 'GRANT_EXPIRED',
+  D: 'DEVICE_REFUSED',
+  R: 'RECOVERY',
+  C: 'COUNTER',
+} as const
 const NO_CLIENT = '-'
 const UNLIMITED = '*'
 
@@ -128,7 +142,7 @@ export function decisionInputsText(
 }
 
 const TEXT = /^([01-]);([^;]*);(.*)$/s
-const BALANCE = /^(\*|\d{1,19})([PGXDR])(?:\+(\d{1,19}))?$/
+const BALANCE = /^(\*|\d{1,19})([PGXDRC])(?:\+(\d{1,19}))?$/
 
 export function parseDecisionInputs(text: string): DecisionInputs | undefined {
   const match = TEXT.exec(text)

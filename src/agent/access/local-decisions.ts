@@ -219,7 +219,8 @@ function withPool(poolBalances: PoolBalances, of: 'NOW' | 'RECALLED' = 'NOW'): V
     const balance = balanceOf(account)
     if (balance.left === 'UNLIMITED') return balance
     const { available, returnable } = poolBalances.get(account) ?? UNKNOWN
-    if (available === 'UNLIMITED') return { left: METERED_CHARGE_MAX, shortage: 'POOL' }
+    if (available === 'UNLIMITED')
+      return balance.shortage === 'COUNTER' ? balance : { left: METERED_CHARGE_MAX, shortage: 'COUNTER' }
     const left = balance.left + available + (of === 'RECALLED' ? returnable : 0n)
     return { left: left < MICRO_MAX ? left : MICRO_MAX, shortage: 'POOL' }
   }
@@ -228,7 +229,9 @@ function withPool(poolBalances: PoolBalances, of: 'NOW' | 'RECALLED' = 'NOW'): V
 /** No connection brings more tokens. */
 const withRefusal: View = (balanceOf) => (account) => {
   const balance = balanceOf(account)
-  return balance.shortage === 'POOL' ? balance : { ...balance, shortage: 'DEVICE_REFUSED' }
+  return balance.shortage === 'POOL' || balance.shortage === 'COUNTER'
+    ? balance
+    : { ...balance, shortage: 'DEVICE_REFUSED' }
 }
 
 function beyond(refund: ReadonlyMap<AccountId, Micro>, needs: readonly Need[]): readonly Need[] {

@@ -50,7 +50,7 @@ export class Balances {
   availableOf(account: AccountId, refund = 0n): FiniteBalance {
     const balance = this.#balances.get(account)
     if (balance === undefined) return NOTHING_GRANTED
-    if (balance.unlimited) return { left: meteredLeft(balance.used), shortage: 'POOL' }
+    if (balance.unlimited) return { left: meteredLeft(balance.used), shortage: 'COUNTER' }
     const left = countable(balance, available(balance) + refund)
     return { left: left > 0n ? left : 0n, shortage: balance.exhausted ? 'POOL' : 'GRANT' }
   }

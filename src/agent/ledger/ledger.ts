@@ -250,7 +250,8 @@ export class Ledger {
 
   readonly #availableExpired: FiniteBalanceOf = (account): FiniteBalance => {
     const balance = this.#balances.availableOf(account)
-    return balance.shortage === 'POOL' && balance.left === 0n ? balance : { left: 0n, shortage: 'GRANT_EXPIRED' }
+    const isFinal = balance.shortage === 'POOL' || balance.shortage === 'COUNTER'
+    return isFinal && balance.left === 0n ? balance : { left: 0n, shortage: 'GRANT_EXPIRED' }
   }
 
   /**

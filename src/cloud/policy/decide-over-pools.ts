@@ -257,7 +257,7 @@ function tryAll<T>(
 }
 
 function availableOfPool(pool: Pool, unproven: boolean): AvailableBalance {
-  if (pool.capTarget === null) return { left: meteredLeft(pool.charged + pool.grantedOut), shortage: 'POOL' }
+  if (pool.capTarget === null) return { left: meteredLeft(pool.charged + pool.grantedOut), shortage: 'COUNTER' }
   if (unproven) return { left: 0n, shortage: 'RECOVERY' }
   return { left: free(pool), shortage: pool.withheld > 0n ? 'RECOVERY' : 'POOL' }
 }

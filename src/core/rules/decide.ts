@@ -13,7 +13,8 @@
  *   7 CONSUMPTION_LIMIT_REACHED  ... also within the requester's consumption limit
  *
  * On a device, checks 5 to 7 fail as GRANT_EXPIRED or GRANT_EXHAUSTED if the grant, not the pool, is used up, and as
- * DEVICE_REFUSED if the cloud will not give the device more. Overspend of an essential line item pays only after every
+ * DEVICE_REFUSED if the cloud will not give the device more. COUNTER_FULL: a line item without a limit would pay, but its
+ * counter cannot count so much. Overspend of an essential line item pays only after every
  * grant of every line item that allows the request. Deterministic: reads no clock and never throws on data.
  */
 import { type AccountId, type Posting, limitAccount } from '../accounts/account.ts'
@@ -357,7 +358,8 @@ function localReason(reason: RefusalReason, shortage: AvailableBalance['shortage
   if (shortage === 'DEVICE_REFUSED' || reason === 'DEVICE_REFUSED') return 'DEVICE_REFUSED'
   if (shortage === 'GRANT_EXPIRED' || reason === 'GRANT_EXPIRED') return 'GRANT_EXPIRED'
   if (shortage === 'GRANT' || reason === 'GRANT_EXHAUSTED') return 'GRANT_EXHAUSTED'
-  return shortage === 'RECOVERY' ? 'POOL_IN_RECOVERY' : reason
+  if (shortage === 'RECOVERY' || reason === 'POOL_IN_RECOVERY') return 'POOL_IN_RECOVERY'
+  return shortage === 'COUNTER' ? 'COUNTER_FULL' : reason
 }
 
 function rejectionDetail(candidate: Candidate, action: Action | null, why: RejectionDetail['why']): RejectionDetail {

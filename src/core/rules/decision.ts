@@ -36,8 +36,9 @@ export function exactly(now: number): ClockReading {
 /**
  * Why an account cannot give more. GRANT: the device's part of the pool is used up. DEVICE_REFUSED: the same, and the
  * cloud refuses the device. RECOVERY: the cloud was restored from a backup and withholds tokens that may have been sold.
+ * COUNTER: the account has no limit, and `left` is what its counter can still count.
  */
-export type Shortage = 'POOL' | 'GRANT' | 'GRANT_EXPIRED' | 'DEVICE_REFUSED' | 'RECOVERY'
+export type Shortage = 'POOL' | 'GRANT' | 'GRANT_EXPIRED' | 'DEVICE_REFUSED' | 'RECOVERY' | 'COUNTER'
 
 export interface AvailableBalance {
   readonly left: Micro | 'UNLIMITED'

@@ -92,6 +92,13 @@ export const REFUSAL_REASONS = {
     label: 'pool in recovery',
     text: 'Tokens withheld: the cloud was restored from a backup and may have sold them before; an administrator can end the recovery',
   },
+  COUNTER_FULL: {
+    check: 'TOKENS',
+    retry: 'NEVER',
+    code: '213',
+    label: 'counter full',
+    text: 'More tokens than a line item with unlimited overdraft can count: at most a billion in a request, and 2.3 trillion in an epoch of a device; see "If a counter is full" in docs/how-to/operate-devices.md',
+  },
   ALLOCATION_EXHAUSTED: {
     check: 'ALLOCATION',
     retry: 'LATER',

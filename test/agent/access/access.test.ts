@@ -9,6 +9,7 @@ import { Ledger } from '../../../src/agent/ledger/ledger.ts'
 import { type PoolBalances, LocalDecisions, type WaitingTopUp } from '../../../src/agent/access/local-decisions.ts'
 import { ActivePolicies, type PolicyInForce } from '../../../src/agent/policy/active-policies.ts'
 import { limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
+import { METERED_CHARGE_MAX, METERED_MAX } from '../../../src/core/accounts/grant.ts'
 import { MICRO_MAX, decimal } from '../../../src/core/pricing/amount.ts'
 import { entryBody } from '../../../src/protocol/edge/sync.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
@@ -315,10 +316,23 @@ describe('a request of a line item without a limit', () => {
     device.cloud = async () => device.grant(0n, LINE, false, true)
     expect(statusOf(await device.ask(accessBody(1)))).toEqual(['101'])
     device.asked.length = 0
-    expect(statusOf(await device.ask(accessBody(9_223_372_036_854)))).toEqual(['202'])
+    expect(statusOf(await device.ask(accessBody(9_223_372_036_854)))).toEqual(['213'])
     expect(device.asked).toHaveLength(1)
     expect(statusOf(await device.ask(accessBody(1_000_000_000)))).toEqual(['101'])
-    expect(statusOf(await device.ask(accessBody(1_000_000_001)))).toEqual(['202'])
+    expect(statusOf(await device.ask(accessBody(1_000_000_001)))).toEqual(['213'])
+  })
+
+  it('says so when its counter is full, also after the grant has expired', async () => {
+    const device = await ready(0n)
+    device.poolBalances = new Map([[LINE, { available: 'UNLIMITED', returnable: 0n }]])
+    device.grant(0n, LINE, false, true)
+    const most = METERED_MAX / METERED_CHARGE_MAX
+    for (let n = 0n; n < most; n += 1n) await device.ask(accessBody(1_000_000_000))
+    expect(statusOf(await device.ask(accessBody(1_000_000_000)))).toEqual(['213'])
+    await device.ask(accessBody(Number(METERED_MAX % METERED_CHARGE_MAX) / 1e6))
+    expect(statusOf(await device.ask(accessBody(1)))).toEqual(['213'])
+    device.time.advance(2 * 86_400_000)
+    expect(statusOf(await device.ask(accessBody(1)))).toEqual(['213'])
   })
 })
 

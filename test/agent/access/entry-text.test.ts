@@ -148,7 +148,13 @@ it('an entry of an ordinary request is valid in the protocol', () => {
 const balance: fc.Arbitrary<AvailableBalance> = fc
   .record({
     left: fc.oneof(amount, fc.constant('UNLIMITED' as const)),
-    shortage: fc.constantFrom('POOL' as const, 'GRANT' as const, 'GRANT_EXPIRED' as const, 'RECOVERY' as const),
+    shortage: fc.constantFrom(
+      'POOL' as const,
+      'GRANT' as const,
+      'GRANT_EXPIRED' as const,
+      'RECOVERY' as const,
+      'COUNTER' as const,
+    ),
     overspend: fc.option(amount),
   })
   .map(({ overspend, ...rest }) => (overspend === null ? rest : { ...rest, overspend }))

@@ -343,6 +343,13 @@ describe('a cloud that was restored from a backup', () => {
     expect(gist(decision)).toEqual([['A 99000000']])
   })
 
+  it('says that a request is more than unlimited tokens can count', async () => {
+    const store = await openStore([10], { overdraftType: 'Unlimited' })
+    const absurd = prints('1000000001')
+    const { decision } = await inTransaction(store, (tx, loaded) => decideOverPools(tx, loaded, absurd))
+    expect(gist(decision)).toEqual(['COUNTER_FULL'])
+  })
+
   it('names the recovery as the reason only where tokens are withheld', async () => {
     const store = await openStore([10])
     const [withheld, empty] = await inTransaction(store, async (tx, loaded) => {

@@ -366,6 +366,7 @@ function shortageReason(payers: readonly Payer[], check: number): RefusalReason 
   if (binding.some((balance) => balance.shortage === 'GRANT_EXPIRED')) return 'GRANT_EXPIRED'
   if (binding.some((balance) => balance.shortage === 'GRANT')) return 'GRANT_EXHAUSTED'
   if (binding.some((balance) => balance.shortage === 'RECOVERY')) return 'POOL_IN_RECOVERY'
+  if (binding.some((balance) => balance.shortage === 'COUNTER')) return 'COUNTER_FULL'
   return undefined
 }
 

@@ -348,6 +348,7 @@ const balances: fc.Arbitrary<readonly AvailableBalance[]> = fc.array(
       'GRANT_EXPIRED' as const,
       'DEVICE_REFUSED' as const,
       'RECOVERY' as const,
+      'COUNTER' as const,
     ),
   }),
   { minLength: 1, maxLength: 8 },

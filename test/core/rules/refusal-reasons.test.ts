@@ -9,6 +9,7 @@ test('a shortage is a refusal that a top-up or a recall may end', () => {
     'GRANT_EXPIRED',
     'DEVICE_REFUSED',
     'POOL_IN_RECOVERY',
+    'COUNTER_FULL',
     'ALLOCATION_EXHAUSTED',
     'CONSUMPTION_LIMIT_REACHED',
   ])
