@@ -10,6 +10,7 @@ import { CodedError } from '../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from './administrator.ts'
 import { labelArgument, uuidArgument } from './arguments.ts'
 import { collect } from './collect.ts'
+import { type ConfirmFlags, isConfirmed } from './confirm.ts'
 import { columns, instantText, jsonLine, writeLines } from './lines.ts'
 import { instanceInWords } from './local-agent.ts'
 import type { Io } from './io.ts'
@@ -17,11 +18,10 @@ import { actionsOf } from './nouns/actions.ts'
 import { valueText } from './nouns/noun.ts'
 import type { Service } from './nouns/service.ts'
 
-interface Flags extends AdministratorFlags {
+interface Flags extends AdministratorFlags, ConfirmFlags {
   readonly session?: string
   readonly label?: readonly string[]
   readonly remove?: readonly string[]
-  readonly yes?: true
   readonly stopOnError?: true
 }
 
@@ -132,17 +132,6 @@ function listText(devices: readonly CommandedDevice[]): string {
 
 function runText(name: string, devices: number): string {
   return devices === 1 ? name : `${name} for these ${grouped(devices)}`
-}
-
-/** Whether to do it. @throws CodedError USAGE if there is no user to ask */
-async function isConfirmed(found: string, action: string, flags: Flags, io: Io): Promise<boolean> {
-  if (flags.yes === true) return true
-  const answer = io.ask(`${found} Run ${action}? [y/N] `)
-  if (answer === null) throw new CodedError('USAGE', `${found} Repeat with --yes to run ${action}.`)
-  if (/^\s*y(es)?\s*$/i.test(await answer)) return true
-  io.stderr.write('Nothing was changed.\n')
-  io.exitWith(1)
-  return false
 }
 
 function resultText({ id, name }: CommandedDevice, problem: CodedError | null, flags: Pick<Flags, 'json'>): string {

@@ -182,7 +182,7 @@ describe('set', () => {
     expect(await table('limits', 'list')).toEqual([['ACT-1', '10', 'DAILY', next]])
     twin.now += 2 * 86_400_000
     expect((await run('limits', 'set', '-f', '-')).out).toBe('consumption limit ACT-1: unchanged\n')
-    expect((await run('limits', 'delete', 'ACT-1')).out).toBe('consumption limit ACT-1: deleted\n')
+    expect((await run('limits', 'delete', 'ACT-1', '--yes')).out).toBe('consumption limit ACT-1: deleted\n')
     expect((await run('limits', 'list')).out).toBe('No limits.\n')
   })
 })
@@ -284,10 +284,30 @@ describe('names', () => {
 
 it('deletes an object, and passes on why the service refuses', async () => {
   await twin.shop()
-  expect((await run('line-items', 'delete', 'ACT-1')).err).toContain('can be deleted when it is OBSOLETE')
+  expect((await run('line-items', 'delete', 'ACT-1', '--yes')).err).toContain('can be deleted when it is OBSOLETE')
   await run('line-items', 'set', 'ACT-1', '--state', 'OBSOLETE')
-  expect((await run('line-items', 'delete', 'ACT-1')).out).toBe('line item ACT-1: deleted\n')
+  expect((await run('line-items', 'delete', 'ACT-1', '--yes')).out).toBe('line item ACT-1: deleted\n')
   expect((await run('line-items', 'list')).out).toBe('No line items.\n')
+})
+
+it('deletes nothing in a script without --yes', async () => {
+  await twin.shop()
+  await run('line-items', 'set', 'ACT-1', '--state', 'OBSOLETE')
+  expect(await run('line-items', 'delete', 'ACT-1')).toMatchObject({
+    code: 64,
+    err: expect.stringMatching(
+      /^tallygate: USAGE: The line item ACT-1 will be deleted, .* Repeat with --yes to run delete\./,
+    ) as string,
+  })
+  expect((await run('line-items', 'list')).out).toContain('ACT-1')
+})
+
+it('says that a change without options changes nothing', async () => {
+  await twin.shop()
+  const { code, out, err } = await run('line-items', 'set', 'ACT-1')
+  expect([code, out]).toEqual([0, 'line item ACT-1: unchanged\n'])
+  expect(err).toMatch(/^Nothing was changed: give at least one option that changes it \(--quantity, .*\)\.\n$/)
+  expect((await run('line-items', 'set', 'ACT-1', '--quantity', '7')).err).toBe('')
 })
 
 it('says what to do about a refused change, in the message only', async () => {
@@ -296,8 +316,8 @@ it('says what to do about a refused change, in the message only', async () => {
   expect(
     await Promise.all(
       [
-        ['line-items', 'delete', 'ACT-1'],
-        ['rate-tables', 'delete', '2'],
+        ['line-items', 'delete', 'ACT-1', '--yes'],
+        ['rate-tables', 'delete', '2', '--yes'],
         ['instances', 'set', 'Test', '--account', 'other'],
         ['sweeps', 'confirm', 'clock'],
       ].map(async (args) => (await run(...args)).err),
@@ -337,7 +357,7 @@ it('ends a session of the cloud', async () => {
   const id = (body as { sessionId: string }).sessionId
   expect(await table('sessions', 'list')).toEqual([[id, 'IDLE', 'Test', 'never', 'never']])
   expect((await run('sessions', 'show', 'nope')).err).toContain('USAGE: nope is not the id of a session')
-  expect((await run('sessions', 'delete', id)).out).toBe(`session ${id}: deleted\n`)
+  expect((await run('sessions', 'delete', id, '--yes')).out).toBe(`session ${id}: deleted\n`)
   expect((await run('sessions', 'show', id)).out).toMatch(/state +TERMINATED/)
 })
 

@@ -6,6 +6,7 @@ import { grouped } from '../../core/accounts/in-words.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { wholeNumberArgument } from '../arguments.ts'
+import { type ConfirmFlags, isConfirmed, withConfirmation } from '../confirm.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { instantText, jsonLine, table, writeLines } from '../lines.ts'
@@ -74,19 +75,17 @@ export function command(io: Io): Command {
     .action((sink: string, flags: AdministratorFlags) =>
       changeSink({ method: 'POST', path: `${sinkPath(sink)}/retry` }, flags, io),
     )
-  named('discard')
+  withConfirmation(named('discard'))
     .description('Discards the events that a sink has rejected.')
     .argument('<sink>', 'name of the sink')
     .option('--json', 'print one JSON document')
-    .action((sink: string, flags: AdministratorFlags) =>
-      changeSink({ method: 'DELETE', path: `${sinkPath(sink)}/dead-letters` }, flags, io),
-    )
-  named('forget')
+    .action((sink: string, flags: AdministratorFlags & ConfirmFlags) => discard(sink, flags, io))
+  withConfirmation(named('forget'))
     .description(
       'Forgets a sink that was removed from the settings. One that is still there begins with the next event.',
     )
     .argument('<sink>', 'name of the sink')
-    .action((sink: string, flags: AdministratorFlags) => forget(sink, flags, io))
+    .action((sink: string, flags: AdministratorFlags & ConfirmFlags) => forget(sink, flags, io))
   return examples(events, [
     'tallygate events list --type line-item.low',
     'tallygate events sinks',
@@ -188,7 +187,15 @@ async function changeSink(call: Call, flags: AdministratorFlags, io: Io): Promis
   writeLines(io.stdout, flags.json === true ? [jsonLine(state)] : sinkTable([state]))
 }
 
-async function forget(sink: string, flags: AdministratorFlags, io: Io): Promise<void> {
+async function discard(sink: string, flags: AdministratorFlags & ConfirmFlags, io: Io): Promise<void> {
+  const consequence = `The events that the sink ${sink} has rejected cannot be sent again.`
+  if (!(await isConfirmed(consequence, 'discard', flags, io))) return
+  await changeSink({ method: 'DELETE', path: `${sinkPath(sink)}/dead-letters` }, flags, io)
+}
+
+async function forget(sink: string, flags: AdministratorFlags & ConfirmFlags, io: Io): Promise<void> {
+  const consequence = `The position of the sink ${sink} and the events that it has rejected will be deleted.`
+  if (!(await isConfirmed(consequence, 'forget', flags, io))) return
   using service = await administrator(flags, io)
   await service.send({ method: 'DELETE', path: sinkPath(sink) })
   writeLines(io.stdout, [`The sink ${sink} is forgotten.`])

@@ -4,6 +4,7 @@ import { typedNumber } from '../../protocol/typed-number.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { rateArgument, requireRange, timeArgument, tokensArgument, wholeNumberArgument } from '../arguments.ts'
 import { collect } from '../collect.ts'
+import { type ConfirmFlags, isConfirmed, withConfirmation } from '../confirm.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { columns, jsonLine, table, writeLines } from '../lines.ts'
@@ -100,6 +101,11 @@ function addSet(group: Command, noun: Settable, io: Io): void {
         throw new CodedError('USAGE', `${place}${problem.problem}`)
       }
       const { body, differences } = planned
+      if (isFromFlags && !hasFields(noun.set.fields, { ...flags })) {
+        const options = noun.set.fields.map(optionName).join(', ')
+        io.stderr.write(`Nothing was changed: give at least one option that changes it (${options}).\n`)
+        return { outcome: 'unchanged', body }
+      }
       if (differences.length === 0) return { outcome: 'unchanged', body }
       await service.send(await noun.set.call({ service, scope, ...planned }))
       if (existing !== undefined) return { outcome: 'changed', body }
@@ -122,13 +128,15 @@ function addSet(group: Command, noun: Settable, io: Io): void {
 }
 
 function addDelete(group: Command, noun: Noun, pathOf: NonNullable<Noun['remove']>, io: Io): void {
-  verb(group, noun, 'delete')
+  withConfirmation(verb(group, noun, 'delete'))
     .description(`Deletes ${a(noun.one)}.`)
     .argument('<name>', `${noun.one}: its name or id`)
-    .action(async (name: string, flags: Flags) => {
+    .action(async (name: string, flags: Flags & ConfirmFlags) => {
       using service = await administrator(flags, io)
       const scope = await scopeOf(noun, service, flags, io)
       let row = await found(noun, name, service, scope)
+      const consequence = `The ${noun.one} ${noun.nameOf(row)} will be deleted, which cannot be undone.`
+      if (!(await isConfirmed(consequence, 'delete', flags, io))) return
       const { status } = await service.ofReadRules(
         async () => service.send({ method: 'DELETE', path: pathOf(row, scope) }),
         async () => {
@@ -282,6 +290,10 @@ function futureArgument(text: string, io: Io): number {
   const at = timeArgument(text)
   if (at > io.now()) return at
   throw new InvalidArgumentError('Use a time in the future.')
+}
+
+function hasFields(fields: readonly Field[], flags: Readonly<Record<string, unknown>>): boolean {
+  return fields.some(({ flags: declared }) => flags[new Option(declared).attributeName()] !== undefined)
 }
 
 function withFlags(object: Row, fields: readonly Field[], flags: Readonly<Record<string, unknown>>): Row {

@@ -148,8 +148,12 @@ describe('events of a cloud', () => {
     expect((await run('events', 'retry', 'billing')).out).toMatch(/failing since (\S+) +now +/)
     await twin.tick()
     expect((await run('events', 'sinks')).out).toMatch(/up to date +- +/)
-    expect(await run('events', 'discard', 'billing')).toMatchObject({ code: 0 })
-    expect((await run('events', 'forget', 'billing')).out).toContain('is forgotten')
+    for (const command of ['discard', 'forget']) {
+      const { code, err } = await run('events', command, 'billing')
+      expect([code, err]).toEqual([64, expect.stringContaining(`Repeat with --yes to run ${command}.`) as string])
+    }
+    expect(await run('events', 'discard', 'billing', '--yes')).toMatchObject({ code: 0 })
+    expect((await run('events', 'forget', 'billing', '--yes')).out).toContain('is forgotten')
     expect((await run('events', 'sinks')).out).toMatch(/^No sinks: /)
     const audit = (await run('audit', 'list', '--limit', '5')).out
     expect(audit).toMatch(/forget event sink[^]*discard dead letters[^]*retry event sink[^]*replay events/)
