@@ -3,7 +3,9 @@
  * it can; shutdown runs in reverse.
  */
 import { hkdfSync, randomUUID } from 'node:crypto'
+import { once } from 'node:events'
 import { existsSync } from 'node:fs'
+import { createServer as createTcpServer } from 'node:net'
 import { join } from 'node:path'
 import type { FastifyInstance } from 'fastify'
 import type { Logger } from 'pino'
@@ -116,6 +118,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const limit = started.use(new StopLimit({ timers, limitMs: () => settings.http.drainTimeout, stop }))
 
   claimDirectory(settings, started)
+  await requireFreeAddresses(settings)
   const entrance = new Entrance()
   const { requestsMax, requestsPerKeyMax } = settings.http
   const slots = new Slots({ requestsMax, ofKeyMax: requestsPerKeyMax, now: () => performance.now() })
@@ -168,12 +171,8 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     administrationKeyFile,
     ended: shutdown.ended,
     reload: (load) => {
-      live.reload(() => {
-        const fresh = load()
-        // Also what waits for a restart: the restart would fail.
-        requireUsable(fresh)
-        return fresh
-      })
+      // Also what waits for a restart: the restart would fail.
+      live.reload(() => requireUsable(load()))
       void reloadKeys(cells, keys, node)
       metrics.reloaded(live.notice?.code !== 'CONFIG_NOT_RELOADED')
     },
@@ -181,14 +180,15 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   }
 }
 
-/** @throws CodedError CONFIG_INVALID */
-function requireUsable(settings: CloudSettings): void {
+/** @returns the settings. @throws CodedError CONFIG_INVALID */
+function requireUsable(settings: CloudSettings): CloudSettings {
   requireConsistent(settings)
   for (const url of [settings.db, ...(settings.cells ?? []).map((cell) => cell.url)]) {
     if (url !== null) databaseAddress(url)
   }
   const archive = archiveTerms(settings.usage)
   if (archive !== null) openPlace(archive.place, settings.s3, new AbortController().signal)
+  return settings
 }
 
 type RenewCertificate = (tls: Certificate) => void
@@ -279,6 +279,24 @@ function claimDirectory(settings: CloudSettings, started: AsyncDisposableStack):
   }
   requireOwnDirectory(path)
   if (!isShared(settings)) started.defer(claimStore(join(path, 'twin.lock')))
+}
+
+/**
+ * Before a first start makes a database and an administration key, which would stay.
+ * @throws CodedError ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED
+ */
+async function requireFreeAddresses({ http, push, metrics }: CloudSettings): Promise<void> {
+  const apart = metricsPlace(metrics)
+  const places = [
+    { ...http, setting: 'http.port' },
+    ...(push.broker === 'embedded' ? [{ ...push, setting: 'push.port' }] : []),
+    ...(apart === null ? [] : [{ ...apart, setting: 'metrics.listen' }]),
+  ]
+  for (const { host, port, setting } of places) {
+    const probe = createTcpServer()
+    await listen(() => once(probe.listen({ host, port }), 'listening'), `${host}:${port} (${setting})`)
+    await once(probe.close(), 'close')
+  }
 }
 
 function nodeOf(

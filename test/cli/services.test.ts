@@ -1,5 +1,15 @@
 import { execFile, spawn, type ChildProcess } from 'node:child_process'
-import { closeSync, existsSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  closeSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  openSync,
+  readFileSync,
+  readdirSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import { createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -90,6 +100,18 @@ describe('a service that cannot start says why in one line, with the exit code o
       expect.stringContaining(`ADDRESS_IN_USE: Another process listens on 127.0.0.1:${port} (http.port).`) as string,
     ])
   })
+
+  test.each(['http', 'push'] as const)(
+    'the twin on a %s port that another process has, without a trace',
+    async (area) => {
+      const other = createServer()
+      await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve))
+      const { port } = other.address() as AddressInfo
+      await failure(cloudArgs({ [area]: port }))
+      await new Promise((resolve) => other.close(resolve))
+      expect(readdirSync(inside('cloud'))).toEqual(['twin.lock'])
+    },
+  )
 
   test('the twin on a push port that another process has', async () => {
     const other = createServer()

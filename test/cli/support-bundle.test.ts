@@ -153,9 +153,11 @@ test('the command that it prints shows the bundle, also from a path with a space
   expect(execFileSync('sh', ['-c', shows], { encoding: 'utf8' })).toContain('A support bundle of a Tallygate device')
 })
 
-test('a place that cannot be written is reported', async () => {
-  const args = ['support-bundle', '--no-network', '--output', '/nowhere/x.tar.gz']
+test('a place that cannot be written is reported before anything is gathered', async () => {
+  await using agent = await fakeService('socket', {})
+  const args = ['support-bundle', '--no-network', '--socket', agent.address, '--output', '/nowhere/x.tar.gz']
   expect(await tallygate(args, { env: { TALLYGATE_AGENT_STATE_DIRECTORY: '/nowhere' } })).toMatchObject({ code: 73 })
+  expect(agent.asked).toEqual([])
 })
 
 test.each([

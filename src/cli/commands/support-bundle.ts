@@ -23,16 +23,24 @@ export function command(io: Io): Command {
     .option('--output <file>', 'output file (default: tallygate-support-<time>.tar.gz in the current directory)')
     .option('--no-network', 'do not contact name servers, the cloud or the broker')
     .action(async (flags: BundleFlags) => {
-      const observations = await gather(io, flags)
-      const files = await contents(observations, flags, io)
-      const packed = await promisify(gzip)(tar(files, observations.now))
-      const stamp = new Date(observations.now).toISOString().replaceAll(/[:.]/g, '-')
+      const stamp = new Date(io.now()).toISOString().replaceAll(/[:.]/g, '-')
       const path = flags.output ?? `tallygate-support-${stamp}.tar.gz`
-      await writeFileAtomically(path, packed)
+      const bundle = { bytes: 0, files: 0, isPartial: false }
+      // The output file is created before the data is gathered, which may take long.
+      await writeFileAtomically(
+        path,
+        (async function* () {
+          const observations = await gather(io, flags)
+          const files = await contents(observations, flags, io)
+          const packed = await promisify(gzip)(tar(files, observations.now))
+          Object.assign(bundle, { bytes: packed.length, files: files.length, isPartial: isPartial(observations) })
+          yield packed
+        })(),
+      )
       writeLines(io.stdout, [
-        `${path}: ${packed.length} bytes, ${files.length} files. Review it before you send it: tar -xOzf ${shellWord(path)} | less`,
+        `${path}: ${bundle.bytes} bytes, ${bundle.files} files. Review it before you send it: tar -xOzf ${shellWord(path)} | less`,
       ])
-      if (isPartial(observations))
+      if (bundle.isPartial)
         io.stderr.write(
           'This user may not read all data of the agent: run the command as root for a complete bundle.\n',
         )
