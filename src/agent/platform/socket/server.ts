@@ -180,8 +180,9 @@ export class SocketServer {
       return
     }
     const refusal = brokenHead(request)
+    // Node drops data right behind some upgrade requests, so later responses would be matched to the wrong request.
+    if (refusal !== null || request.headers.upgrade !== undefined) this.#closeAfter(request.socket, response)
     if (refusal !== null) {
-      this.#closeAfter(request.socket, response)
       answer(refused(refusal))
       return
     }
@@ -210,9 +211,9 @@ export class SocketServer {
         if (this.#responses.lastOf(request.socket) === response) this.#closeAfter(request.socket, response)
       }
       // A client that receives a Keep-Alive timeout closes the connection after it, which would end its session.
-      else if (this.#handler.isBound(request.socket)) response.setHeader('Connection', 'keep-alive')
-      // Node drops data right behind an upgrade request, so later responses would be matched to the wrong request.
-      else if (request.headers.upgrade !== undefined) response.shouldKeepAlive = false
+      else if (response.shouldKeepAlive && this.#handler.isBound(request.socket)) {
+        response.setHeader('Connection', 'keep-alive')
+      }
       send(response, reply)
     }
   }
@@ -242,6 +243,10 @@ export class SocketServer {
       // The error is in this request's own body.
       last.shouldKeepAlive = false
       send(last, refused(cause === 'ERR_HTTP_REQUEST_TIMEOUT' ? brokenRequest(cause) : bodyIncomplete()))
-    } else this.#responses.sendFinal(socket, replyText(refused(brokenRequest(cause)), null).text)
+      return
+    }
+    // The last request has its response, and no request behind it gets one.
+    const isAnswered = last !== undefined && !(last.req.complete && last.shouldKeepAlive)
+    this.#responses.sendFinal(socket, isAnswered ? '' : replyText(refused(brokenRequest(cause)), null).text)
   }
 }

@@ -132,6 +132,36 @@ describe('a request in one piece', () => {
     )
   })
 
+  it('is charged only with a response, whatever it offers and however the bytes of its connection are split', async () => {
+    const echo = new Echo()
+    await echo.open()
+    const header = fc.constantFrom(
+      ...['Accept: a', 'Connection: close', 'Connection: upgrade', 'Upgrade: h2c', 'Expect: 100-continue'],
+      ...['Host: y', 'Content-Encoding: gzip', 'Content-Length: 9', 'Transfer-Encoding: chunked', 'X-Folded: a\r\n b'],
+    )
+    const request = fc
+      .record({ n: fc.nat(), headers: fc.array(header, { maxLength: 2 }) })
+      .map(({ n, headers }) => post(JSON.stringify({ n }), ...headers))
+    const requests = fc.array(request, { minLength: 1, maxLength: 4 })
+    await fc.assert(
+      fc.asyncProperty(requests, fc.array(fc.double({ min: 0, max: 1, noNaN: true })), async (all, places) => {
+        const bytes = Buffer.concat(all)
+        const cuts = places.map((place) => Math.floor(place * bytes.length)).toSorted((a, b) => a - b)
+        echo.calls.length = 0
+        const socket = echo.connect()
+        // Also what the agent does not read any more: it may have closed the connection.
+        for (const [index, from] of [0, ...cuts].entries()) socket.write(bytes.subarray(from, cuts[index]))
+        const received: Buffer[] = []
+        socket.on('data', (chunk) => received.push(chunk)).end()
+        await once(socket, 'close')
+        if (socket.errored === null) {
+          expect(String(Buffer.concat(received)).match(/HTTP\/1\.1 200 /g) ?? []).toHaveLength(echo.calls.length)
+        }
+      }),
+      { numRuns: 300 },
+    )
+  })
+
   it('is followed by any number of others on its connection, plain or not', async () => {
     const echo = new Echo()
     await echo.open()

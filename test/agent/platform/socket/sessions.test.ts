@@ -292,6 +292,23 @@ describe('a session that is bound to its connection', () => {
     expect(warnings).not.toContain('MaxListenersExceededWarning')
   })
 
+  it('ends with its connection after a request whose refusal closes that', async () => {
+    const { site, caller } = await agent()
+    const body = JSON.stringify({ instanceId: INSTANCE })
+    const connection = connect(site.socketPath)
+    connection.write(
+      'POST /api/v1.1/sessions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nX-Tallygate-Bound: connection\r\n' +
+        `Content-Length: ${body.length}\r\n\r\n${body}`,
+    )
+    const [first] = (await once(connection, 'data')) as [Buffer]
+    expect(String(first)).toMatch(/^HTTP\/1.1 200 [^]*\r\nConnection: keep-alive\r\n/)
+    connection.write('GET /livez HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\nGET /livez HTTP/1.1\r\nHost: x\r\n\r\n')
+    let received = ''
+    for await (const chunk of connection) received += String(chunk)
+    expect(received.match(/HTTP\/1.1 \d+|Connection: [a-z-]+/g)).toEqual(['HTTP/1.1 400', 'Connection: close'])
+    await expect.poll(async () => (await caller.call('GET', '/api/v1.1/sessions')).body).toEqual([])
+  })
+
   it('ends as well when the connection closes before the answer', async () => {
     const { site, caller } = await agent()
     const text = JSON.stringify({ instanceId: INSTANCE })

@@ -601,14 +601,17 @@ describe('the socket', () => {
     expect(received).toMatch(/"code":"BAD_REQUEST"[^"]*$/)
   })
 
-  it('answers an upgrade offer as a plain request, and no unread request right behind it', async () => {
+  it.each([
+    ['that lists the header', 'Connection: Upgrade\r\n'],
+    ['without a Connection header', ''],
+  ])('answers an upgrade offer %s as a plain request, and serves no request right behind it', async (_what, header) => {
     const behind = new Behind()
     await behind.open()
     const post = `POST ${PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n`
     const socket = connect(behind.path)
     onTestFinished(() => void socket.destroy())
     socket.on('error', () => undefined)
-    socket.write(`${post}Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n{}${post}\r\n[]`)
+    socket.write(`${post}${header}Upgrade: h2c\r\n\r\n{}${post}\r\n[]`)
     const received = await read(socket)
     expect(received.match(/HTTP\/1.1 \d+|Connection: [a-z-]+/g)).toEqual(['HTTP/1.1 200', 'Connection: close'])
     expect(behind.calls).toHaveLength(1)
@@ -619,6 +622,20 @@ describe('the socket', () => {
     await behind.open()
     const broken = `POST ${PATH} HTTP/1.1\r\nHost: x\r\nHost: y\r\nContent-Length: 2\r\n\r\n{}`
     expect((await behind.raw(broken + WHOLE)).match(/HTTP\/1.1 \d+/g)).toEqual(['HTTP/1.1 400'])
+    expect(behind.calls).toEqual([])
+  })
+
+  it.each([
+    ['its refusal closes the connection', `POST ${PATH} HTTP/1.1\r\nHost: x\r\nHost: y\r\nContent-Length: 2\r\n\r\n{}`],
+    [
+      'its body is too long',
+      `POST ${PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9999\r\n\r\n{`,
+    ],
+    ['it closes the connection', `GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n`],
+  ])('sends nothing after the response to a request if %s', async (_what, request) => {
+    const behind = new Behind()
+    await behind.open({ requestTimeoutMs: 50 })
+    expect((await behind.raw(`${request}${WHOLE}not HTTP`)).match(/HTTP\/1.1 \d+/g)).toHaveLength(1)
     expect(behind.calls).toEqual([])
   })
 
