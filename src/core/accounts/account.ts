@@ -79,11 +79,15 @@ export function instanceIdOf(id: AccountId): string {
   return parseAccount(id)?.instanceId ?? ''
 }
 
+/** The encoding changes no character of such a text. */
+const PLAIN = /^[\w.!~*'()/-]*$/
+
 function parseParts(id: AccountId): ParsedAccount | undefined {
   const [kind, ...encoded] = id.split('/')
+  const isPlain = PLAIN.test(id)
   let parts: string[]
   try {
-    parts = encoded.map(decodeURIComponent)
+    parts = isPlain ? encoded : encoded.map(decodeURIComponent)
   } catch {
     return undefined
   }
@@ -99,7 +103,7 @@ function parseParts(id: AccountId): ParsedAccount | undefined {
     return undefined
   }
   const parsed = made()
-  return parsed !== undefined && id === join(kind ?? '', ...parts) ? parsed : undefined
+  return isPlain || (parsed !== undefined && id === join(kind ?? '', ...parts)) ? parsed : undefined
 }
 
 /** What a charge took from one account, or a refund returned to it. `amount > 0n`. */

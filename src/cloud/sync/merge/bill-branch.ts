@@ -12,14 +12,14 @@ import { type AccountMove, movePools } from '../../accounts/move-pools.ts'
 import type { OpenedEntry } from '../open-segment.ts'
 import { type IsPlausible, plausibleBy } from './plausible.ts'
 import { type DeviceAccountRecord, type Epoch, newDeviceAccount, settled } from '../../storage/device-records.ts'
-import { type OverspendCapOf, lockListedPools, openPools, overspendCapOf } from '../../policy/rules-in-force.ts'
+import { type OverspendCapOf, lockListedPools, openListedPools, overspendCapOf } from '../../policy/rules-in-force.ts'
 import type { MergeUnderRules } from '../merge-context.ts'
 import type { BranchUnbilled } from './unbilled.ts'
 import { saveMoves } from '../save-moves.ts'
 import { writeUsage } from './write-usage.ts'
 
 export async function billBranch(
-  context: Pick<MergeUnderRules, 'tx' | 'device' | 'segment' | 'now' | 'rules'>,
+  context: Pick<MergeUnderRules, 'tx' | 'device' | 'segment' | 'now' | 'rules' | 'opened'>,
   epoch: Epoch,
   entries: readonly OpenedEntry[],
 ): Promise<BranchUnbilled> {
@@ -50,7 +50,8 @@ export async function billBranch(
   const listed = await lockListedPools(tx, rules, chargedAccounts(fresh), epoch)
   const ofRules = fresh.filter(({ body }) => body.postings.every(({ account }) => listed.has(account)))
   const likely = judge(ofRules, listed)
-  const before = await openPools(tx, rules, chargedAccounts(likely.billed))
+  const { pools: before, added } = await openListedPools(tx, rules, chargedAccounts(likely.billed), epoch)
+  context.opened.pools += added.length
   const { billed, tally } = judge(likely.billed, before)
   const moved = movePools(before, tally.moves())
   if (moved === undefined) throw new Error('invariant: what is plausible fits a counter')

@@ -18,7 +18,7 @@ export class BranchOverspend {
 
   constructor(records: Iterable<DeviceAccountRecord>, caps: OverspendCapOf) {
     this.#caps = caps
-    for (const { account, branchOverspend } of records) this.#add(account, branchOverspend)
+    for (const { account, branchOverspend } of records) if (branchOverspend > 0n) this.#add(account, branchOverspend)
   }
 
   /** The amount of each posting that counts, in order. */

@@ -723,6 +723,35 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
       })
     })
 
+    it.each([
+      ['a copy', async (clone: TestDevice) => void (await clone.sync())],
+      [
+        'a later epoch',
+        async (clone: TestDevice) => {
+          const { deliver } = await successorOf(clone)
+          await deliver(clone.undeliveredRange(2, 3))
+        },
+      ],
+    ])('counts the accounts of requesters that %s opens', async (_name, deliver) => {
+      const terms = { limit: 90n, frequency: 'DAILY', nextReset: twin.time + DAY } as const
+      await setConsumptionLimit(twin.store, { instanceId: INSTANCE, lineItemId: 'ACT-2' }, terms, twin.time)
+      const device = await TestDevice.join(twin)
+      await device.sync([topUpRequest(OTHER, 100n)])
+      const clone = device.copy()
+      clone.charge(ofOther(1n))
+      for (const value of ['ada', 'ben']) {
+        const limit = limitAccount(INSTANCE, 'ACT-2', { type: 'user', value }, 0)
+        clone.state.counters.set(limit, { granted: 5n, used: 0n, refunded: 0n, returned: 0n })
+        clone.charge({ lineItemId: 'ACT-2', accounts: [OTHER, limit], amount: 2n })
+      }
+      await device.sync()
+      await deliver(clone)
+      expect(twin.openedPools).toBe(2)
+      expect(await twin.pool(limitAccount(INSTANCE, 'ACT-2', { type: 'user', value: 'ben' }, 0))).toMatchObject({
+        grantedOut: 2n,
+      })
+    })
+
     describe('accounts that no rules have ever had', () => {
       const INVENTED = lineAccount(INSTANCE, 'ACT-2', 7)
       const LIMIT = limitAccount(INSTANCE, 'ACT-2', { type: 'user', value: 'ada' }, 10_000)
