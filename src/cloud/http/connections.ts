@@ -69,9 +69,9 @@ export class Connections {
       if (isLingering(raw.socket)) reply.hijack()
       else done()
     })
-    // After the checks that need no body.
+    // After the checks that need no body. No GET reads its body.
     http.addHook('preParsing', ({ raw }, _reply, _payload, done) => {
-      const broken = this.#broken.get(raw)
+      const broken = raw.method === 'GET' ? undefined : this.#broken.get(raw)
       if (broken === undefined) this.#continue.get(raw)?.()
       done(broken)
     })

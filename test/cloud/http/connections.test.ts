@@ -175,6 +175,16 @@ describe('gets a code and a message:', () => {
       'GET /healthz HTTP/1.1\r\nHost: x\r\nExpect: 100-continue, tea\r\n\r\n',
       ['417', 'EXPECTATION_UNKNOWN'],
     ],
+    [
+      'a transfer coding that is not known, as a page of the console',
+      'GET /dynamicmonetization/console HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n',
+      ['501'],
+    ],
+    [
+      'an unknown expectation, as a page of the console',
+      'GET /dynamicmonetization/console HTTP/1.1\r\nHost: x\r\nExpect: tea\r\n\r\n',
+      ['417'],
+    ],
     ['a request for a tunnel', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', ['404', 'OPERATION_UNKNOWN']],
   ])('%s', async (_, request, expected) => {
     await using twin = await openTwin()
@@ -208,6 +218,13 @@ describe('a body that breaks off', () => {
     const socket = open(twin)
     socket.end((await head(twin, framing)) + body)
     expect(responses(await readAll(socket))).toEqual(['400', 'BODY_INCOMPLETE'])
+  })
+
+  it('is no reason to refuse a GET, which does not read it', async () => {
+    await using twin = await openTwin()
+    const socket = open(twin)
+    socket.end((await head(twin, WHOLE)).replace('POST', 'GET') + BODY.slice(1))
+    expect(responses(await readAll(socket))).toEqual(['200'])
   })
 
   it('of a caller that is refused gets the refusal only', async () => {

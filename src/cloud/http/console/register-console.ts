@@ -46,7 +46,7 @@ import { newestUsage } from '../../usage/newest-usage.ts'
 import type { Instance, NewestUsage } from '../../storage/records.ts'
 import type { Reader, Store } from '../../storage/store.ts'
 import { shownError } from '../answer-error.ts'
-import { declaredAnswers } from '../declared-answers.ts'
+import { codesByStatus, declaredAnswers, errorCodes } from '../declared-answers.ts'
 import { requireInstanceOf, requireRole, requireScope, requireUnlimited } from '../scope.ts'
 import type { Slots } from '../slots.ts'
 
@@ -396,11 +396,11 @@ const PAGE = {
   streams: [USAGE_MEDIA_TYPES.csv, ...Object.values(DEVICE_MEDIA_TYPES), 'text/html'],
 }
 const MOVED = { description: 'The next page.' }
-const REFUSALS = [400, UNAUTHORIZED, 403, 404, 409, 413, 429, 500, 503]
+const REFUSALS = codesByStatus([...errorCodes('POST', []), 'NOT_FOUND', 'CONFLICT']).keys()
 
 const ANSWERS = declaredAnswers(
   'POST',
-  { 200: PAGE, [SEE_OTHER]: MOVED, ...Object.fromEntries(REFUSALS.map((status) => [status, PAGE])) },
+  { 200: PAGE, [SEE_OTHER]: MOVED, ...Object.fromEntries([...REFUSALS].map((status) => [status, PAGE])) },
   [],
 )
 
