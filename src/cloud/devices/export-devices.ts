@@ -20,7 +20,8 @@ export async function* exportDevices(
   filter: DeviceFilter,
   format: DeviceFormat,
 ): AsyncGenerator<string> {
-  yield format === 'csv' ? `${Object.keys(COLUMNS).join(',')}\r\n` : '['
+  // Before the first text, a failed read is still an answer of its own.
+  let head = format === 'csv' ? `${Object.keys(COLUMNS).join(',')}\r\n` : '['
   let isFirst = true
   for (let after: bigint | null = 0n; after !== null;) {
     const from: bigint = after
@@ -31,15 +32,18 @@ export async function* exportDevices(
       for (const device of part.devices) found.push(await reportedState(view, device))
       return { states: found, last: part.last }
     })
-    if (states.length > 0) {
-      yield format === 'csv'
-        ? states.map(csvLine).join('')
-        : `${isFirst ? '' : ','}\n${states.map((state) => JSON.stringify(state)).join(',\n')}`
-      isFirst = false
-    }
+    const lines = format === 'csv' ? states.map(csvLine).join('') : jsonLines(states, isFirst)
+    yield head + lines
+    head = ''
+    isFirst &&= states.length === 0
     after = last
   }
   if (format === 'json') yield '\n]\n'
+}
+
+function jsonLines(states: readonly State[], isFirst: boolean): string {
+  if (states.length === 0) return ''
+  return `${isFirst ? '' : ','}\n${states.map((state) => JSON.stringify(state)).join(',\n')}`
 }
 
 function csvLine(state: State): string {

@@ -378,6 +378,15 @@ describe('the export of devices', () => {
     expect(JSON.parse((await browser.open('/devices.json?search=none')).page)).toEqual([])
   })
 
+  it.each(['csv', 'json'])(
+    'refuses a search for NUL as %s with an error, not with a response that breaks off',
+    async (format) => {
+      const { status, page } = await browser.open(`/devices.${format}?search=%00`)
+      expect(status).toBe(400)
+      expect(page).toContain('NUL')
+    },
+  )
+
   it('has all devices of a long list, once', async () => {
     await twin.stop()
     const database = new Sqlite(join(twin.settings.store.path, 'twin.db'))

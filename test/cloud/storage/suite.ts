@@ -171,6 +171,28 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
       })
     })
 
+    describe('texts', () => {
+      const withNul = fc.tuple(fc.string(), fc.string()).map((around) => around.join('\u0000'))
+
+      it('with NUL are the fault of the request, whether they are written or searched for', async () => {
+        await fc.assert(
+          fc.asyncProperty(withNul, async (text) => {
+            for (const work of [
+              () => store.transaction((tx) => tx.instances.insert(instance('b', { shortName: text }))),
+              () => store.transaction((tx) => tx.edge.devices.insert({ ...device('d'), software: text })),
+              () => store.read((reader) => reader.instances.get(text)),
+              () => store.read((reader) => reader.edge.devices.find({ search: text }, 0, 1)),
+              () => store.read((reader) => reader.lineItems.get(INSTANCE, text)),
+            ]) {
+              await expect(work()).rejects.toMatchObject({ code: 'BAD_REQUEST', httpStatus: 400 })
+            }
+          }),
+          { numRuns: 20 },
+        )
+        expect(await store.read((reader) => reader.instances.list(0, 10))).toEqual([instance(INSTANCE)])
+      })
+    })
+
     describe('transactions', () => {
       it('leave nothing behind when the work throws', async () => {
         const failing = store.transaction(async (tx) => {

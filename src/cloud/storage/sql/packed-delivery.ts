@@ -10,6 +10,7 @@ import { type BilledEntry, usageOfEntries } from '../../usage/usage-of-entries.t
 import type { Delivery, LedgerEntry } from '../device-records.ts'
 import type { UsageRecord } from '../records.ts'
 import type { Row } from './tables.ts'
+import { unlessDamaged } from './unless-damaged.ts'
 
 /** JSON texts cannot contain it. */
 const SEPARATOR = '\u001E'
@@ -54,8 +55,10 @@ export function packDelivery({ branch, previousHash, entries, billedBefore, inpu
 }
 
 function unpack({ body }: PackedDelivery): { readonly header: Header; readonly texts: readonly string[] } {
-  const [header = '', ...texts] = decompress(body).toString('utf8').split(SEPARATOR)
-  return { header: JSON.parse(header) as Header, texts }
+  return unlessDamaged('usage', () => {
+    const [header = '', ...texts] = decompress(body).toString('utf8').split(SEPARATOR)
+    return { header: JSON.parse(header) as Header, texts }
+  })
 }
 
 export function entriesOf(delivery: PackedDelivery): readonly LedgerEntry[] {

@@ -1,5 +1,6 @@
 /** A compact JWS; a long one compressed, with its parts decoded, as base64url hides every repetition. */
 import { compress, decompress } from '../../../protocol/zstd.ts'
+import { unlessDamaged } from './unless-damaged.ts'
 
 /** First byte of the packed text: the payload is decoded, or the document is as it was. */
 const [DECODED, PLAIN] = ['D', 'P']
@@ -22,7 +23,7 @@ export function packDocument(document: string): Buffer {
 export function unpackDocument(packed: Buffer): string {
   // What zstd has compressed begins with another byte.
   const isShort = packed[0] === PLAIN.charCodeAt(0)
-  const bytes = isShort ? packed : decompress(packed)
+  const bytes = isShort ? packed : unlessDamaged('last_segments', () => decompress(packed))
   const text = bytes.toString('latin1')
   if (text.startsWith(PLAIN)) return bytes.subarray(1).toString('utf8')
   const endOfHeader = text.indexOf('.')

@@ -9,6 +9,7 @@ import { compress, decompress } from '../../../protocol/zstd.ts'
 import type { Delivery } from '../device-records.ts'
 import { USAGE_ROW_POSITIONS, type UsageOperation, type UsageRecord, type UsageSource } from '../records.ts'
 import { type DeliveryRow, packDelivery, usageOfDelivery } from './packed-delivery.ts'
+import { unlessDamaged } from './unless-damaged.ts'
 import { requireStorable, toFlag } from './sql.ts'
 import type { Row } from './tables.ts'
 
@@ -206,9 +207,12 @@ export function rowOfDelivery(delivery: Delivery): Omit<UsageRow, 'seq'> {
   }
 }
 
-/** In the order of their positions. */
+/** In the order of their positions. @throws CodedError DATABASE_CORRUPT */
 export function recordsOf(row: UsageRow): readonly UsageRecord[] {
-  if (isDelivery(row)) return usageOfDelivery(row)
+  return isDelivery(row) ? usageOfDelivery(row) : unlessDamaged('usage', () => ownRecordsOf(row))
+}
+
+function ownRecordsOf(row: UsageRow): readonly UsageRecord[] {
   const [first, ...others] = JSON.parse(textOf(row.body)) as readonly [Values, ...Difference[]]
   const all = [first, ...others.map((own) => Object.assign([...first], own) as unknown as Values)]
   return all.map((values) => recordFrom(row.instance_id ?? '', values))

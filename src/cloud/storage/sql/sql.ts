@@ -292,9 +292,12 @@ export function toNumber(value: bigint | null): number | null {
   return value === null ? null : Number(value)
 }
 
-/** @throws CodedError BAD_REQUEST */
+/** What PostgreSQL cannot store, all stores refuse. @throws CodedError BAD_REQUEST */
 export function requireStorable(parameters: readonly unknown[]): void {
   for (const value of parameters) {
+    if (typeof value === 'string' && value.includes('\u0000')) {
+      throw new CodedError('BAD_REQUEST', 'The request has a text with the character NUL, which cannot be stored.')
+    }
     if (typeof value === 'bigint' && BigInt.asIntN(64, value) !== value) {
       throw new CodedError('BAD_REQUEST', 'The request leads to an amount that is larger than any counter can hold.')
     }
