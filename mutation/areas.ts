@@ -36,6 +36,8 @@ export const AREAS: readonly Area[] = [
         'ledger/ledger',
         'ledger/balances',
         'ledger/commits',
+        'ledger/commit-schedule',
+        'ledger/write-behind',
         'ledger/reservations',
       ],
       ...[

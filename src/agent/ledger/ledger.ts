@@ -12,7 +12,7 @@ import { SEGMENT_ACCOUNTS_MAX, SEGMENT_COUNTERS_BYTES_MAX } from '../../protocol
 import { CodedError } from '../../protocol/errors.ts'
 import type { AgentStatusWire } from '../../protocol/local/status.ts'
 import { Balances, type FiniteBalance } from './balances.ts'
-import { Commits, type Decided, type Durability, type WriteBehindDeps } from './commits.ts'
+import { Commits, type Decided, type Durability } from './commits.ts'
 import { Demand, type DemandDeps, isUnlimitedBy } from './demand.ts'
 import type {
   AccountState,
@@ -27,6 +27,7 @@ import type {
 import { NewRequesters } from './new-requesters.ts'
 import type { StoredClock } from '../runtime/clock.ts'
 import type { Timers } from '../runtime/timers.ts'
+import type { WriteBehindDeps } from './write-behind.ts'
 
 /** Limits of the accounts returned in one segment; more follow with the next one. */
 const RETURNS_MAX = { accounts: SEGMENT_ACCOUNTS_MAX / 2, bytes: SEGMENT_COUNTERS_BYTES_MAX / 2 }

@@ -826,6 +826,18 @@ describe('closing', () => {
     expect(bench.logged).toContain('begin 1 2 head 2')
   })
 
+  it('still ends a reservation of a later charge when it is idle', async () => {
+    const bench = await warm(A)
+    const closed = bench.commits.close()
+    await nextTurn()
+    await bench.done()
+    await closed
+    bench.charge({ [A]: 1n })
+    await bench.done()
+    bench.time.advance(10_000)
+    expect(bench.reserved()).toEqual({ [A]: 101n })
+  })
+
   it('keeps the log while the journal lacks answered entries', async () => {
     const bench = await warm(A)
     bench.charge({ [A]: 1n })
