@@ -273,7 +273,6 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     ['this.#writeBehind?.isClosing === true', 'The end of a reservation is recorded later.', 'this.#commit()'],
   ],
   'src/agent/ledger/commit-schedule.ts': [
-    [/^this\.#timerAt <=? at$/, 'A timer for the same moment may be set again.'],
     [/^size > 0|^tookMs|^waiting <|^this\.#lastSizes/, 'Changes only how long a commit waits for more entries.'],
   ],
   'src/agent/ledger/write-behind.ts': [

@@ -16,15 +16,12 @@ const PATIENCE = 0.5
 interface CommitScheduleDeps {
   /** Calls after the current batch of entries has arrived, so that they share a commit. */
   readonly defer: (call: () => void) => void
-  /** Monotonic, ms. */
-  readonly now: () => number
   readonly timers: Timers
 }
 
 export class CommitSchedule {
   readonly #deps: CommitScheduleDeps
   readonly #onTurn: () => void
-  readonly #onTimer: () => void
   #isTurnDeferred = false
   /** So many callers waited at the last turn. */
   #awaitedBefore = 0
@@ -33,14 +30,11 @@ export class CommitSchedule {
   #isSlow = false
   /** Ends the wait for callers to send again; null while not waiting. */
   #endPatience: (() => void) | null = null
-  #cancelTimer: (() => void) | null = null
-  #timerAt = Infinity
 
-  /** @param onTurn a batch of entries has arrived. @param onTimer see {@link CommitSchedule.wakeIn} */
-  constructor(deps: CommitScheduleDeps, onTurn: () => void, onTimer: () => void) {
+  /** @param onTurn a batch of entries has arrived */
+  constructor(deps: CommitScheduleDeps, onTurn: () => void) {
     this.#deps = deps
     this.#onTurn = onTurn
-    this.#onTimer = onTimer
   }
 
   /** @param waiting entries that wait for a commit */
@@ -94,25 +88,7 @@ export class CommitSchedule {
     return this.#lastSizes[0] + this.#lastSizes[1] > 2 ? Math.max(...this.#lastSizes) : 0
   }
 
-  /** Calls `onTimer` after this time, or earlier if a call was requested before. */
-  wakeIn(ms: number): void {
-    const at = this.#deps.now() + ms
-    if (this.#cancelTimer !== null && this.#timerAt <= at) return
-    this.#cancelTimer?.()
-    this.#timerAt = at
-    this.#cancelTimer = this.#deps.timers.after(ms, () => {
-      this.#cancelTimer = null
-      this.#onTimer()
-    })
-  }
-
-  stopTimer(): void {
-    this.#cancelTimer?.()
-    this.#cancelTimer = null
-  }
-
   stop(): void {
-    this.stopTimer()
     this.#endPatience?.()
   }
 }

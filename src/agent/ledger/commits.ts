@@ -14,7 +14,7 @@ import { CHAIN_START } from '../../protocol/signing.ts'
 import { CommitSchedule, ENOUGH } from './commit-schedule.ts'
 import { type ClockStamp, type Journal, JournalLost, type PendingEntry } from './journal.ts'
 import type { Spendable } from './reservations.ts'
-import type { Timers } from '../runtime/timers.ts'
+import { Alarm, type Timers } from '../runtime/timers.ts'
 import type { Anchor, LogOwner } from './volatile-log.ts'
 import { CLOSE_AFTER_MS, WriteBehind, type WriteBehindDeps } from './write-behind.ts'
 
@@ -79,6 +79,7 @@ export class Commits {
   readonly #deps: CommitsDeps
   readonly #writeBehind: WriteBehind | null
   readonly #schedule: CommitSchedule
+  readonly #alarm: Alarm
   /** Answered from the volatile log, not yet in the journal. */
   #logged: Decided[] = []
   #waiting: Waiting[] = []
@@ -97,7 +98,8 @@ export class Commits {
   constructor(deps: CommitsDeps, reached: Anchor) {
     this.#deps = deps
     this.#reached = reached
-    this.#schedule = new CommitSchedule(deps, this.#turn, this.#wake)
+    this.#schedule = new CommitSchedule(deps, this.#turn)
+    this.#alarm = new Alarm(deps, this.#wake)
     const onBroken = (error: unknown): void => this.#break(error)
     this.#writeBehind = deps.writeBehind && new WriteBehind(deps.writeBehind, { ...deps, onBroken })
   }
@@ -185,12 +187,13 @@ export class Commits {
     if (writeBehind.isClosing) await this.settled()
     // With no reservation and no pending entry, the log is not needed.
     if (this.isSettled && !writeBehind.isClosing) writeBehind.removeLog()
-    this.#schedule.stopTimer()
+    this.#alarm.cancel()
   }
 
   stop(): void {
     this.#broken = true
     this.#schedule.stop()
+    this.#alarm.cancel()
   }
 
   shorten(accounts: Iterable<AccountId>): void {
@@ -223,7 +226,7 @@ export class Commits {
   readonly #turn = (): void => {
     if (this.#broken || this.#waiting.length === 0 || this.#mustWait() || this.#answerFromLog()) return
     if (this.#schedule.waitsForMore(this.#awaited)) this.#schedule.arrived(this.#waiting.length)
-    else if (this.#awaited === 0 && this.#waiting.length < ENOUGH) this.#schedule.wakeIn(DENIALS_AFTER_MS)
+    else if (this.#awaited === 0 && this.#waiting.length < ENOUGH) this.#alarm.within(DENIALS_AFTER_MS)
     else this.#commit()
   }
 
@@ -242,7 +245,7 @@ export class Commits {
     for (const decided of batch) this.#logged.push(decided)
     for (const { resolve } of batch) resolve('write-behind')
     if (writeBehind.isDue(this.#logged.length)) this.#commit()
-    else this.#schedule.wakeIn(MOVE_AFTER_MS)
+    else this.#alarm.within(MOVE_AFTER_MS)
     return true
   }
 
@@ -303,7 +306,7 @@ export class Commits {
     }
     const isTaken = this.#logged.length === 0 && !this.#broken
     for (const { notify } of this.#flushing.splice(0)) notify(isTaken)
-    if (isUndone) this.#schedule.wakeIn(MOVE_AFTER_MS)
+    if (isUndone) this.#alarm.within(MOVE_AFTER_MS)
     this.#notify()
   }
 
@@ -313,8 +316,8 @@ export class Commits {
     const isRequested = this.#flushing.length > 0 || this.#settled.length > 0
     if (isRequested && this.#hasWork) this.#commit()
     else if (this.#writeBehind?.isDue(this.#logged.length) === true) this.#commit()
-    else if (this.#logged.length > 0) this.#schedule.wakeIn(MOVE_AFTER_MS)
-    else if (this.#writeBehind !== null) this.#schedule.wakeIn(CLOSE_AFTER_MS)
+    else if (this.#logged.length > 0) this.#alarm.within(MOVE_AFTER_MS)
+    else if (this.#writeBehind !== null) this.#alarm.within(CLOSE_AFTER_MS)
   }
 
   readonly #wake = (): void => {
@@ -322,7 +325,7 @@ export class Commits {
     if (this.#hasWork) this.#commit()
     else if (this.#writeBehind !== null) {
       const { restMs } = this.#writeBehind
-      if (restMs > 0) this.#schedule.wakeIn(restMs)
+      if (restMs > 0) this.#alarm.within(restMs)
       else this.endReservations(this.#writeBehind.open())
     }
   }

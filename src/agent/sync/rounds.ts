@@ -10,7 +10,7 @@ import {
   ROUND_GAP_MS,
 } from './limits.ts'
 import type { Randomness } from './ports.ts'
-import type { Timers } from '../runtime/timers.ts'
+import { Alarm, type Timers } from '../runtime/timers.ts'
 
 /** Starts a round. The work of a round does not depend on it. */
 export type WakeReason = 'timer' | 'notification' | 'low-water' | 'request' | 'operator'
@@ -35,8 +35,7 @@ export class Rounds {
   readonly #stopped = new AbortController()
   readonly #reasons = new Set<WakeReason>()
   #running: Promise<void> | null = null
-  #cancelTimer: (() => void) | null = null
-  #timerAt = Infinity
+  readonly #alarm: Alarm
   #nextAt = Infinity
   #startedAt = -Infinity
   /** Separate, so that a flood of notifications cannot delay waiting requests. */
@@ -50,6 +49,7 @@ export class Rounds {
 
   constructor(options: RoundsOptions) {
     this.#options = options
+    this.#alarm = new Alarm({ timers: options.timers, now: options.sinceBoot }, () => (this.#running = this.#run()))
   }
 
   get counts(): { readonly done: number; readonly failed: number; readonly running: boolean } {
@@ -98,22 +98,14 @@ export class Rounds {
 
   async stop(): Promise<void> {
     this.#stopped.abort()
-    this.#cancelTimer?.()
-    this.#cancelTimer = null
+    this.#alarm.cancel()
     await this.#running
   }
 
   #schedule(): void {
     if (this.#stopped.signal.aborted || this.#running !== null) return
-    const now = this.#options.sinceBoot()
     const dueAt = Math.min(this.#nextAt, ...[...this.#reasons].map((reason) => this.#due(reason)))
-    if (dueAt === Infinity || (this.#cancelTimer !== null && this.#timerAt <= dueAt)) return
-    this.#cancelTimer?.()
-    this.#timerAt = dueAt
-    this.#cancelTimer = this.#options.timers.after(Math.max(0, dueAt - now), () => {
-      this.#cancelTimer = null
-      this.#running = this.#run()
-    })
+    if (dueAt < Infinity) this.#alarm.within(dueAt - this.#options.sinceBoot())
   }
 
   #due(reason: WakeReason): number {
