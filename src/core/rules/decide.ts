@@ -85,39 +85,10 @@ class Charges {
       return refused(view.refusedByClock ? 'CLOCK_UNDECIDED' : 'NO_USABLE_LINE_ITEM', view.rejectionDetails)
     }
 
-    const payers: Payer[] = []
-    const denials: RejectionDetail[] = []
-    const failures: RejectionDetail[] = []
-    const rateOf = ratesFor(item)
-    const untried = view.candidates[Symbol.iterator]()
-    let isBeyond = false
-    // Lazy: line items after the one that pays the rest are never evaluated.
-    const payerAt = (index: number): Payer | undefined => {
-      while (payers.length <= index) {
-        const { value: candidate, done } = untried.next()
-        if (done === true) {
-          if (isBeyond) return undefined
-          isBeyond = true
-          payers.push(...payers.filter(hasOverspend).map((each) => ({ ...each, inOverspend: true })))
-          continue
-        }
-        const rate = rateOf(candidate.rate)
-        if (typeof rate === 'string') {
-          if (failures.length < REJECTION_DETAILS_MAX) failures.push(rejectionDetail(candidate, null, rate))
-          continue
-        }
-        const ruling = this.#rulingOf(candidate.rules)
-        if (ruling.ruling === 'ALLOW') {
-          const { action } = ruling
-          payers.push({ candidate, rate, action, purse: this.#purse(candidate, action), inOverspend: false })
-        } else if (denials.length < REJECTION_DETAILS_MAX)
-          denials.push(rejectionDetail(candidate, ruling.action, ruling.why))
-      }
-      return payers[index]
-    }
-
+    const tried: Tried = { payers: [], denials: [], failures: [] }
     const count = decimalRatio(item.count)
-    const shares = split(count, payerAt, 'LIMIT')
+    const shares = split(count, this.#payers(item, view.candidates, tried), 'LIMIT')
+    const { payers, denials, failures } = tried
     if (payers.length > 1) this.#remember(payers)
     if (shares === undefined) {
       if (payers.length > 0) return refused(...shortage(count, payers))
@@ -125,6 +96,33 @@ class Charges {
     }
     for (const share of shares) this.#take(share)
     return granted(shares)
+  }
+
+  /** Lazy: line items after the one that pays the rest are never evaluated. */
+  *#payers(item: RequestedItem, candidates: Iterable<Candidate>, tried: Tried): Generator<Payer> {
+    const { payers, denials, failures } = tried
+    const rateOf = ratesFor(item)
+    for (const candidate of candidates) {
+      const rate = rateOf(candidate.rate)
+      if (typeof rate === 'string') {
+        if (failures.length < REJECTION_DETAILS_MAX) failures.push(rejectionDetail(candidate, null, rate))
+        continue
+      }
+      const ruling = this.#rulingOf(candidate.rules)
+      if (ruling.ruling === 'ALLOW') {
+        const { action } = ruling
+        const payer = { candidate, rate, action, purse: this.#purse(candidate, action), inOverspend: false }
+        payers.push(payer)
+        yield payer
+      } else if (denials.length < REJECTION_DETAILS_MAX) {
+        denials.push(rejectionDetail(candidate, ruling.action, ruling.why))
+      }
+    }
+    for (const payer of payers.filter(hasOverspend)) {
+      const again = { ...payer, inOverspend: true }
+      payers.push(again)
+      yield again
+    }
   }
 
   #purse(candidate: Candidate, action: Action | null): Purse {
@@ -253,6 +251,13 @@ function capacityOf(accounts: readonly PayerAccount[], last: number, inOverspend
   return least === 'UNLIMITED' || farthest === 'UNLIMITED' ? 0n : farthest - least
 }
 
+/** The line items tried for an item: those that can pay, and why the others cannot. */
+interface Tried {
+  readonly payers: Payer[]
+  readonly denials: RejectionDetail[]
+  readonly failures: RejectionDetail[]
+}
+
 interface Share {
   readonly payer: Payer
   readonly charged: Micro
@@ -262,11 +267,7 @@ interface Share {
  * Charges the payers in sequence, each at its own rate. Only the total is rounded: the last share absorbs the rounding,
  * so that shares always sum to it. Undefined when the payers cannot pay all of it.
  */
-function split(
-  count: Ratio,
-  payerAt: (index: number) => Payer | undefined,
-  check: CapacityCheck,
-): readonly Share[] | undefined {
+function split(count: Ratio, payers: Iterable<Payer>, check: CapacityCheck): readonly Share[] | undefined {
   const last = CAPACITY_CHECKS.indexOf(check)
   const shares: Share[] = []
   let rate: Ratio | undefined
@@ -274,9 +275,7 @@ function split(
   let owed = count
   let sum = 0n
   let needed = 0n
-  for (let index = 0; ; index += 1) {
-    const payer = payerAt(index)
-    if (payer === undefined) return undefined
+  for (const payer of payers) {
     const { microRate } = payer.rate
     if (microRate !== rate) {
       owed = rate === undefined ? product(owed, microRate) : atRate(owed, rate, microRate)
@@ -294,6 +293,7 @@ function split(
     owed = { num: owed.num - available * owed.den, den: owed.den }
     needed = chargeFor(owed, sum)
   }
+  return undefined
 }
 
 function product(count: Ratio, microRate: Ratio): Ratio {
@@ -327,7 +327,7 @@ function granted(shares: readonly Share[]): ItemOutcome {
 }
 
 function shortage(count: Ratio, payers: readonly Payer[]): [RefusalReason, readonly RejectionDetail[]] {
-  const check = CAPACITY_CHECKS.find((each) => split(count, (index) => payers[index], each) === undefined)
+  const check = CAPACITY_CHECKS.find((each) => split(count, payers, each) === undefined)
   if (check === undefined) throw new Error('invariant: a refused split fails at one of the checks')
   const last = CAPACITY_CHECKS.indexOf(check)
   let reason = CHECK_REASON[check]
