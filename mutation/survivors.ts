@@ -786,7 +786,6 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
       untested('a range that does not continue the chain'),
     ],
     [/^others\.length \+ unreadable/, untested('a range in which some entries cannot be read')],
-    ["'SUPERSEDED'", untested('why an unknown epoch is fenced')],
     [/^n !== first|^body\.n !== n/, untested('entries whose numbers do not follow each other')],
     [/^earlier\.status !== 'CLOSED'|^'CLOSED'/, untested('ranges of closed epochs')],
     [/^first > earlier|^earlier\.lastEntry/, untested('a range that follows the known entries without a gap')],
