@@ -183,7 +183,8 @@ export const ERRORS = catalogue({
   },
   TOKEN_NOT_IN_TIME: {
     meaning: 'The bearer token has expired or is not valid yet.',
-    remedy: 'Make a new token, or sign in again with `tallygate login`. Compare the clock of the machine that makes it with that of the cloud.',
+    remedy:
+      'Make a new token, or sign in again with `tallygate login`. Compare the clock of the machine that makes it with that of the cloud.',
     http: 401,
   },
   ACCESS_KIND_WRONG: {
