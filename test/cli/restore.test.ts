@@ -7,7 +7,7 @@ import { volatileLogOf } from '../../src/agent/platform/tmpfs/volatile-log.ts'
 import { readBootId } from '../../src/platform/uptime.ts'
 import { CHAIN_START } from '../../src/protocol/signing.ts'
 import { deviceWithBacklog } from '../agent/platform/sqlite/damaged.ts'
-import { IDENTITY, temporaryDirectory } from '../agent/harness.ts'
+import { IDENTITY, attach, journalIn, temporaryDirectory } from '../agent/harness.ts'
 import { tallygate } from './outside.ts'
 
 it.each([
@@ -26,8 +26,21 @@ it.each([
     )
   const env = { TALLYGATE_AGENT_WRITE_BEHIND_DIRECTORY: run }
   const { out } = await tallygate(['restore', file, '--db', path], { env })
-  expect(out.split('\n').slice(0, 2)).toEqual([
+  expect(out.split('\n').slice(0, 3)).toEqual([
     said,
-    'Start the agent. It attaches again and delivers 40 entries that the cloud may not have. It grants no requests',
+    'Start the agent. It grants no requests until it has attached to the cloud again.',
+    'Then it delivers 40 entries that the cloud may not have. The cloud bills no entry twice.',
   ])
+})
+
+it('announces no delivery after the restore of a ledger without entries', async () => {
+  const directory = temporaryDirectory()
+  const journal = await journalIn(directory)
+  await attach(journal, {})
+  const [path, file] = [join(directory, 'journal.db'), join(directory, 'backup.db')]
+  await backUpLedger(path, file)
+  await journal.close()
+  const { out } = await tallygate(['restore', file, '--db', path])
+  expect(out).toContain('Start the agent.')
+  expect(out).not.toContain('delivers')
 })

@@ -33,8 +33,8 @@ export function command(io: Io): Command {
       const keyProblem = await keyToCopy(path, keyId, io)
       const plain = [
         ...previousLedger(replaced, lost),
-        `Start the agent. It attaches again and delivers ${counted(undelivered, 'entry', 'entries')} that the cloud may not have. It grants no requests`,
-        'until then. The cloud recognizes entries that it has already billed and does not bill them twice.',
+        'Start the agent. It grants no requests until it has attached to the cloud again.',
+        ...deliveryText(undelivered),
         ...keyProblem,
       ]
       const result = { replaced, undelivered, lost, keyProblem: keyProblem.length === 0 ? null : keyProblem.join(' ') }
@@ -74,6 +74,12 @@ function previousLedger(replaced: string | null, lost: number | null): readonly 
   }
   // Without the ledger, its log shows that there was one.
   return lost === 0 ? ['There was no previous ledger.'] : [`The previous ledger is missing: ${lossText(lost)}.`]
+}
+
+function deliveryText(undelivered: number): readonly string[] {
+  if (undelivered === 0) return []
+  const entries = counted(undelivered, 'entry', 'entries')
+  return [`Then it delivers ${entries} that the cloud may not have. The cloud bills no entry twice.`]
 }
 
 function lossText(lost: number | null): string {
