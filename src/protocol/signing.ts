@@ -5,7 +5,7 @@
 import { type KeyObject, createPublicKey, generateKeyPairSync, hash, sign, verify } from 'node:crypto'
 import { type JWK, calculateJwkThumbprint, decodeProtectedHeader } from 'jose'
 import { z } from 'zod'
-import { compress, decompress } from './zstd.ts'
+import { FRAME_HEADER_BYTES, compress, declaredLength, decompress } from './zstd.ts'
 
 /** Stored in the JWS header `typ`. */
 export type DocumentKind =
@@ -171,10 +171,22 @@ export function unverifiedText(document: string): string | undefined {
   }
 }
 
-/** @throws Error if it is not compressed as documents of this type are, or too long */
+/** Bytes of the text of a compressed document, which is not verified yet. Infinity: the document does not declare them. */
+export function declaredTextLength(document: string): number {
+  const begin = document.indexOf('.') + 1
+  const head = document.slice(begin, begin + FRAME_HEADER_CHARACTERS)
+  return declaredLength(Buffer.from(head, 'base64url')) ?? Infinity
+}
+
+/** In base64url. */
+const FRAME_HEADER_CHARACTERS = (FRAME_HEADER_BYTES * 4) / 3
+
+/** @throws Error if it is not compressed as documents of this type are, too long, or longer than it declares */
 function uncompressed(payload: Buffer, type: unknown): Buffer {
   if (!COMPRESSED_TYPES.has(type)) return payload
-  return decompress(payload, DECOMPRESSED_BYTES_MAX)
+  const bytes = decompress(payload, DECOMPRESSED_BYTES_MAX)
+  if (bytes.length > (declaredLength(payload) ?? Infinity)) throw new Error('the document is longer than it declares')
+  return bytes
 }
 
 /** The signed text; undefined if signature, algorithm or kind is wrong. Never throws on a bad document. */

@@ -23,6 +23,9 @@ type Call = (...args: readonly unknown[]) => unknown
 
 const NO_PREFIX = Buffer.alloc(0)
 
+/** Of the longest one. */
+export const FRAME_HEADER_BYTES = 18
+
 interface Library {
   readonly compress: (bytes: Uint8Array, prefix: Uint8Array) => Buffer | undefined
   readonly decompress: (data: Uint8Array, bytesMax: number, prefix: Uint8Array) => Buffer | undefined
@@ -78,6 +81,32 @@ function library(): Library | null {
 /** Errors of the library are very large numbers. */
 function isLength(result: unknown, max: number): result is number {
   return typeof result === 'number' && result <= max
+}
+
+const MAGIC = 0xfd2fb528
+const DICTIONARY_ID_BYTES = [0, 1, 2, 4] as const
+
+/**
+ * Bytes of the text as its first frame declares them; undefined if it does not, or is no frame.
+ * Source: RFC 8878, section 3.1.1.1.
+ */
+export function declaredLength(data: Buffer): number | undefined {
+  const head = Buffer.alloc(FRAME_HEADER_BYTES)
+  data.copy(head)
+  if (head.readUInt32LE(0) !== MAGIC) return undefined
+  const descriptor = head.readUInt8(4)
+  const isOneSegment = (descriptor & 0b10_0000) !== 0
+  const at = 5 + (isOneSegment ? 0 : 1) + (DICTIONARY_ID_BYTES[descriptor & 0b11] ?? 0)
+  switch (descriptor >> 6) {
+    case 0:
+      return isOneSegment ? head.readUInt8(at) : undefined
+    case 1:
+      return head.readUInt16LE(at) + 256
+    case 2:
+      return head.readUInt32LE(at)
+    default:
+      return Number(head.readBigUInt64LE(at))
+  }
 }
 
 /** @param prefix bytes that the reader has too: what the text repeats of them takes no space */

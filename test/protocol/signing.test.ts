@@ -2,8 +2,10 @@ import { type KeyObject, generateKeyPairSync, randomBytes, sign } from 'node:cry
 import { zstdCompressSync } from 'node:zlib'
 import { CompactSign, compactVerify } from 'jose'
 import { beforeAll, describe, expect, it } from 'vitest'
+import { compress } from '../../src/protocol/zstd.ts'
 import {
   type Signer,
+  declaredTextLength,
   generateKey,
   namedKey,
   openDocument,
@@ -122,10 +124,20 @@ describe('the payload of a segment', () => {
     ['is cut off', () => zstdCompressSync('x'.repeat(1_000)).subarray(0, 10)],
     ['is empty', () => Buffer.alloc(0)],
     ['is no UTF-8', () => zstdCompressSync(Buffer.from([0xff, 0xfe]))],
+    ['is longer than its first frame declares', () => Buffer.concat([compress('{'), compress('}')])],
     ['would take 16 MiB of memory', () => zstdCompressSync(Buffer.alloc(16 * 1024 * 1024, ' '))],
   ])('is not read if it %s', async (_what, payload) => {
     const document = await signBytes('segment', payload())
     expect(await openDocument('segment', document, publicKey)).toBeUndefined()
+  })
+
+  it('declares its length before it is verified, however short the document is', async () => {
+    const text = JSON.stringify({ topUpRequests: Array<string>(100_000).fill('x') })
+    const document = await signDocument('segment', text, signer)
+    expect(document.length).toBeLessThan(1_000)
+    expect(declaredTextLength(document)).toBe(text.length)
+    expect(declaredTextLength(await signBytes('segment', Buffer.from('{}')))).toBe(Infinity)
+    expect(declaredTextLength('no document')).toBe(Infinity)
   })
 
   it('has no unverified text if it cannot be read', async () => {

@@ -3,7 +3,7 @@ import { randomBytes } from 'node:crypto'
 import { constants, createZstdCompress, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
 import { buffer } from 'node:stream/consumers'
 import { describe, expect, it } from 'vitest'
-import { compress, decompress } from '../../src/protocol/zstd.ts'
+import { compress, declaredLength, decompress } from '../../src/protocol/zstd.ts'
 import fc from '../support/fast-check.ts'
 
 const PARAMS = { [constants.ZSTD_c_compressionLevel]: 1, [constants.ZSTD_c_checksumFlag]: 1 }
@@ -86,6 +86,28 @@ describe('what is compressed', () => {
     const copy = Buffer.from(first)
     compress('another text')
     expect(first.equals(copy)).toBe(true)
+  })
+})
+
+describe('the declared length', () => {
+  it('is that of the text', () => {
+    fc.assert(
+      fc.property(fc.string({ unit: 'grapheme' }), fc.constantFrom(0, 1, 2, 20, 300, 9_000, 90_000), (part, times) => {
+        const text = Buffer.from(part.repeat(times))
+        expect(declaredLength(compress(text))).toBe(text.length)
+      }),
+    )
+    expect(declaredLength(compress(LONG))).toBe(LONG.length)
+    expect(declaredLength(compress(LONG, LONG.subarray(0, 100)))).toBe(LONG.length)
+  })
+
+  it('can be unknown', async () => {
+    const stream = createZstdCompress()
+    stream.end('a text')
+    expect(declaredLength(await buffer(stream))).toBeUndefined()
+    for (const data of ['', 'a text', 'a text that is longer than a header']) {
+      expect(declaredLength(Buffer.from(data))).toBeUndefined()
+    }
   })
 })
 

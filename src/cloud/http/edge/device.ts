@@ -7,7 +7,7 @@ import { POLICY_MEDIA_TYPE, policyTag } from '../../../protocol/edge/policy-docu
 import { signingKeys } from '../../../protocol/edge/signing-keys.ts'
 import { SYNC_BODY_BYTES_MAX, signedAnswer, signedTime, syncRequest } from '../../../protocol/edge/sync.ts'
 import { CodedError } from '../../../protocol/errors.ts'
-import { sha256, signDocumentAside } from '../../../protocol/signing.ts'
+import { declaredTextLength, sha256, signDocumentAside } from '../../../protocol/signing.ts'
 import { type ChangeDeviceKey, announceKey, showLinks } from '../../devices/change-device-key.ts'
 import type { IssueEnrollmentToken } from '../../devices/issue-enrollment-token.ts'
 import type { Keyring } from '../../devices/keyring.ts'
@@ -31,8 +31,8 @@ export type OwnDevice = Attach &
   ChangeDeviceKey &
   Pick<IssueEnrollmentToken, 'addresses'> & { readonly store: Store; readonly keys: Keyring }
 
-/** Characters. Opened, a segment of a thousand entries takes megabytes. */
-const LONG_SEGMENT = 16_384
+/** Of the text, which a few characters can expand to. Parsed, a segment of a thousand entries takes megabytes. */
+const LONG_SEGMENT_BYTES = 256 * 1024
 
 /** More would not be faster: they are opened on one thread. */
 const LONG_SEGMENTS_AT_ONCE = 2
@@ -138,7 +138,7 @@ function syncOperations(deps: OwnDevice): readonly Operation[] {
           deps.onOutcome?.(outcome, opened)
         }
         const work = () => sync({ ...deps, onOutcome }, device, segment, proofs)
-        const merged = await (segment.length > LONG_SEGMENT ? longTurns : turns).take(work)
+        const merged = await (declaredTextLength(segment) > LONG_SEGMENT_BYTES ? longTurns : turns).take(work)
         if (!merged.accepted) {
           const details = { deviceId: device.id, ...merged.details }
           log.warn(details, 'a segment was refused')
