@@ -507,4 +507,19 @@ describe('a database file', () => {
     await expect(damaged.read((reader) => reader.instances.get('i'))).rejects.toThrow('the store is broken')
     await damaged.close()
   })
+
+  it.each([
+    ['column', 'RENAME COLUMN turn TO turm'],
+    ['table', 'RENAME TO sales_marka'],
+  ])('is DATABASE_CORRUPT if the name of a %s in it is damaged', async (_, damage) => {
+    await open(path).close()
+    const database = new Sqlite(path)
+    database.exec(`ALTER TABLE sales_marks ${damage}`)
+    database.close()
+    const store = open(path)
+    const mark = { id: 'm', turn: 1, seenAt: 1, awaited: false, accepted: true }
+    const saved = store.transaction((tx) => tx.edge.salesMarks.save(mark))
+    await expect(saved).rejects.toMatchObject({ code: 'DATABASE_CORRUPT' })
+    await store.close()
+  })
 })

@@ -131,7 +131,9 @@ export function coded(error: unknown, path: string): unknown {
     return missing ? new CodedError('STATE_UNWRITABLE', `${path}: ${error.message}`, { cause: error }) : error
   }
   const { code } = error
-  if (code.startsWith('SQLITE_CORRUPT') || code === 'SQLITE_NOTADB') {
+  // The tables are those of the version that the file states, unless its schema is damaged.
+  const isOtherSchema = code === 'SQLITE_ERROR' && /no such (table|column)|has no column/.test(error.message)
+  if (code.startsWith('SQLITE_CORRUPT') || code === 'SQLITE_NOTADB' || isOtherSchema) {
     return new CodedError('DATABASE_CORRUPT', `${path}: ${error.message}`, { cause: error })
   }
   if (code === 'SQLITE_FULL') {
