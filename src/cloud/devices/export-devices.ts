@@ -20,7 +20,7 @@ export async function* exportDevices(
   filter: DeviceFilter,
   format: DeviceFormat,
 ): AsyncGenerator<string> {
-  // Before the first text, a failed read is still an answer of its own.
+  // Sent with the first devices: until then, a failed read can still be answered with its error.
   let head = format === 'csv' ? `${Object.keys(COLUMNS).join(',')}\r\n` : '['
   let isFirst = true
   for (let after: bigint | null = 0n; after !== null;) {
