@@ -13,7 +13,7 @@ import { refuseDirectory } from '../../../platform/refuse-directory.ts'
 import { type Verification, verifyLedger } from '../../ledger/verify-ledger.ts'
 import { scratchAt } from '../../../platform/scratch.ts'
 import { copyConsistently } from './consistent-snapshot.ts'
-import { flushDirectoryOf } from './open-database.ts'
+import { flushDirectoryOf, refusalOf } from './open-database.ts'
 import { readLedgerCopy } from './read-ledger.ts'
 import { requireIntegrity } from './require-integrity.ts'
 
@@ -78,7 +78,10 @@ export async function copyLedger({ path, ...files }: LedgerCopy): Promise<Backed
     const database = new Database(copy)
     try {
       // SQL literal: quotes are doubled.
-      atPlace(() => database.exec(`VACUUM INTO '${whole.replaceAll("'", "''")}'`), coded)
+      atPlace(
+        () => database.exec(`VACUUM INTO '${whole.replaceAll("'", "''")}'`),
+        (cause) => damageOf(cause, path) ?? coded(cause),
+      )
     } finally {
       database.close()
     }
@@ -106,6 +109,12 @@ function unwritable({ to, folder, partial }: Omit<LedgerCopy, 'path'>, cause: un
   const where = partial !== null && isFull ? ` (copies are made in ${place}; TMPDIR can name another directory)` : ''
   const reason = isFull && isFailedWrite(cause) ? DISK_OR_QUOTA_FULL : unwritableReason(cause)
   return new CodedError('OUTPUT_UNWRITABLE', `Cannot write ${to}: ${reason}${where}.`, { cause })
+}
+
+/** In a table that the verification does not read. */
+function damageOf(cause: unknown, path: string): CodedError | null {
+  const refusal = refusalOf(cause, path)
+  return refusal instanceof CodedError && refusal.code === 'DATABASE_CORRUPT' ? refusal : null
 }
 
 /** Than root, who runs this command. */

@@ -1,6 +1,7 @@
 /** Settings are read back at every open, because the binding opens an existing write-ahead log with weaker ones. */
 import { closeSync, existsSync, openSync, readSync } from 'node:fs'
 import { dirname } from 'node:path'
+import { isDeepStrictEqual } from 'node:util'
 import Database from 'better-sqlite3'
 import { databaseFailure } from '../../../platform/database-failure.ts'
 import { denialOf } from '../../../platform/denial-of.ts'
@@ -55,6 +56,8 @@ export function openDatabase(path: string): Database.Database {
     if (result !== 'ok') throw corrupt(path, `the integrity check reports: ${result}`)
     requireKnownSchema(database, path)
     runMigrations(database, migrations(), APPLICATION_ID)
+    // Damage within their texts: the integrity check ignores it, and a later write would fail.
+    if (!hasOwnTables(database)) throw corrupt(path, 'the definitions of its tables are damaged')
     flushLog(database, path)
     flushDirectoryOf(path)
     return database
@@ -117,19 +120,28 @@ export function requireKnownSchema(database: Database.Database, path: string): n
 
 /** Whether its tables are those after that many migrations, and it has nothing else. */
 export function hasSchema(database: Database.Database, version: number): boolean {
+  return isDeepStrictEqual(schemaOf(database), schemaAfter(version))
+}
+
+/** Whether it has all tables of this version. An administrator may add an index. */
+function hasOwnTables(database: Database.Database): boolean {
+  const schema = new Set(schemaOf(database))
+  return schemaAfter(migrations().length).every((each) => schema.has(each))
+}
+
+function schemaAfter(version: number): readonly string[] {
   const own = new Database(':memory:')
   try {
     for (const { sql } of migrations().slice(0, version)) own.exec(sql)
-    return schemaOf(database) === schemaOf(own)
+    return schemaOf(own)
   } finally {
     own.close()
   }
 }
 
-function schemaOf(database: Database.Database): string {
-  return JSON.stringify(
-    database.prepare('SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name').raw().all(),
-  )
+function schemaOf(database: Database.Database): readonly string[] {
+  const rows = database.prepare('SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name').raw().all()
+  return rows.map((row) => JSON.stringify(row))
 }
 
 /** SQLite also opens a database that it can only read. @throws CodedError DATABASE_CORRUPT if its header forbids writes */

@@ -159,13 +159,11 @@ export function salvageOf(database: Database.Database, left: LoggedChain | null 
     return typeof found.deviceId === 'string' && Array.isArray(found.trustedKeys) ? found : null
   })
   const logged = left !== null && mayBeOf(left, identity) ? left : null
-  const policies = rowsOf(
-    database,
-    'SELECT instance_id, revision, document, confirmed_at FROM policy',
-  ) as readonly PolicyRow[]
-  const sessions = rowsOf(database, 'SELECT id, ended, since, document, snapshot FROM session') as readonly SessionRow[]
-  const rows = rowsOf(database, 'SELECT * FROM undelivered_ranges') as readonly UndeliveredRangeRow[]
-  const chains = rows.map((row): Chain => {
+  const policies = rowsOf<PolicyRow>(database, 'SELECT instance_id, revision, document, confirmed_at FROM policy').rows
+  const sessions = rowsOf<SessionRow>(database, 'SELECT id, ended, since, document, snapshot FROM session').rows
+  const ranges = rowsOf<UndeliveredRangeRow>(database, 'SELECT * FROM undelivered_ranges')
+  const readableRanges = ranges.rows.filter((row) => isChainRow(row, row.last_head))
+  const chains = readableRanges.map((row): Chain => {
     const heads = [
       [Number(row.last_entry), row.last_head],
       [Number(row.sealed_entry), row.sealed_head],
@@ -176,11 +174,8 @@ export function salvageOf(database: Database.Database, left: LoggedChain | null 
     const undelivered = undeliveredOf(row, bodies, row.whole === 1n && isProven)
     return { row, undelivered, end: { n: Number(row.last_entry), head: row.last_head } }
   })
-  const state = unlessDamaged(
-    null,
-    () => (database.prepare('SELECT * FROM state').get() as StateRow | undefined) ?? null,
-  )
-  if (state !== null) {
+  const state = rowsOf<StateRow>(database, 'SELECT * FROM state').rows.find((row) => isChainRow(row, row.entry_head))
+  if (state !== undefined) {
     const heads = [
       [Number(state.last_entry), state.entry_head],
       [Number(state.sealed_entry), state.sealed_head],
@@ -196,21 +191,30 @@ export function salvageOf(database: Database.Database, left: LoggedChain | null 
   const undelivered = chains
     .map((chain) => chain.undelivered)
     .filter(({ ackedEntry, lastEntry, isWhole }) => lastEntry > ackedEntry || isWhole)
+  const isWhole = state !== undefined && ranges.isWhole && readableRanges.length === ranges.rows.length
   const salvage = {
     identity,
     policies,
     sessions: sessions.filter(isSession),
     undelivered,
-    lost: state === null ? null : lostOf(undelivered),
+    lost: isWhole ? lostOf(undelivered) : null,
     hasOpenReservations: Number(openReservations) > 0,
     answers: storedAnswers(database, chains),
   }
   return logged === null ? salvage : fromLog(salvage, logged, chains)
 }
 
-/** None if the table is damaged. */
-function rowsOf(database: Database.Database, sql: string): readonly unknown[] {
-  return unlessDamaged([], () => database.prepare(sql).all())
+/** Of a damaged table, those before the damage. */
+function rowsOf<Row>(
+  database: Database.Database,
+  sql: string,
+): { readonly rows: readonly Row[]; readonly isWhole: boolean } {
+  const rows: Row[] = []
+  const isWhole = unlessDamaged(false, () => {
+    for (const row of database.prepare(sql).iterate()) rows.push(row as Row)
+    return true
+  })
+  return { rows, isWhole }
 }
 
 interface Chain {
@@ -313,7 +317,7 @@ function newest<T>(all: readonly T[], keyOf: (each: T) => string): readonly T[] 
 
 /** Responses to proven or delivered entries. A response to an unreadable entry would have no charge. */
 function storedAnswers(database: Database.Database, chains: readonly Chain[]): readonly SalvagedAnswer[] {
-  const rows = rowsOf(database, 'SELECT * FROM answer ORDER BY entry_id, slot') as readonly EntryAnswerRow[]
+  const { rows } = rowsOf<EntryAnswerRow>(database, 'SELECT * FROM answer ORDER BY entry_id, slot')
   return rows.flatMap((row): SalvagedAnswer[] => {
     const chain = chains.find(
       ({ row: { entry_base: base }, undelivered: { ackedEntry, lastEntry } }) =>
@@ -344,6 +348,13 @@ type ChainRow = Pick<
   StateRow,
   'epoch' | 'entry_base' | 'acked_entry' | 'acked_head' | 'sealed_entry' | 'sealed_head' | 'last_entry'
 >
+
+/** Whether its values have the types of their columns: those of a damaged table can have others. */
+function isChainRow(row: ChainRow, lastHead: unknown): boolean {
+  const { epoch, entry_base, acked_entry, sealed_entry, last_entry, acked_head, sealed_head } = row
+  const isCounted = [epoch, entry_base, acked_entry, sealed_entry, last_entry].every((n) => typeof n === 'bigint')
+  return isCounted && [acked_head, sealed_head, lastHead].every((head) => typeof head === 'string')
+}
 
 interface UndeliveredRangeRow extends ChainRow {
   readonly last_head: string

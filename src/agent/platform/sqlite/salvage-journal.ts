@@ -11,6 +11,7 @@ import { JournalStore } from './journal-store.ts'
 import type { JournalLimits } from './journal-file.ts'
 import { SUFFIXES, type Salvage, type Undelivered, lastOf, remove, salvaged } from './read-damaged.ts'
 import { BLOCK_ENTRIES, insertEntries } from './entry-blocks.ts'
+import { unlessDamaged } from './unless-damaged.ts'
 import { BUSY_MS, flushDirectoryOf, openDatabase, refusalOf } from './open-database.ts'
 
 export interface StoreOptions {
@@ -215,11 +216,16 @@ function insertState(database: Database.Database, { identity, policies, sessions
     'INSERT OR IGNORE INTO policy (instance_id, revision, document, confirmed_at) VALUES (?, ?, ?, ?)',
   )
   // Their confirmations were signed in answers that are not kept: the next sync confirms them again.
-  for (const row of policies) policy.run(row.instance_id, row.revision, row.document, 0)
+  for (const row of policies) insertFitting(policy, row.instance_id, row.revision, row.document, 0)
   const session = database.prepare(
     'INSERT OR IGNORE INTO session (id, ended, since, document, snapshot, unsealed) VALUES (?, ?, ?, ?, ?, 1)',
   )
-  for (const row of sessions) session.run(row.id, row.ended, row.since, row.document, row.snapshot)
+  for (const row of sessions) insertFitting(session, row.id, row.ended, row.since, row.document, row.snapshot)
+}
+
+/** Leaves out a row that a damaged table gave values that it cannot have. */
+function insertFitting(insert: Database.Statement, ...values: readonly unknown[]): void {
+  unlessDamaged(null, () => insert.run(...values))
 }
 
 function insertAnswers(
@@ -233,7 +239,7 @@ function insertAnswers(
   )
   for (const [slot, each] of answers.entries()) {
     const { session, n, requestHash, answer: body, status = 200, policyRevision, entry } = each
-    insert.run(slot, session, n, requestHash, body, status, policyRevision, entry === null ? 0 : idOf(entry))
+    insertFitting(insert, slot, session, n, requestHash, body, status, policyRevision, entry === null ? 0 : idOf(entry))
   }
 }
 

@@ -99,6 +99,15 @@ describe('a backup that takes the place of a ledger', () => {
     await expect(backUpLedger(path, full)).rejects.toMatchObject({ code: 'OUTPUT_UNWRITABLE', message })
   })
 
+  it('is not made of a ledger with a damaged table, also one that the verification does not read', async () => {
+    const { directory, path } = await backedUp()
+    damage(path, 'session')
+    await expect(backUpLedger(path, join(directory, 'second.db'))).rejects.toMatchObject({
+      code: 'DATABASE_CORRUPT',
+      message: `${path}: database disk image is malformed`,
+    })
+  })
+
   it('is not made in a directory that does not exist', async () => {
     const { directory, path } = await backedUp()
     const missing = join(directory, 'missing', 'backup.db')

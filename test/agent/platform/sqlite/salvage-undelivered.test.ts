@@ -13,6 +13,7 @@ import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import { describe, expect, it } from 'vitest'
 import { PAGE_BYTES } from '../../../../src/agent/platform/sqlite/open-database.ts'
+import fc from '../../../support/fast-check.ts'
 import { fillDisk, smallDisk } from '../../../support/mounts.ts'
 import { SEAL, STAMP, entry, journalIn, temporaryDirectory } from '../../harness.ts'
 import { A, damage, deliveredBy, deviceWithBacklog, entries, largeBacklog, rangesOf } from './damaged.ts'
@@ -59,6 +60,88 @@ describe('undelivered ranges of a damaged journal', () => {
     damage(path)
     const salvaged = await journalIn(directory, { limits: { recentEntries: 0, segmentEntriesMax: 10 } })
     expect(await deliveredBy(salvaged)).toEqual([...entries(21, 40), ...later].map(({ body }) => body))
+  })
+
+  it('are of unknown number if the table that names them is damaged', async () => {
+    const { directory, journal, path } = await deviceWithBacklog()
+    await journal.fence()
+    await journal.attach(9)
+    await journal.append([entry(1, [])], STAMP)
+    await journal.close()
+    damage(path, 'undelivered_ranges')
+    expect(await salvagedFrom(directory)).toEqual({
+      undeliveredRanges: 1,
+      counts: [{ salvagedEntries: 1, lostEntries: null }],
+    })
+  })
+
+  it('are salvaged if the definition of a table is damaged, which a later write would not survive', async () => {
+    const { directory, journal, path } = await deviceWithBacklog()
+    await journal.close()
+    const bytes = readFileSync(path)
+    bytes.write('whole IN (1, 1)', bytes.indexOf('whole IN (0, 1)'))
+    writeFileSync(path, bytes)
+    expect(await salvagedFrom(directory)).toEqual({
+      undeliveredRanges: 40,
+      counts: [{ salvagedEntries: 40, lostEntries: 0 }],
+    })
+  })
+
+  it.each([
+    ['answer', 'request_hash', 'NULL', { salvagedEntries: 42, lostEntries: 0 }],
+    ['policy', 'document', 'NULL', { salvagedEntries: 42, lostEntries: 0 }],
+    ['session', 'snapshot', 'NULL', { salvagedEntries: 42, lostEntries: 0 }],
+    ['undelivered_ranges', 'acked_head', 'NULL', { salvagedEntries: 1, lostEntries: null }],
+    ['undelivered_ranges', 'entry_base', "'x'", { salvagedEntries: 1, lostEntries: null }],
+    ['state', 'acked_entry', 'NULL', { salvagedEntries: 41, lostEntries: null }],
+  ])('are salvaged if a row of the table %s has an impossible %s', async (table, column, value, counts) => {
+    const { directory, journal, path } = await deviceWithBacklog()
+    const idempotencyRecord = { session: 's', n: 1, requestHash: 'h', answer: '{}', policyRevision: 1 }
+    await journal.savePolicy({ instanceId: 'i', revision: 1, document: 'x' }, null)
+    const session = { id: 's', ended: false, since: 1, document: '{}', snapshot: '{}' }
+    await journal.append([entry(61, [], { idempotencyRecord, session })], STAMP)
+    await journal.fence()
+    await journal.attach(9)
+    await journal.append([entry(1, [])], STAMP)
+    await journal.close()
+    const database = new Database(path)
+    database.unsafeMode().pragma('writable_schema = ON')
+    const change = `UPDATE sqlite_schema SET sql = replace(replace(sql, 'NOT NULL', ''), ' STRICT', ' ') WHERE name = ?`
+    database.prepare(change).run(table)
+    database.close()
+    const damaged = new Database(path)
+    damaged.exec(`UPDATE ${table} SET ${column} = ${value}`)
+    damaged.close()
+    expect((await salvagedFrom(directory)).counts).toEqual([counts])
+  })
+
+  it('are delivered or counted as lost, whatever is damaged', { timeout: 60_000 }, async () => {
+    const { journal, path } = await deviceWithBacklog()
+    await journal.fence()
+    await journal.attach(9)
+    const later = [1, 2, 3, 4, 5].map((n) => entry(n, []))
+    await journal.append(later, STAMP)
+    await journal.close()
+    const whole = readFileSync(path)
+    const owed = [...entries(21, 40), ...later].map(({ body }) => body)
+    const page = fc.integer({ min: 0, max: whole.length / PAGE_BYTES - 1 })
+    const spot = fc.record({ page, from: fc.constantFrom(0, 0, 8, 100), byte: fc.constantFrom(0, 0xff, 0xa5) })
+    await fc.assert(
+      fc.asyncProperty(spot, async ({ page, from, byte }) => {
+        const directory = temporaryDirectory()
+        const bytes = Buffer.from(whole)
+        bytes.fill(byte, page * PAGE_BYTES + from, (page + 1) * PAGE_BYTES)
+        writeFileSync(join(directory, 'journal.db'), bytes)
+        const salvaged = await journalIn(directory)
+        const { salvages = [] } = await salvaged.read()
+        const delivered = new Set(await deliveredBy(salvaged))
+        await salvaged.close()
+        const missing = owed.filter((body) => !delivered.has(body)).length
+        const [found] = salvages
+        if (found?.lostEntries !== null) expect(found?.lostEntries ?? 0).toBeGreaterThanOrEqual(missing)
+      }),
+      { numRuns: 60 },
+    )
   })
 
   it('are not closed by an end with a damaged head, which the cloud could never read', async () => {
