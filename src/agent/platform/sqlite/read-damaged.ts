@@ -159,10 +159,10 @@ export function salvageOf(database: Database.Database, left: LoggedChain | null 
     return typeof found.deviceId === 'string' && Array.isArray(found.trustedKeys) ? found : null
   })
   const logged = left !== null && mayBeOf(left, identity) ? left : null
-  const policies = rowsOf<PolicyRow>(database, 'SELECT instance_id, revision, document, confirmed_at FROM policy').rows
-  const sessions = rowsOf<SessionRow>(database, 'SELECT id, ended, since, document, snapshot FROM session').rows
-  const ranges = rowsOf<UndeliveredRangeRow>(database, 'SELECT * FROM undelivered_ranges')
-  const readableRanges = ranges.rows.filter((row) => isChainRow(row, row.last_head))
+  const policies = rowsOf(database, 'SELECT instance_id, revision, document, confirmed_at FROM policy')
+  const sessions = rowsOf(database, 'SELECT id, ended, since, document, snapshot FROM session')
+  const ranges = rowsOf(database, 'SELECT * FROM undelivered_ranges')
+  const readableRanges = (ranges.rows as readonly UndeliveredRangeRow[]).filter((row) => isChainRow(row, row.last_head))
   const chains = readableRanges.map((row): Chain => {
     const heads = [
       [Number(row.last_entry), row.last_head],
@@ -174,7 +174,8 @@ export function salvageOf(database: Database.Database, left: LoggedChain | null 
     const undelivered = undeliveredOf(row, bodies, row.whole === 1n && isProven)
     return { row, undelivered, end: { n: Number(row.last_entry), head: row.last_head } }
   })
-  const state = rowsOf<StateRow>(database, 'SELECT * FROM state').rows.find((row) => isChainRow(row, row.entry_head))
+  const states = rowsOf(database, 'SELECT * FROM state').rows as readonly StateRow[]
+  const state = states.find((row) => isChainRow(row, row.entry_head))
   if (state !== undefined) {
     const heads = [
       [Number(state.last_entry), state.entry_head],
@@ -194,8 +195,8 @@ export function salvageOf(database: Database.Database, left: LoggedChain | null 
   const isWhole = state !== undefined && ranges.isWhole && readableRanges.length === ranges.rows.length
   const salvage = {
     identity,
-    policies,
-    sessions: sessions.filter(isSession),
+    policies: policies.rows as readonly PolicyRow[],
+    sessions: (sessions.rows as readonly SessionRow[]).filter(isSession),
     undelivered,
     lost: isWhole ? lostOf(undelivered) : null,
     hasOpenReservations: Number(openReservations) > 0,
@@ -205,13 +206,13 @@ export function salvageOf(database: Database.Database, left: LoggedChain | null 
 }
 
 /** Of a damaged table, those before the damage. */
-function rowsOf<Row>(
+function rowsOf(
   database: Database.Database,
   sql: string,
-): { readonly rows: readonly Row[]; readonly isWhole: boolean } {
-  const rows: Row[] = []
+): { readonly rows: readonly unknown[]; readonly isWhole: boolean } {
+  const rows: unknown[] = []
   const isWhole = unlessDamaged(false, () => {
-    for (const row of database.prepare(sql).iterate()) rows.push(row as Row)
+    for (const row of database.prepare(sql).iterate()) rows.push(row)
     return true
   })
   return { rows, isWhole }
@@ -317,7 +318,7 @@ function newest<T>(all: readonly T[], keyOf: (each: T) => string): readonly T[] 
 
 /** Responses to proven or delivered entries. A response to an unreadable entry would have no charge. */
 function storedAnswers(database: Database.Database, chains: readonly Chain[]): readonly SalvagedAnswer[] {
-  const { rows } = rowsOf<EntryAnswerRow>(database, 'SELECT * FROM answer ORDER BY entry_id, slot')
+  const rows = rowsOf(database, 'SELECT * FROM answer ORDER BY entry_id, slot').rows as readonly EntryAnswerRow[]
   return rows.flatMap((row): SalvagedAnswer[] => {
     const chain = chains.find(
       ({ row: { entry_base: base }, undelivered: { ackedEntry, lastEntry } }) =>
