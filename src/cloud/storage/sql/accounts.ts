@@ -60,26 +60,39 @@ function ofLineItem(sql: Sql, instanceId: string, lineItemId: string) {
   return ofInstance(sql, instanceId).where('line_item_id', '=', lineItemId)
 }
 
+/** The accounts that a transaction has locked. It waits only for later ones, so no two transactions wait for each other. */
+class HeldLocks {
+  readonly #accounts = new Set<AccountId>()
+  #last: AccountId | undefined
+
+  get isEmpty(): boolean {
+    return this.#last === undefined
+  }
+
+  add(accounts: Iterable<AccountId>): void {
+    for (const account of accounts) {
+      this.#accounts.add(account)
+      if (this.#last === undefined || lockOrder(this.#last, account) < 0) this.#last = account
+    }
+  }
+
+  mayWaitFor(accounts: readonly AccountId[]): boolean {
+    const last = this.#last
+    return last === undefined || accounts.every((each) => this.#accounts.has(each) || lockOrder(last, each) < 0)
+  }
+}
+
 /** @returns the accessor, and a function that locks accounts ahead of the statement before their `lock` */
 export function accountTransaction(sql: Sql) {
   const { db, lockRows } = sql
-  const locked = new Set<AccountId>()
-  let last: AccountId | undefined
-  const isInOrder = (account: AccountId): boolean =>
-    last === undefined || locked.has(account) || lockOrder(last, account) < 0
-  const noteLocked = (accounts: Iterable<AccountId>): void => {
-    for (const account of accounts) {
-      locked.add(account)
-      if (last === undefined || lockOrder(last, account) < 0) last = account
-    }
-  }
+  const locks = new HeldLocks()
   /** Waits only for accounts after the last locked one; an earlier one must be free. */
   const lockPools = async (accounts: readonly AccountId[]): Promise<Map<AccountId, Pool>> => {
     if (!lockRows) return select(sql, accounts, 'NONE')
     const known = takeAhead(accounts)
     const others = accounts.filter((account) => !known.requested.has(account))
-    const pools = await select(sql, others, others.every(isInOrder) ? 'WAIT' : 'NO_WAIT')
-    noteLocked(pools.keys())
+    const pools = await select(sql, others, locks.mayWaitFor(others) ? 'WAIT' : 'NO_WAIT')
+    locks.add(pools.keys())
     for (const [account, pool] of known.pools) pools.set(account, pool)
     return pools
   }
@@ -88,7 +101,7 @@ export function accountTransaction(sql: Sql) {
     const [some, more] = chunks([...new Set(accounts)].sort(lockOrder))
     if (sql.ahead === null || some === undefined || more !== undefined) return
     // Waiting is safe only after all existing locks.
-    if (last !== undefined || ahead !== undefined) return
+    if (!locks.isEmpty || ahead !== undefined) return
     ahead = { requested: new Set(some), rows: await sql.ahead({ compile: () => locking(db, some, 'WAIT') }) }
   }
   /** Accounts locked ahead. Valid immediately: later, the transaction may have changed them. */
@@ -97,7 +110,7 @@ export function accountTransaction(sql: Sql) {
     const requested = new Set<AccountId>()
     if (ahead === undefined) return { requested, pools }
     const rows = new Map(ahead.rows().map((row) => [row.id, row]))
-    noteLocked(rows.keys())
+    locks.add(rows.keys())
     for (const account of wanted) {
       if (!ahead.requested.has(account)) continue
       requested.add(account)
@@ -109,7 +122,8 @@ export function accountTransaction(sql: Sql) {
   }
   /** Inserts or locks in the given sequence: one created meanwhile by another transaction is locked in turn. */
   const insert = async (rows: readonly Row<'accounts'>[]): Promise<readonly Row<'accounts'>[]> => {
-    const mayWait = !lockRows || rows.every(({ id }) => isInOrder(id))
+    const ids = rows.map(({ id }) => id)
+    const mayWait = !lockRows || locks.mayWaitFor(ids)
     const made: Row<'accounts'>[] = []
     for (const some of chunks(rows, 50)) {
       const inserting = db
@@ -121,7 +135,7 @@ export function accountTransaction(sql: Sql) {
         .returningAll()
       made.push(...(await (mayWait ? inserting.execute() : withoutWaiting(sql, () => inserting.execute()))))
     }
-    if (lockRows) noteLocked(rows.map(({ id }) => id))
+    if (lockRows) locks.add(ids)
     return made
   }
   const accounts = {
