@@ -131,16 +131,20 @@ export class ExternalBroker implements Broker {
       if (this.#isClosed || client !== this.#client) return
       if (!isUsable && !isExplained) this.#report(brokerClosed(url))
       if (versionRefused) this.#version = 4
-      else this.#failures += 1
-      const longest = versionRefused ? 0 : Math.min(BACKOFF_CAP_MS, BACKOFF_BASE_MS * 2 ** (this.#failures - 1))
-      this.#timer = setTimeout(
-        () => {
-          this.#client = this.#connect()
-        },
-        Math.floor(this.#options.fraction() * longest),
-      )
+      this.#connectAgain(versionRefused ? 0 : this.#nextBackoffMs())
     })
     return client
+  }
+
+  #nextBackoffMs(): number {
+    this.#failures += 1
+    return Math.min(BACKOFF_CAP_MS, BACKOFF_BASE_MS * 2 ** (this.#failures - 1))
+  }
+
+  /** After a random part of this time. */
+  #connectAgain(withinMs: number): void {
+    const connectNow = (): void => void (this.#client = this.#connect())
+    this.#timer = setTimeout(connectNow, Math.floor(this.#options.fraction() * withinMs))
   }
 
   #report({ code, details, message }: CodedError): void {
