@@ -22,6 +22,13 @@ export function metricsText({ status, machine, health, clock }: DeviceReportWire
   }
   const gauge = (name: string, help: string, value: number | null): void => family(name, 'gauge', help, ['', value])
   const counter = (name: string, help: string, value: number | null): void => family(name, 'counter', help, ['', value])
+  const states = (name: string, help: string, label: string, values: Readonly<Record<string, number>>): void =>
+    family(
+      name,
+      'gauge',
+      help,
+      ...Object.entries(values).map(([state, value]): [string, number] => [`{${label}="${state}"}`, value]),
+    )
   const yes = (is: boolean): number => (is ? 1 : 0)
   const seconds = (at: number | null): number | null => (at === null ? null : at / 1_000)
 
@@ -38,28 +45,19 @@ export function metricsText({ status, machine, health, clock }: DeviceReportWire
 
   family('build_info', 'gauge', 'Version of the running agent; always 1.', [`{version="${escape(status.version)}"}`, 1])
   gauge('ready', 'Whether the agent can serve access requests.', yes(ready))
-  family(
-    'health',
-    'gauge',
-    'Health status: 1 for the current one.',
-    ...(['ok', 'attention', 'refusing'] as const).map((level): [string, number] => [
-      `{level="${level}"}`,
-      yes(health.level === level),
-    ]),
-  )
+  states('health', 'Health status: 1 for the current one.', 'level', {
+    ok: yes(health.level === 'ok'),
+    attention: yes(health.level === 'attention'),
+    refusing: yes(health.level === 'refusing'),
+  })
   gauge('start_time_seconds', 'Estimated start time of the agent.', seconds(status.startedAt))
   gauge('connected', 'Whether the last exchange with the cloud got a response.', yes(status.connected))
   gauge('push_connected', 'Whether the agent is connected for change notifications.', yes(status.push === 'CONNECTED'))
   gauge('fenced', 'Whether the cloud has fenced this device.', yes(status.fenced))
-  family(
-    'suspended',
-    'gauge',
-    'Whether an administrator suspended or locked this device, by kind.',
-    ...(['LOCKED', 'TERMINATED'] as const).map((state): [string, number] => [
-      `{state="${state.toLowerCase()}"}`,
-      yes(status.suspension?.state === state),
-    ]),
-  )
+  states('suspended', 'Whether an administrator suspended or locked this device, by kind.', 'state', {
+    locked: yes(status.suspension?.state === 'LOCKED'),
+    terminated: yes(status.suspension?.state === 'TERMINATED'),
+  })
   gauge('last_contact_timestamp_seconds', 'Time of the last response from the cloud.', seconds(status.lastContactAt))
   gauge('last_sync_timestamp_seconds', 'Time of the last delivery of usage.', seconds(status.lastSyncAt))
   gauge('backlog_entries', 'Ledger entries not yet acknowledged by the cloud.', status.backlog)
@@ -78,15 +76,11 @@ export function metricsText({ status, machine, health, clock }: DeviceReportWire
   gauge('tokens_used', 'Tokens of line items used in the current epoch.', tokens(totals.used))
   gauge('tokens_refunded', 'Tokens of line items refunded in the current epoch.', tokens(totals.refunded))
   gauge('tokens_burned', 'Upper bound of the tokens lost to power cuts.', tokens(totals.burned))
-  family(
-    'tokens_short',
-    'gauge',
-    'Line items that run low or are used up and cannot be refilled now.',
-    ...(['TOKENS_LOW', 'TOKENS_USED_UP'] as const).map((short): [string, number] => [
-      `{state="${short === 'TOKENS_LOW' ? 'low' : 'used_up'}"}`,
-      status.conditions.filter(({ code }) => code === short).length,
-    ]),
-  )
+  const conditions = (code: string): number => status.conditions.filter((each) => each.code === code).length
+  states('tokens_short', 'Line items that run low or are used up and cannot be refilled now.', 'state', {
+    low: conditions('TOKENS_LOW'),
+    used_up: conditions('TOKENS_USED_UP'),
+  })
   gauge('problems', 'Active conditions that need a technician.', status.conditions.length)
   gauge(
     'clock_uncertainty_seconds',
