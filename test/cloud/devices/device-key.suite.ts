@@ -69,7 +69,7 @@ export function deviceKeySuite(name: string, open: () => Promise<Twin>): void {
       )
     const isRefused = { code: 'DEVICE_KEY_REFUSED' }
 
-    it('takes either key after the announcement, and the next one alone after its first use', async () => {
+    it('accepts both keys after the announcement, and only the next one after its first use', async () => {
       const document = await announce(link())
       const text = await openDocument('device-key-answer', document, twin.keys.trusted[0].publicKey)
       expect(keyAnswer.parse(JSON.parse(text ?? ''))).toEqual({
@@ -103,7 +103,7 @@ export function deviceKeySuite(name: string, open: () => Promise<Twin>): void {
       expect(await twin.device(device.id)).toMatchObject({ nextKey: { thumbprint: next.signer.keyId } })
     })
 
-    it('continues with the key in use when the device has lost the announced one, and takes another in its place', async () => {
+    it('keeps the current key if the device has lost the announced one, and accepts another announcement', async () => {
       await announce(link())
       const third = await newDeviceKeys()
       await announce(link({ to: third }))
@@ -127,14 +127,14 @@ export function deviceKeySuite(name: string, open: () => Promise<Twin>): void {
       expect(await twin.device(device.id)).toMatchObject({ thumbprint: old.signer.keyId, nextKey: null })
     })
 
-    it('refuses halves in the place of each other, and a segment in the place of one', async () => {
+    it('refuses an announcement with swapped documents, or with a segment as one of them', async () => {
       const { introduction, possession } = await link()
       await expect(announce({ introduction: possession, possession: introduction })).rejects.toMatchObject(isRefused)
       const asSegment = await signedWith(old)
       await expect(announce({ introduction: asSegment, possession })).rejects.toMatchObject(isRefused)
     })
 
-    it('refuses a key that was replaced, for good, of whichever device', async () => {
+    it('refuses a replaced key permanently, on any device', async () => {
       await announce(link())
       await callWith(next)
       await expect(announce(link({ from: next, to: old }))).rejects.toMatchObject(isRefused)
@@ -148,7 +148,7 @@ export function deviceKeySuite(name: string, open: () => Promise<Twin>): void {
       })
     })
 
-    it('refuses an announcement that comes again after the key was replaced once more', async () => {
+    it('refuses a repeated announcement after a later key replacement', async () => {
       const first = await link()
       await announce(first)
       await callWith(next)
@@ -160,7 +160,7 @@ export function deviceKeySuite(name: string, open: () => Promise<Twin>): void {
       expect(await twin.device(device.id)).toMatchObject({ thumbprint: third.signer.keyId, nextKey: null })
     })
 
-    it('refuses whatever a device wants of a key once it is revoked', async () => {
+    it('refuses every key operation of a revoked device', async () => {
       await announce(link())
       await revokeDevice(twin, device.id)
       await expect(announce(link())).rejects.toMatchObject({ code: 'DEVICE_REVOKED' })
@@ -168,7 +168,7 @@ export function deviceKeySuite(name: string, open: () => Promise<Twin>): void {
       await expect(show([await link()], next)).rejects.toMatchObject({ code: 'DEVICE_REVOKED' })
     })
 
-    it('keeps so many keys of one device within an hour, and no more', async () => {
+    it('limits the new keys of one device in an hour', async () => {
       for (let made = 1; made < KEYS_PER_HOUR_MAX; made += 1) await announce(link({ to: await newDeviceKeys() }))
       await expect(announce(link())).rejects.toMatchObject(isRefused)
       twin.time += KEYS_WINDOW_MS
@@ -185,7 +185,7 @@ export function deviceKeySuite(name: string, open: () => Promise<Twin>): void {
     })
 
     describe('a segment that was sealed under the key before', () => {
-      it('is merged once, and answered with the same bytes when it comes again', async () => {
+      it('is merged once, and gets the same response byte for byte when it is sent again', async () => {
         await device.sync([topUpRequest(LINE, 100n)])
         device.charge({ lineItemId: 'ACT-1', accounts: [LINE], amount: 30n })
         const sealed = await device.seal()
@@ -216,7 +216,7 @@ export function deviceKeySuite(name: string, open: () => Promise<Twin>): void {
         links = [await link({ epoch: 7 }), await link({ epoch: 9, from: next, to: third })]
       })
 
-      it('goes along the links to the newest key, and reads what the keys in between have sealed', async () => {
+      it('follows the links to the newest key, and accepts segments sealed with the keys in between', async () => {
         await show(links, third)
         expect(await callWith(third)).toBe(device.id)
         await expect(callWith(old)).rejects.toMatchObject({ code: 'DEVICE_KEY_REPLACED' })
@@ -228,7 +228,7 @@ export function deviceKeySuite(name: string, open: () => Promise<Twin>): void {
         ])
       })
 
-      it('begins where it stands: with the one in between, announced or used', async () => {
+      it('starts from the key it knows, whether that was announced or used', async () => {
         await announce(link())
         await show(links, third)
         expect(await callWith(third)).toBe(device.id)
@@ -255,7 +255,7 @@ export function deviceKeySuite(name: string, open: () => Promise<Twin>): void {
       })
     })
 
-    it('asks a device to replace the key that it has, until it has', async () => {
+    it('requests a key replacement until the device has replaced the key', async () => {
       await rotateDeviceKey({ store: twin.store, now: twin.now }, device.id)
       expect(await device.sync()).toMatchObject({ replaceKey: old.signer.keyId })
       await announce(link())

@@ -99,7 +99,7 @@ export function publishEventsSuite(
 
     const charge = (amount: bigint) => ({ lineItemId: 'ACT-1', accounts: [LINE], amount })
 
-    it('begins with the first event after its start', async () => {
+    it('sends only events written after its first run', async () => {
       await write(1)
       await run()
       await write(2)
@@ -184,7 +184,7 @@ export function publishEventsSuite(
       expect(some.map((each) => usageEvent(TENANT, each).id)).toEqual(ids.slice(3))
     })
 
-    it('has one sequence of usage and other events, in the order of their commits', async () => {
+    it('sends usage and other events in one sequence, in the order of their commits', async () => {
       await run()
       const device = await TestDevice.join(twin)
       await write(1)
@@ -201,7 +201,7 @@ export function publishEventsSuite(
       expect(positions).toEqual([...positions].sort((a, b) => (a < b ? -1 : 1)))
     })
 
-    it('sends only the subscribed events, and passes over the rest', async () => {
+    it('sends only subscribed events and skips the others', async () => {
       sink.groups = ['device']
       await run()
       await write(1, 2, 3)
@@ -212,7 +212,7 @@ export function publishEventsSuite(
       expect(await state()).toMatchObject({ behind: false })
     })
 
-    it('repeats after an outage, with growing pauses, and loses nothing', async () => {
+    it('retries after an outage with growing pauses, and loses no event', async () => {
       await run()
       await write(1, 2, 3, 4, 5)
       sink.check = () => {
@@ -238,7 +238,7 @@ export function publishEventsSuite(
       expect(watched.failing).toBe(false)
     })
 
-    it('waits as long as the receiver says, up to five minutes', async () => {
+    it('waits as long as the receiver requests, up to five minutes', async () => {
       await run()
       await write(1)
       const busy = async (waitMs: number) => {
@@ -259,7 +259,7 @@ export function publishEventsSuite(
       expect(correlations()).toEqual(['correlation-1'])
     })
 
-    it('is tried at once by any node when an administrator says so, and else when its state says', async () => {
+    it('retries a sink at once on any node when an administrator requests it, and otherwise when its pause ends', async () => {
       const store = await other()
       const second = publisherOf(store, 'second')
       for (const each of [publisher, second]) await run(each)
@@ -282,7 +282,7 @@ export function publishEventsSuite(
       if (store !== twin.store) await store.close()
     })
 
-    it('is tried when its lease ends after a node was killed in a pause, and then waits as its state says', async () => {
+    it('retries a sink when its lease ends after a node was killed during a pause, and keeps the length of the pause', async () => {
       await run()
       await write(1)
       sink.check = () => {
@@ -299,7 +299,7 @@ export function publishEventsSuite(
       expect(await state()).toMatchObject({ retryAt: twin.time + 5 * 60_000 })
     })
 
-    it('is tried at once after a restart, a replay, and a clock that was put back', async () => {
+    it('retries a sink at once after a restart, a replay, or a clock that was set back', async () => {
       await run()
       await write(1, 2)
       const calls = async (publishers: readonly EventPublisher[]) => {
@@ -320,7 +320,7 @@ export function publishEventsSuite(
       expect(await calls([publisher, publisher])).toBe(1)
     })
 
-    it('leaves a database alone for a while that did not answer', async () => {
+    it('pauses before it reads again from a database that did not respond', async () => {
       await run()
       await write(1)
       let asked = 0
@@ -342,7 +342,7 @@ export function publishEventsSuite(
       expect(asked).toBe(2)
     })
 
-    it('sends half as many after each outage, down to one, and twice as many after each delivery', async () => {
+    it('halves the batch size after each outage, down to one, and doubles it after each delivery', async () => {
       sink.batchMax = 8
       await run()
       await write(...Array.from({ length: 30 }, (_, n) => n))
@@ -364,7 +364,7 @@ export function publishEventsSuite(
       expect(correlations()).toEqual(Array.from({ length: 30 }, (_, n) => `correlation-${n}`))
     })
 
-    it('sends at most 512 KiB at a time, whatever the script of the texts', async () => {
+    it('sends at most 512 KiB at a time in any script', async () => {
       sink.batchMax = 100
       await run()
       const requesterValue = 'Ж'.repeat(100 * 1_024)
@@ -463,7 +463,7 @@ export function publishEventsSuite(
         expect(letter!.problem).toBe('The types of the sink do not include this event.')
       })
 
-      it('moves the last progress, and ends the outage that it met', async () => {
+      it('updates the time of the last progress, and ends the outage', async () => {
         await reject()
         const { position } = (await state())!
         sink.check = () => {
@@ -479,7 +479,7 @@ export function publishEventsSuite(
         expect(watched.failing).toBe(false)
       })
 
-      it('ends an outage also by another rejection', async () => {
+      it('ends an outage when it is rejected again', async () => {
         await reject()
         const rejecting = sink.check
         sink.check = () => {
@@ -565,7 +565,7 @@ export function publishEventsSuite(
         expect(sink.received.map(({ id }) => id)).toEqual(['a', 'b', 'c', 'd'])
       })
 
-      it('stay for a sink that is stuck, for a longer time', async () => {
+      it('are kept longer for a sink that is stuck', async () => {
         await run()
         await twin.store.transaction((tx) =>
           tx.eventSinks.claim('stuck', { by: 'x', now: 1, until: 2 }, () => tx.usage.settled()),
@@ -581,7 +581,7 @@ export function publishEventsSuite(
         expect(warned).toEqual([{ events: 2 }])
       })
 
-      it('stay while they are dead letters, and do not keep later ones', async () => {
+      it('are kept while they are dead letters, without keeping later events', async () => {
         await run()
         sink.check = (events) => {
           if (events.some(({ id }) => id === 'b')) throw new EventsRejected('unknown device')
@@ -603,7 +603,7 @@ export function publishEventsSuite(
         expect(sink.received.map(({ id }) => id)).toEqual(['a', 'c', 'd', 'b'])
       })
 
-      it('are deleted in parts, also behind many that stay', async () => {
+      it('are deleted in parts, even after many that are kept', async () => {
         await run()
         const ids = Array.from({ length: 1_300 }, (_, n) => `event-${n}`)
         await happen(...ids)
@@ -625,7 +625,7 @@ export function publishEventsSuite(
         expect(await left()).toEqual([...ids.slice(0, 600), ids.at(-1)])
       })
 
-      it('are all deleted without sinks, and kept forever if that is set or the clock is in doubt', async () => {
+      it('are all deleted without sinks, and kept if the setting says so or the clock is not trusted', async () => {
         await happen('a', 'b')
         twin.time += 1_000 * HOUR
         isTrusted = false
@@ -639,7 +639,7 @@ export function publishEventsSuite(
         expect(await left()).toEqual(['b'])
       })
 
-      it('stay forever for a sink that is stuck, if that is set', async () => {
+      it('are kept forever for a sink that is stuck if the setting says so', async () => {
         await run()
         await happen('a', 'b')
         terms = { retentionMs: HOUR, undeliveredRetentionMs: 0 }
@@ -648,7 +648,7 @@ export function publishEventsSuite(
         expect(await left()).toEqual(['a', 'b'])
       })
 
-      it('stay for a sink that delivers, whatever the clock was when they happened', async () => {
+      it('are kept for a sink that delivers, whatever time the clock showed', async () => {
         await run()
         await happen('a')
         await run()
@@ -677,7 +677,7 @@ export function publishEventsSuite(
       await expect(beyond).rejects.toMatchObject({ code: 'CURSOR_UNKNOWN' })
     })
 
-    it('replays also while a batch is on its way', async () => {
+    it('replays while a batch is in progress', async () => {
       await run()
       await write(0)
       await run()
@@ -693,7 +693,7 @@ export function publishEventsSuite(
       expect(correlations().slice(-5)).toEqual([1, 2, 3, 4, 5].map((n) => `correlation-${n}`))
     })
 
-    it('forgets a sink, which then needs nothing', async () => {
+    it('forgets a deleted sink, for which no events are kept', async () => {
       await run()
       await write(1)
       expect(await twin.store.read((reader) => reader.eventSinks.neededAfter())).not.toBeNull()
@@ -704,7 +704,7 @@ export function publishEventsSuite(
       })
     })
 
-    it('is sent by one node, until its lease ends or it stops', async () => {
+    it('sends from one node until its lease ends or it stops', async () => {
       const store = await other()
       const second = publisherOf(store, 'second')
       await run()
@@ -736,7 +736,7 @@ export function publishEventsSuite(
       if (store !== twin.store) await store.close()
     })
 
-    it('has three attempts for each event, also after another node has set one aside', async () => {
+    it('makes three attempts for each event, even after another node has set one aside', async () => {
       const store = await other()
       const second = publisherOf(store, 'second')
       await run()
@@ -761,7 +761,7 @@ export function publishEventsSuite(
       if (store !== twin.store) await store.close()
     })
 
-    it('is set aside after three attempts of one node, also if others have the sink between them', async () => {
+    it('sets an event aside after three attempts of one node, even if other nodes have the lease in between', async () => {
       const store = await other()
       const second = publisherOf(store, 'second')
       await run()
@@ -784,7 +784,7 @@ export function publishEventsSuite(
       if (store !== twin.store) await store.close()
     })
 
-    it('is sent once, although several nodes write at the same time', async () => {
+    it('sends each event once while several nodes write', async () => {
       const store = await other()
       const stores = [twin.store, store]
       const publishers = stores.map((each, index) => publisherOf(each, `node ${index}`))

@@ -183,7 +183,7 @@ export function importInstanceSuite(
       expect(await poolOf()).toMatchObject({ charged: 150_000_000n, capTarget: 100_000_000n, capInForce: 150_000_000n })
     })
 
-    it('says so when tokens are at devices', async () => {
+    it('reports that devices have tokens', async () => {
       await send({ used: '0' })
       await spend(80, grantOut)
       const { notes, applied } = await send({ used: '30000000' })
@@ -201,7 +201,7 @@ export function importInstanceSuite(
       })
     })
 
-    it('lets terms and rules follow the source', async () => {
+    it('updates terms and rules from the source', async () => {
       await send()
       const { changes } = await send(
         only({
@@ -218,7 +218,7 @@ export function importInstanceSuite(
       expect(await poolOf()).toMatchObject({ charged: 44_000_000n, capTarget: 200_000_000n })
     })
 
-    it('tells a line item that is over, or has not begun, from one without limits', async () => {
+    it('distinguishes a line item that has ended or not begun from one without limits', async () => {
       const last = ALWAYS.end
       const set = async (times: { readonly start: number; readonly end: number }) => {
         const { changes } = await send(only({ lineItem: lineItem(times) }))
@@ -258,7 +258,7 @@ export function importInstanceSuite(
         await spend(40, (pool, amount) => withhold(pool, pool.sold + amount))
       })
 
-      it('counts use once that the backup does not contain, and says so', async () => {
+      it('counts use that the backup lacks once, and reports it', async () => {
         expect(await send({ used: '40000000' })).toMatchObject({
           applied: true,
           notes: [expect.stringContaining('for which 40 tokens are withheld')],
@@ -286,7 +286,7 @@ export function importInstanceSuite(
       expect(await poolOf(actionAccount(id, 'ACT-1', allow))).toMatchObject({ charged: 30_500_000n })
     })
 
-    it('keeps what only this service has, and says so', async () => {
+    it('keeps objects that only this service has, and reports them', async () => {
       await send()
       await mapLineItem(
         store,

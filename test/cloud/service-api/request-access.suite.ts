@@ -143,7 +143,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
     )
     const overdrafts = fc.constantFrom<Partial<LineItemBody['attributes']>>({}, { overdraftType: 'Unlimited' })
 
-    it('at the same time are decided as one after another', { timeout: 120_000 }, async () => {
+    it('decides concurrent requests as if they came one after another', { timeout: 120_000 }, async () => {
       await fc.assert(
         fc.asyncProperty(asks, overdrafts, fc.boolean(), async (list, attributes, limited) => {
           const newPair = async () => [await newInstance([20, 10], attributes), await newInstance([20, 10], attributes)]
@@ -166,7 +166,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       )
     })
 
-    it('take no more than there is, in as few transactions as there are batches', async () => {
+    it('charges no more than the balance, in one transaction for each batch', async () => {
       const id = await newInstance([10, 3])
       let transactions = 0
       const counted: Pick<Store, 'transaction'> = {
@@ -186,7 +186,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect(transactions).toBe(2)
     })
 
-    it('all count as waiting for their transaction, also those that have an answer already', async () => {
+    it('counts all requests of a batch as waiting, including those that are already decided', async () => {
       const id = await newInstance()
       const waiting: number[] = []
       const counting: Pick<Store, 'transaction'> = {
@@ -203,7 +203,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect(waiting).toEqual([3, 3])
     })
 
-    it('of several instances share a transaction, and each pays from its own tokens', async () => {
+    it('charges requests of several instances in one transaction, each from its own tokens', async () => {
       const ids = [await newInstance([5]), await newInstance([10]), await newInstance([2])]
       const calls: string[] = []
       const batcher = handlerOver(watched(store, (name) => calls.push(name)))
@@ -227,7 +227,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect(await Promise.all(ids.map(requireExactBooks))).toEqual([4_200_000n, 4_200_000n, 0n])
     })
 
-    it('of an instance that the store refuses take nothing of the other instances with them', async () => {
+    it('fails only the requests of an instance that the store refuses', async () => {
       const [broken, ...others] = [await newInstance(), await newInstance(), await newInstance()]
       const refusing: Pick<Store, 'transaction'> = {
         transaction: (work) =>
@@ -247,7 +247,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect(await Promise.all([broken, ...others].map(requireExactBooks))).toEqual([0n, 2_100_000n, 2_100_000n])
     })
 
-    it('of an instance whose locks are not free in time fail without the other instances', async () => {
+    it('fails only the requests of an instance whose locks are not free in time', async () => {
       const [stuck, other] = [await newInstance(), await newInstance()]
       const timeout = new CodedError('OVERLOADED', 'waited too long', { details: { sqlState: '55P03' } })
       const locking: Pick<Store, 'transaction'> = {
@@ -267,7 +267,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect(await Promise.all([requireExactBooks(stuck), requireExactBooks(other)])).toEqual([0n, 700_000n])
     })
 
-    it('that come while a batch waits for its locks join it', async () => {
+    it('adds requests to a batch that waits for its locks', async () => {
       const id = await newInstance([10, 3])
       const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
       const [waits, locked] = [Promise.withResolvers<undefined>(), Promise.withResolvers<undefined>()]
@@ -297,7 +297,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect(await requireExactBooks(id)).toBe(2_800_000n)
     })
 
-    it('that join a batch are charged once, although it starts over and another node has answered one of them', async () => {
+    it('charges added requests once if the batch starts over and another node has answered one', async () => {
       const id = await newInstance([10, 3])
       const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
       const once = { claim: { scope: 's', requestHash: 'h', created: NOW }, answerOf: () => 'here' }
@@ -339,7 +339,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect(await requireExactBooks(id)).toBe(2_100_000n)
     })
 
-    it('that come while a batch waits for its locks do not join it when the calendars are due for them', async () => {
+    it('adds no request to a waiting batch if its calendar is due', async () => {
       const id = await newInstance([10], { resetFrequency: 'DAILY' })
       const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
       const [waits, locked] = [Promise.withResolvers<undefined>(), Promise.withResolvers<undefined>()]
@@ -366,7 +366,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect(await usageOf(id)).toMatchObject([{ used: 700_000n }, { used: 700_000n }])
     })
 
-    it('are decided by rules of the present when a clock ahead has changed them since they were loaded', async () => {
+    it('decides by the current rules after a clock that was ahead has changed them', async () => {
       const ids = [await newInstance([10], { resetFrequency: 'DAILY' }), await newInstance()].sort()
       const batcher = handlerOver()
       const ask = (id: string, who: number) => batcher.request(commandOf(id, { who, count: '1' }), NOW)
@@ -385,7 +385,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect(revisions.map((revision) => revision?.bumpedAt)).toEqual([NOW, NOW])
     })
 
-    it('alone take one transaction, which looks once at the rules and locks once', async () => {
+    it('decides a single request in one transaction that reads the rules once and locks once', async () => {
       const id = await newInstance()
       const calls: string[] = []
       const batcher = handlerOver(watched(store, (name) => calls.push(name)))
@@ -409,7 +409,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       return [gist(decision), calls.filter((name) => !always.includes(name) && name !== 'accounts.open')]
     }
 
-    it('lock once, by the pools that earlier requests have left', async () => {
+    it('locks once, with the pools of earlier requests as a guess', async () => {
       const id = await newInstance([1, 10])
       const calls: string[] = []
       const batcher = handlerOver(watched(store, (name) => calls.push(name)))
@@ -420,7 +420,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       ])
     })
 
-    it('lock once until thousands of other pools were used since: the memory of a node is bounded', async () => {
+    it('forgets the pools of earlier requests after thousands of others', async () => {
       const id = await newInstance([10_000, 10])
       await limit(id, 1)
       const calls: string[] = []
@@ -438,7 +438,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect((extra as string[]).filter((name) => name === 'accounts.lock')).toHaveLength(2)
     })
 
-    it('read the pools first where the transaction starts over: the pools of earlier requests may be wrong', async () => {
+    it('reads the pools before it locks them if the transaction starts over', async () => {
       const id = await newInstance([10, 10])
       const calls: string[] = []
       const watchedStore = watched(store, (name) => calls.push(name))
@@ -468,7 +468,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       ])
     })
 
-    it('expect the pools of the rules in force, also right after these have changed', async () => {
+    it('guesses the pools of the current rules, even just after a change', async () => {
       const id = await newInstance([10])
       const calls: string[] = []
       const batcher = handlerOver(watched(store, (name) => calls.push(name)))
@@ -480,7 +480,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect((extra as string[]).filter((name) => name === 'accounts.lock')).toHaveLength(1)
     })
 
-    it('that cannot be decided cost the others no further transaction', async () => {
+    it('needs no further transaction for the others if a request cannot be decided', async () => {
       const id = await newInstance([5, 5])
       const calls: string[] = []
       const batcher = handlerOver(watched(store, (name) => calls.push(name)))
@@ -494,7 +494,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect(calls.filter((name) => name === 'transaction')).toHaveLength(1)
     })
 
-    it('tell which requests were short of tokens, so that devices return some', async () => {
+    it('reports which requests were short of tokens, so that devices return some', async () => {
       const id = await newInstance([2])
       const noted: unknown[] = []
       const shortages: ShortageNotes = {
@@ -518,7 +518,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect(noted).toEqual([[[['A 700000']], ['INSUFFICIENT_TOKENS']], 1])
     })
 
-    it('are each refused for themselves, and one that cannot be decided fails alone', async () => {
+    it('refuses each request separately, and fails only one that cannot be decided', async () => {
       const id = await newInstance([5, 5])
       const batcher = handlerOver()
       const broken = commandOf(id, { who: 1, count: '1' })
@@ -578,7 +578,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       },
     )
 
-    it('whose batch is cut in the middle have charged nothing, and are not decided again', async () => {
+    it('charges nothing for an interrupted batch, and does not decide it again', async () => {
       const id = await newInstance()
       let runs = 0
       const cut: Pick<Store, 'transaction'> = {
@@ -605,7 +605,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect(await requireExactBooks(id)).toBe(0n)
     })
 
-    it('of two nodes take no more than there is', async () => {
+    it('charges no more than the balance on two nodes', async () => {
       const id = await newInstance([30, 10])
       await limit(id, 25)
       const batchers = [handlerOver(), handlerOver(await another())] as const
@@ -619,7 +619,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect(await requireExactBooks(id)).toBe(39_900_000n)
     })
 
-    it('with idempotency keys are charged once for each key, on several nodes at once', async () => {
+    it('charges once for each idempotency key on several nodes', async () => {
       const id = await newInstance([1_000, 10])
       const nodes = [handlerOver(), handlerOver(await another()), handlerOver(await another())] as const
       const keys = 12
@@ -650,7 +650,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       })
     })
 
-    it('forget idempotency keys after their lifetime, in parts', async () => {
+    it('deletes expired idempotency keys in parts', async () => {
       const answer = { requestHash: 'h', answer: '{}', created: NOW }
       await store.transaction(async (tx) => {
         for (let n = 0; n < 1_200; n += 1) await tx.idempotency.add({ ...answer, scope: `old ${n}` })
@@ -666,7 +666,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       await forgetAnswers(store, NOW + 2 * IDEMPOTENCY_LIFETIME_MS)
     })
 
-    it('are decided by the rules of the moment, however these change meanwhile', async () => {
+    it('decides by the rules in force while these change', async () => {
       const id = await newInstance([1_000, 10])
       const batcher = handlerOver()
       const requests = Array.from({ length: 60 }, async (_, who) => {
@@ -682,7 +682,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       return mapLineItem(store, id, { ...body, attributes: { elastic: true } }, NOW)
     }
 
-    describe('of absurd amounts', () => {
+    describe('requests with implausible amounts', () => {
       const HUGE = '1000000000'
       const unlimited = { overdraftType: 'Unlimited' as const }
 

@@ -103,7 +103,7 @@ export function deliveriesSuite(name: string, open: () => Promise<Store>): void 
     const entriesIn = async (change: Partial<UsageRange> = {}) =>
       (await range(change)).map(({ record: { source } }) => (source.kind === 'device' ? source.entry : source.kind))
 
-    it('make the records of their entries, with totals and quantities as of the merge', async () => {
+    it('return the records of their entries with totals and quantities as of the merge', async () => {
       await write(delivery(1, [{ tokens: 3n }, { tokens: 4n }]))
       expect((await range()).map(({ record }) => record)).toMatchObject([
         { tokens: 3n, used: 43n, quantity: 100n, accountId: 'customer', requesterValue: 'Zoë \n', writeTime: 7 },
@@ -128,7 +128,7 @@ export function deliveriesSuite(name: string, open: () => Promise<Store>): void 
       })
     })
 
-    it('of a branch keep numbers and hashes, and are no part of the chain', async () => {
+    it('keep the numbers and hashes of a branch apart from the chain', async () => {
       const chain = delivery(1, [{}, {}])
       const other = delivery(1, [{ tokens: 5n }, { tokens: 6n }, { tokens: 7n }], { branch: true })
       const kept = { ...other, entries: [other.entries[0]!, other.entries[2]!] }
@@ -148,7 +148,7 @@ export function deliveriesSuite(name: string, open: () => Promise<Store>): void 
       expect(await entriesIn()).toEqual([1, 2, 1, 3])
     })
 
-    it('give no second record for an entry that was billed before', async () => {
+    it('return no second record for an entry that was already billed', async () => {
       const all = delivery(1, [{}, {}, {}], { billedBefore: [2] })
       await write({ ...all, branch: true, entries: [all.entries[1]!], billedBefore: [] }, all)
       expect(await entriesIn()).toEqual([2, 1, 3])
@@ -156,7 +156,7 @@ export function deliveriesSuite(name: string, open: () => Promise<Store>): void 
       expect(found.map(({ n, branch }) => [n, branch])).toEqual([1, 2, 3].map((n) => [n, false]))
     })
 
-    it('stand where they were written, each record at a position of its own', async () => {
+    it('keep the sequence of writing, with one position for each record', async () => {
       await store.transaction(async (tx) => {
         await tx.usage.append([usage(1)])
         await tx.usage.deliver(delivery(1, [{}, {}]))
@@ -175,7 +175,7 @@ export function deliveriesSuite(name: string, open: () => Promise<Store>): void 
       }
     })
 
-    it('come whole, and no record is missing or comes twice with any limit', async () => {
+    it('return each record exactly once with any page size', async () => {
       await store.transaction(async (tx) => {
         for (let at = 0; at < 6; at += 1) {
           await tx.usage.deliver(delivery(1 + 3 * at, [{}, {}, {}]))
@@ -196,7 +196,7 @@ export function deliveriesSuite(name: string, open: () => Promise<Store>): void 
       }
     })
 
-    it('are filtered by instance and by time, record by record, and counted alike', async () => {
+    it('are filtered and counted by instance and time for each record', async () => {
       await write(
         delivery(1, [{ at: 10 }, { at: 20, instanceId: B }, { at: 30 }]),
         delivery(4, [{ at: 25 }, { at: 26 }]),
@@ -220,7 +220,7 @@ export function deliveriesSuite(name: string, open: () => Promise<Store>): void 
       }
     })
 
-    it('of other instances are unpacked a few at a time in the search for the records of one', async () => {
+    it('are unpacked a few at a time if most belong to other instances', async () => {
       const shared = Array.from({ length: 600 }, (_, n) => ({ instanceId: n === 0 ? B : A }))
       await store.transaction((tx) => tx.usage.append([usage(1, { instanceId: 'other' })]))
       for (const first of [1, 601, 1_201, 1_801]) await write(delivery(first, shared))
@@ -240,7 +240,7 @@ export function deliveriesSuite(name: string, open: () => Promise<Store>): void 
       expect(await range({ instanceId: B })).toHaveLength(4)
     })
 
-    it('are searched by their device and by what fits', async () => {
+    it('are found by device and by search text', async () => {
       await write(delivery(1, [{}, {}, {}]))
       const found = async (deviceId: string, number: number) => {
         const fits = ({ source }: UsageRecord): boolean => source.kind === 'device' && source.entry === number
@@ -255,7 +255,7 @@ export function deliveriesSuite(name: string, open: () => Promise<Store>): void 
       expect(await found('another', 2)).toEqual([])
     })
 
-    it('of a chain begin at an entry once', async () => {
+    it('never start twice at the same entry of a chain', async () => {
       await write(delivery(1, [{}]))
       await expect(write(delivery(1, [{}, {}]))).rejects.toThrow()
       await write(delivery(1, [{}], { branch: true }))
@@ -263,7 +263,7 @@ export function deliveriesSuite(name: string, open: () => Promise<Store>): void 
       expect(await entriesIn()).toEqual([1, 1, 1])
     })
 
-    it('of a whole segment come back whole', async () => {
+    it('return the whole segment', async () => {
       const many = delivery(
         1,
         Array.from({ length: 1_000 }, () => ({})),

@@ -54,7 +54,7 @@ export function fleetFiguresSuite(name: string, open: () => Promise<Store>): voi
     const largest = (reportedSince: number, except = idOf(1)) =>
       read((edge) => edge.deviceAccounts.availableOfOthers(ACCOUNT, except, reportedSince, 2))
 
-    it('are exact for twenty devices, without the device that asks', async () => {
+    it('are exact for up to twenty devices, without the requesting one', async () => {
       await add(1, 20)
       expect(await live(T0)).toBe(19)
       expect(await live(T0 + 1)).toBe(0)
@@ -70,7 +70,7 @@ export function fleetFiguresSuite(name: string, open: () => Promise<Store>): voi
       expect((await largest(T0 - 1))[0]?.deviceId).toBe(idOf(19))
     })
 
-    it('are remembered for a time for each of more devices', async () => {
+    it('are cached for each device if there are more than twenty', async () => {
       await add(1, 22)
       expect([await live(T0 - 9_000), await live(T0 - 9_000, '')]).toEqual([21, 22])
       await add(23, 30)
@@ -80,7 +80,7 @@ export function fleetFiguresSuite(name: string, open: () => Promise<Store>): voi
       expect(await live(T0 - 2_401)).toBe(29)
     })
 
-    it('count devices that come back or are revoked at once, and each only once', async () => {
+    it('count returning and revoked devices at once, and each device once', async () => {
       await add(1, 30)
       const stored = (n: number, lastSyncAt: number | null) => ({
         ...{ ...device(idOf(n)), epoch: 1, instanceIds: [INSTANCE] },
@@ -118,7 +118,7 @@ export function fleetFiguresSuite(name: string, open: () => Promise<Store>): voi
       expect(await largest(T0 - 200)).toMatchObject([{ available: 20n }, { available: 20n }])
     })
 
-    it('never fall below nothing', async () => {
+    it('are never negative', async () => {
       await add(1, 22)
       for (let n = 1; n <= 22; n += 1) await use(n, BigInt(n + 5))
       expect(await returnable(T0 - 500)).toEqual(NOTHING_RETURNABLE)
@@ -127,7 +127,7 @@ export function fleetFiguresSuite(name: string, open: () => Promise<Store>): voi
       expect(await largest(T0 - 499)).toEqual([{ deviceId: idOf(10), available: 15n }])
     })
 
-    it('sum up the shortages of others, however they were noted', async () => {
+    it('add the shortages of other devices, however they were recorded', async () => {
       const other = lineAccount(INSTANCE, 'M', 0)
       const noted = [0, 1, 2, 3, 4].flatMap((n) =>
         [null, 0n, 5n].flatMap((keep): readonly Shortage[] => {
@@ -165,7 +165,7 @@ export function fleetFiguresSuite(name: string, open: () => Promise<Store>): voi
       }
     })
 
-    it('remember the shortages of many, and count that of the device that asks as it is', async () => {
+    it('cache the shortages of many devices, and use the current one of the requesting device', async () => {
       const short = (n: number, lacking: bigint, at = T0): Promise<void> =>
         store.transaction((tx) =>
           tx.edge.shortages.save({
@@ -195,7 +195,7 @@ export function fleetFiguresSuite(name: string, open: () => Promise<Store>): voi
       expect(await others(T0 + 222)).toEqual([711n, T0 + 3])
     })
 
-    it('remember the latest recall, also if it is for the device that asks first', async () => {
+    it('include the latest recall for other devices, whichever device requests first', async () => {
       const recall = (n: number, at: number): Promise<void> =>
         store.transaction((tx) =>
           tx.edge.shortages.save({

@@ -42,13 +42,13 @@ export function syncReadsSuite(name: string, open: () => Promise<Store>): void {
       const sessions = async (number = 1) =>
         (await store.read((reader) => reader.edge.epochs.getWithSessionPresence(DEVICE, number))).hasSessions
 
-      it('comes with the question whether there are sessions', async () => {
+      it('is read together with whether it has sessions', async () => {
         const { epoch } = await store.read((reader) => reader.edge.epochs.getWithSessionPresence(DEVICE, 1))
         expect(epoch).toEqual(await store.read((reader) => reader.edge.epochs.get(DEVICE, 1)))
         expect(await sessions()).toBe(false)
       })
 
-      it('may have sessions if the epoch does not exist', async () => {
+      it('reports possible sessions if it does not exist', async () => {
         expect(await store.read((reader) => reader.edge.epochs.getWithSessionPresence(DEVICE, 2))).toEqual({
           epoch: undefined,
           hasSessions: true,
@@ -68,7 +68,7 @@ export function syncReadsSuite(name: string, open: () => Promise<Store>): void {
       const get = (accounts: readonly string[], limit = 10) =>
         store.read((reader) => reader.edge.deviceAccounts.getWithLimited(DEVICE, 1, accounts, limit))
 
-      it('are those named that exist, and those that are limited again', async () => {
+      it('are the existing ones that were named, and those with a new limit', async () => {
         await add([{ granted: 5n, used: 2n }, { metered: true }, { metered: true, unlimited: true }, { granted: 1n }])
         const { records, limited } = await get([accountOf(0), accountOf(1), accountOf(9), accountOf(0)])
         expect([...records.keys()].sort()).toEqual([accountOf(0), accountOf(1)])
@@ -76,19 +76,19 @@ export function syncReadsSuite(name: string, open: () => Promise<Store>): void {
         expect(limited.map(({ account }) => account)).toEqual([accountOf(2), accountOf(1)])
       })
 
-      it('are limited again only if there is a limit', async () => {
+      it('include those with a new limit only if there is a limit', async () => {
         await add([{ metered: true }], null)
         expect(await get([accountOf(0)])).toMatchObject({ limited: [] })
       })
 
-      it('are limited ones alone if none is named', async () => {
+      it('are only those with a new limit if no account is named', async () => {
         await add([{ metered: true }, { metered: true }, { metered: true }])
         const { records, limited } = await get([], 2)
         expect(records.size).toBe(0)
         expect(limited.map(({ account }) => account)).toEqual([accountOf(0), accountOf(1)])
       })
 
-      it('are found by more names than a statement has', async () => {
+      it('are found by more names than one statement can have', async () => {
         await add(Array.from({ length: 501 }, () => ({ granted: 1n, metered: true })))
         const { records, limited } = await get(Array.from({ length: 700 }, (_, n) => accountOf(n)))
         expect(records.size).toBe(501)
@@ -100,12 +100,12 @@ export function syncReadsSuite(name: string, open: () => Promise<Store>): void {
       const found = (limit: number) =>
         store.read((reader) => reader.edge.shortages.recallsFrom(DEVICE, 1, { since: 0, until: T0 }, limit))
 
-      it('is nothing without shortages and lowered caps', async () => {
+      it('are none without shortages and lowered caps', async () => {
         await add([{ granted: 5n }])
         expect(await found(10)).toEqual({ aboveCaps: [], recalls: [] })
       })
 
-      it('names excesses by account, and recalls by what is furthest above its level', async () => {
+      it('list excesses by account, and recalls with the largest excess first', async () => {
         await add([{ granted: 9n }, { granted: 9n }, { granted: 9n }, { granted: 9n }])
         await store.transaction(async (tx) => {
           const pools = await tx.accounts.lock([accountOf(0), accountOf(1)])

@@ -135,7 +135,7 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       expect((await twin.pool(LINE)).billedByDevices).toBe(BigInt(others.length * 30))
     })
 
-    it('are written in parts if they are many', async () => {
+    it('are written in parts if there are many', async () => {
       // The store remembers figures of many devices, and later tests begin at an earlier time.
       twin.time += DAY
       while (devices.length < 40) {
@@ -169,7 +169,7 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       expect((await twin.pool(LINE)).billedByDevices).toBe(30n)
     })
 
-    it('leave no trace of one that is refused, and take the others', async () => {
+    it('roll back a refused one, and commit the others', async () => {
       const [revoked, liar, ...honest] = devices as [TestDevice, TestDevice, ...TestDevice[]]
       const segments = await Promise.all([revoked, ...honest].map((device) => chargedBy(device)))
       liar.charge({ lineItemId: 'ACT-1', accounts: [LINE], amount: 30n })
@@ -192,7 +192,7 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       expect((await twin.pool(LINE)).billedByDevices).toBe(BigInt(honest.length * 30))
     })
 
-    it('leave no trace of one that fails after all of its work, and take the others', async () => {
+    it('roll back one that fails at its end, and commit the others', async () => {
       const [failing, ...others] = devices as [TestDevice, ...TestDevice[]]
       const before = await epochOf(failing)
       await receiveWithFailureOf(failing)
@@ -200,7 +200,7 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       expect((await twin.pool(LINE)).billedByDevices).toBe(BigInt(others.length * 30))
     })
 
-    it('leave no trace of one that turns out to be unusual, which then has a transaction for itself', async () => {
+    it('roll back one that needs its own transaction, and run it there', async () => {
       const [unusual] = devices as [TestDevice]
       const syncs = await openedSyncs()
       let calls = 0
@@ -231,7 +231,7 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       expect(await stored(locked.id)).toEqual({ ...locked, state: 'LOCKED' })
     })
 
-    it('leave the session of one that fails as it was', async () => {
+    it('do not change the session of one that fails', async () => {
       const [failing] = devices as [TestDevice]
       const [session] = (await openSessions(twin, devices)) as [Session]
       twin.time += 60_000

@@ -78,7 +78,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await revision()).toMatchObject({ revision: before + 2, engine: ENGINE.version })
       })
 
-      it('leaves the rules of a node with a newer engine as they are', async () => {
+      it('does not change rules that a node with a newer engine issued', async () => {
         const device = await TestDevice.join(twin)
         const known = (await revision())!
         await twin.store.transaction((tx) => tx.policyRevisions.save({ ...known, engine: ENGINE.version + 1 }))
@@ -86,7 +86,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await revision()).toMatchObject({ revision: known.revision, engine: ENGINE.version + 1 })
       })
 
-      it('stands in the rules, and rules are refused to an agent when one side is too old for the other', async () => {
+      it('is named in the rules, which are refused to an agent if either side is too old', async () => {
         const { store, keys, policies, terms, now } = twin
         const cloud = { store, keys, policies, terms, now, engine: { version: 4, oldest: 3 } }
         const policy = (version: number, oldest: number, known: number | null = null) =>
@@ -109,7 +109,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
     })
 
     describe('a merged segment', () => {
-      it('gets a grant, whose use is billed line by line', async () => {
+      it('gets a grant, and its usage is billed for each line item', async () => {
         const device = await TestDevice.join(twin)
         const first = await device.sync([topUpRequest(LINE, 100n)])
         expect(first).toMatchObject({
@@ -157,7 +157,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await evidence(device)).toEqual([])
       })
 
-      it('gets the bytes of the first answer when it comes again', async () => {
+      it('gets the first response byte for byte when it is sent again', async () => {
         const device = await TestDevice.join(twin)
         const sealed = await device.seal([topUpRequest(LINE, 100n)])
         const first = await twin.sync(device.id, sealed.document)
@@ -168,7 +168,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect((await twin.pool(LINE)).grantedOut).toBe(100n)
       })
 
-      it('is known when a late copy of an earlier one arrives, and earns nothing again', async () => {
+      it('gets no second grant when a late copy of it arrives', async () => {
         const device = await TestDevice.join(twin)
         const early = await device.seal([topUpRequest(LINE, 100n)])
         await device.sync()
@@ -179,7 +179,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect((await twin.pool(LINE)).grantedOut).toBe(200n)
       })
 
-      it('is a contact of its epoch, also if it is repeated, known, or ahead of the cloud', async () => {
+      it('counts as contact of its epoch, even if it is repeated, known, or ahead of the cloud', async () => {
         const device = await TestDevice.join(twin)
         const early = await device.seal()
         await device.sync()
@@ -202,7 +202,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 30n, billedByDevices: 30n })
       })
 
-      it('forgets document and answer of the one before, and keeps its hash', async () => {
+      it('deletes the document and the response of the previous one, and keeps its hash', async () => {
         const device = await TestDevice.join(twin)
         const first = await device.seal()
         await device.sync()
@@ -215,7 +215,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(segments[1]?.signed?.answer).toEqual(expect.any(String))
       })
 
-      it('says which policy is the newest and when to come again', async () => {
+      it('names the newest policy and the time of the next sync', async () => {
         const device = await TestDevice.join(twin)
         const answer = await device.sync()
         expect(answer).toMatchObject({
@@ -232,7 +232,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
     })
 
     describe('a grant', () => {
-      it('opens an account of each new requester, and the sync says how many', async () => {
+      it('opens an account for each new requester, and the sync reports how many', async () => {
         const limit = { limit: 5_000_000n, frequency: 'DAILY', nextReset: twin.time + DAY } as const
         await setConsumptionLimit(twin.store, { instanceId: INSTANCE, lineItemId: 'ACT-1' }, limit, twin.time)
         const device = await TestDevice.join(twin)
@@ -248,7 +248,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await opened('ada', 'ben', 'eve')).toBe(0)
       })
 
-      it('is in advance at most a fair share of all that is not spent while other devices live', async () => {
+      it('gives in advance at most a fair share of the unspent tokens while other devices are active', async () => {
         const devices = [await TestDevice.join(twin), await TestDevice.join(twin)] as const
         for (const device of devices) await device.sync()
         await devices[0].sync([topUpRequest(LINE, 10_000n)])
@@ -258,7 +258,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(devices[1].available(LINE)).toBe(500n)
       })
 
-      it('gives all that is left to a device if no other was heard of within the horizon', async () => {
+      it('gives all available tokens to a device if no other has synced within the horizon', async () => {
         const devices = [await TestDevice.join(twin), await TestDevice.join(twin)] as const
         for (const device of devices) await device.sync()
         twin.time += DAY + 1
@@ -306,7 +306,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(device.available(LINE)).toBe(10n)
       })
 
-      it('rises in term with every merge, also after the twin forgot the last ones', async () => {
+      it('has a higher term after each merge, even after the twin forgot the last ones', async () => {
         const device = await TestDevice.join(twin)
         const terms: number[] = []
         for (let n = 0; n < 3; n++) {
@@ -352,12 +352,12 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(device.available(LINE)).toBe(0n)
       })
 
-      it('lasts as long as the operator says', async () => {
+      it('lasts as long as the setting says', async () => {
         const device = await TestDevice.join(twin)
         expect(await device.sync()).toMatchObject({ grant: { lifetimeMs: 7 * DAY, expiresAt: START + 7 * DAY } })
       })
 
-      it('is unlimited where the overdraft is, and the books follow the use', async () => {
+      it('is unlimited if the overdraft is, and the counters follow the use', async () => {
         await twin.setLineItem('ACT-1', { quantity: 10n, overdraft: 'UNLIMITED' })
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
@@ -366,7 +366,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 5_000n, billedByDevices: 5_000n, capTarget: null })
       })
 
-      it('counts down again once the overdraft has a limit, which the device receives without a request', async () => {
+      it('is limited again once the overdraft has a limit, which the device receives without a request', async () => {
         await twin.setLineItem('ACT-1', { quantity: 10n, overdraft: 'UNLIMITED' })
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
@@ -380,7 +380,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 600n, billedByDevices: 500n })
       })
 
-      it('names so many accounts at a time that have a limit again, and the others with the next segments', async () => {
+      it('names a bounded number of accounts with a new limit, and the others with the next segments', async () => {
         const device = await TestDevice.join(twin)
         const accounts = Array.from({ length: 2_001 }, (_, n) => lineAccount(INSTANCE, 'ACT-1', n))
         await twin.store.transaction(async (tx) => {
@@ -423,7 +423,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 150n, billedByDevices: 150n })
       })
 
-      it('takes no more than is granted from a device that has taken the limit', async () => {
+      it('refuses use above the grant once the device has the limit', async () => {
         await twin.setLineItem('ACT-1', { quantity: 10n, overdraft: 'UNLIMITED' })
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
@@ -485,7 +485,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
     })
 
     describe('a device that is asked to return tokens', () => {
-      it('gets nothing but the request until it has nothing left, and grants again after', async () => {
+      it('gets no grant until it has returned all tokens', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         await releaseDevice({ store: twin.store, now: twin.now }, device.id)
@@ -559,7 +559,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
     })
 
     describe('attaching', () => {
-      it('is not refused for attaches that a clock far ahead has recorded', async () => {
+      it('is not refused because of attaches recorded while the clock was far ahead', async () => {
         twin.terms = { ...twin.terms, attachesMax: 2 }
         const device = await TestDevice.join(twin)
         twin.time += 31 * DAY
@@ -570,7 +570,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         await expect(device.attach()).rejects.toMatchObject({ code: 'ATTACH_TOO_OFTEN' })
       })
 
-      it('is refused for a while when it happens too often, and the same attempt is answered all the same', async () => {
+      it('is refused for a while if it happens too often, except for a repeated attempt', async () => {
         twin.terms = { ...twin.terms, attachesMax: 2 }
         const device = await TestDevice.join(twin)
         twin.time += 1_000
@@ -587,7 +587,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(device.state.epoch).toBe(3)
       })
 
-      it('gives an epoch above all that the device ever had, also where the twin knows of fewer', async () => {
+      it('gives an epoch above every earlier one of the device, even if the twin has forgotten some', async () => {
         const device = await TestDevice.join(twin)
         device.state.epoch = 7
         await device.attach()
@@ -604,7 +604,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         return attachAnswer.parse(JSON.parse((await openDocument('attach-answer', document, publicKey)) ?? ''))
       }
 
-      it('asks for nothing if the cloud has all of the epoch that the device leaves', async () => {
+      it('requests nothing if the cloud has the whole previous epoch', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         device.charge(charge(10n))
@@ -614,7 +614,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await answerTo(device, 0, 0)).toMatchObject({ epoch: 3, restored: null })
       })
 
-      it('asks for earlier segments if the cloud lacks some, and says where its entries end', async () => {
+      it('requests earlier segments if the cloud lacks some, and names its last entry', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         device.charge(charge(10n))
@@ -631,7 +631,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
     })
 
     describe('a receipt', () => {
-      it('names the segment, its entries and how long they are to be kept', async () => {
+      it('names the segment, its entries and their retention time', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         device.charge(charge(1n))
@@ -680,14 +680,14 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await epoch(old)).toMatchObject({ status: 'CLOSED' })
       })
 
-      it('answers the final segment with the same bytes when it comes again', async () => {
+      it('gets the same response byte for byte when its final segment is sent again', async () => {
         const device = await TestDevice.join(twin)
         const sealed = await device.seal([], true)
         const first = await twin.sync(device.id, sealed.document)
         expect(await twin.sync(device.id, sealed.document)).toEqual(first)
       })
 
-      it('begins again with the next epoch, and every token is accounted for', async () => {
+      it('is followed by the next epoch, and every token is accounted for', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         device.charge(charge(10n))
@@ -701,7 +701,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
     })
 
     describe('two writers on one chain', () => {
-      it('are seen, both billed, and neither is locked out', async () => {
+      it('are detected and both billed, and neither is locked out', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         const clone = device.copy()
@@ -725,7 +725,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect([clone.state.epoch, device.state.epoch]).toEqual([2, 3])
       })
 
-      it('do not close the books of the other: granted tokens stay reserved', async () => {
+      it('cannot release the granted tokens of each other', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         const clone = device.copy()
@@ -818,7 +818,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         }
       })
 
-      it('show which grants the cloud has forgotten: not with the first segment, but with one behind another that it lacks', async () => {
+      it('prove forgotten grants only with a segment that follows one that the cloud lacks', async () => {
         const device = await TestDevice.join(twin)
         const clone = device.copy()
         await device.sync([topUpRequest(LINE, 100n)])
@@ -859,7 +859,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         ])
       })
 
-      it('are seen when a restored device sends another segment with a number from long ago', async () => {
+      it('are detected when a restored device sends a different segment with an old number', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         const backup = device.copy()
@@ -877,7 +877,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 10n, billedByDevices: 10n })
       })
 
-      it('get no refund that the other may have got already', async () => {
+      it('get no refund that the other may have already received', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         device.charge(charge(50n))
@@ -949,7 +949,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await epoch(device)).toMatchObject({ forked: true, grantsForgotten: true, lastSeq: 2 })
       })
 
-      it('believes the use of grants that it has forgotten, with an epoch that it has forgotten', async () => {
+      it('accepts use of forgotten grants in a forgotten epoch', async () => {
         const device = await TestDevice.join(twin)
         device.state.epoch = 5
         device.state.counters.set(LINE, { granted: 80n, used: 0n, refunded: 0n, returned: 0n })
@@ -971,7 +971,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await twin.device(device.id)).toMatchObject({ epoch: accepted ? 1 + more : 1 })
       })
 
-      it('takes up an epoch that it has forgotten as fenced, if it knows a later one', async () => {
+      it('restores a forgotten epoch as fenced if it knows a later one', async () => {
         const device = await TestDevice.join(twin)
         device.state.epoch = 5
         const late = device.copy()
@@ -986,7 +986,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await twin.device(device.id)).toMatchObject({ epoch: 5 })
       })
 
-      it('does not accept more than the account can have had, and leaves the device unchanged', async () => {
+      it('refuses more use than the account can have granted, and leaves the device unchanged', async () => {
         const device = await TestDevice.join(twin)
         await device.sync()
         const sealed = await device.seal()
@@ -1007,7 +1007,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 2_001n })
       })
 
-      it('does not believe in an epoch beyond reason', async () => {
+      it('refuses an implausibly high epoch', async () => {
         const device = await TestDevice.join(twin)
         device.state.epoch = Number.MAX_SAFE_INTEGER
         const sealed = await device.seal()
@@ -1212,7 +1212,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect((await usage()).map(({ tokens }) => tokens)).toEqual([16n, 8n, 4n, 2n, 1n])
       })
 
-      it('becomes part of the chain when that comes to the same entries as well', async () => {
+      it('becomes part of the chain when the chain reaches the same entries', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         for (const amount of [1n, 2n]) device.charge(charge(amount))

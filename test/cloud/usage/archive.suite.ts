@@ -120,7 +120,7 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       expect(findings.files).toBeGreaterThan(findings.archives)
     })
 
-    it('and the remaining export are the export before, from any cursor and for any time', async () => {
+    it('gives the same export together with the remaining records, from any cursor and for any time range', async () => {
       await fill(6)
       const before = await inStore()
       const lines = before.text.split('\n').slice(0, -1)
@@ -146,7 +146,7 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       expect((await inArchive(0n, 'ndjson', { from: 40 })).text).toBe(`${late.join('\n')}\n`)
     })
 
-    it('answers for use since a time, as long as no archive can contain it', async () => {
+    it('exports usage since a time only if no archive can contain it', async () => {
       await fill(3)
       await archiveUsage(deps(), 25)
       const since = (from: number) =>
@@ -159,7 +159,7 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       await expect(inStore()).rejects.toThrow(folder)
     })
 
-    it('answers for no time at which an archive has use, also of a clock that was ahead', async () => {
+    it('refuses a time range with archived usage, even if the clock was ahead', async () => {
       const day = 86_400_000
       const [slightly, far] = [day + 10, 50 * 365 * day]
       const times = [20, slightly, far, far + 7]
@@ -184,7 +184,7 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       expect(await answers(far + 8, null)).toBe(true)
     })
 
-    it('cuts an export that was running, instead of leaving records out', async () => {
+    it('aborts a running export instead of omitting records', async () => {
       await store.transaction((tx) => tx.usage.append(Array.from({ length: 1_200 }, (_, n) => usage(n))))
       const { pieces } = await exportUsage(
         { store, giveWay: () => undefined },
@@ -196,7 +196,7 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       await expect(reading.next()).rejects.toMatchObject({ code: 'USAGE_ARCHIVED' })
     })
 
-    it('lets later records have later cursors, and follows the last archive', async () => {
+    it('gives later records later cursors, and continues after the last archive', async () => {
       await fill(1)
       await archiveUsage(deps(), EVER)
       const { upTo } = (await verify()).range!
@@ -328,7 +328,7 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       expect(readdirSync(folder).sort()).toEqual([...named, ...files].sort())
     })
 
-    it('has one writer, whose name a second one gets; one that was considered dead records nothing', async () => {
+    it('has one writer, names it to a second one, and records nothing from a writer that was considered dead', async () => {
       await fill(2)
       const held = Promise.withResolvers<undefined>()
       const reached = Promise.withResolvers<undefined>()
@@ -384,7 +384,7 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
     const contents = () =>
       Object.fromEntries(readdirSync(folder).map((file) => [file, readFileSync(join(folder, file)).toString('base64')]))
 
-    it('that stalls at any call changes nothing of the run that took over', { timeout: 120_000 }, async () => {
+    it('is unaffected by an earlier run that stalled at any call', { timeout: 120_000 }, async () => {
       for (let at = 1; ; at += 1) {
         await store.close()
         store = await open()
@@ -415,7 +415,7 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       }
     })
 
-    it('that is slow but running is not taken over', async () => {
+    it('is not taken over while its run is slow but alive', async () => {
       await fill(6)
       const place = archiveDirectory(folder)
       let tries = 0
@@ -497,7 +497,7 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       expect((await verify()).problems).toEqual([])
     })
 
-    it('shows a changed, missing or foreign file, a broken chain and a wrong sum', async () => {
+    it('reports a changed, missing or foreign file, a broken chain and a wrong sum', async () => {
       await fill(4)
       await archiveUsage(deps(), EVER)
       const [manifest, second] = readdirSync(folder)
@@ -537,7 +537,7 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       await expect(inArchive()).rejects.toMatchObject({ code: 'ARCHIVE_DAMAGED' })
     })
 
-    it('is refused in a place that lacks the last archive, such as a directory that is not mounted', async () => {
+    it('refuses a place without the last archive, such as a directory that is not mounted', async () => {
       await fill(2)
       await archiveUsage(deps(), EVER)
       await store.transaction((tx) => tx.usage.append([usage(98), usage(99)]))
@@ -555,7 +555,7 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       expect(await verify()).toMatchObject({ records: 12, problems: [] })
     })
 
-    it('is refused in a place with archives of another cloud', async () => {
+    it('refuses a place with archives of another cloud', async () => {
       await fill(2)
       await archiveUsage(deps(), EVER)
       const end = await archivedUpTo()

@@ -59,11 +59,11 @@ export function reportUsageSuite(name: string, open: () => Promise<Store>): void
     const rows = async (change: Parameters<typeof textOf>[0] = {}): Promise<readonly Row[]> =>
       (JSON.parse(await textOf(change)) as { readonly data: readonly Row[] }).data
 
-    it('is an empty list without records', async () => {
+    it('returns an empty list if there are no records', async () => {
       expect(await textOf()).toBe('{"data":[]}')
     })
 
-    it('has the fields of the export and those of reporters, for a one-off request', async () => {
+    it('returns the fields of the export and of usage reporters for a one-off request', async () => {
       await write(record())
       const [row] = await rows()
       expect(Object.keys(row!)).toEqual([
@@ -156,7 +156,7 @@ export function reportUsageSuite(name: string, open: () => Promise<Store>): void
       ])
     })
 
-    it('has the next pages also after a restore, which leaves a gap in the numbers of rows', async () => {
+    it('returns the next pages after a restore that leaves a gap in the row numbers', async () => {
       await write(record())
       await store.transaction((tx) => tx.usage.passForgotten(1n << 61n))
       await write(record({ item: 'Scan' }))
@@ -164,14 +164,14 @@ export function reportUsageSuite(name: string, open: () => Promise<Store>): void
       expect(await rows({ pageNumber: 2 })).toEqual([])
     })
 
-    it('begins with a day in UTC', async () => {
+    it('starts each day at midnight UTC', async () => {
       const midnight = NOW - (NOW % DAY)
       await write(...[-1, 0].map((ms) => record({ usageTime: midnight - DAY + ms, item: String(ms) })))
       expect((await rows()).map(({ item }) => item)).toEqual(['0'])
       expect(await rows({ pastDays: 2 })).toHaveLength(2)
     })
 
-    it('is refused if archived use is of its days, but not for a clock that was years ahead', async () => {
+    it('refuses days with archived usage, unless only a clock that was years ahead put usage there', async () => {
       await write(record())
       const [year, upTo] = [365 * DAY, await store.transaction((tx) => tx.usage.settled())]
       await store.transaction((tx) =>
@@ -186,13 +186,13 @@ export function reportUsageSuite(name: string, open: () => Promise<Store>): void
       await rows({ now: NOW + year + 2 * DAY })
     })
 
-    it('can be of one instance, which must exist', async () => {
+    it('filters by instance, and refuses an unknown one', async () => {
       await write(record(), record({ instanceId: 'another' }))
       expect(await rows({ instanceId })).toHaveLength(1)
       await expect(textOf({ instanceId: randomUUID() })).rejects.toMatchObject({ code: 'NOT_FOUND' })
     })
 
-    it('gives each record once, page by page, while more is written', async () => {
+    it('returns each record once over all pages while more records are written', async () => {
       const count = REPORT_PAGE_RECORDS + 700
       const old = record({ usageTime: 0 })
       for (let n = 0; n < count; n += 1_000) {

@@ -53,7 +53,7 @@ export function reservedTokensSuite(name: string, settings: () => Promise<Settin
       return sums
     }
 
-    it('continues where it was when its service was ended offline: what it owed is billed once, before it enrolls again', async () => {
+    it('bills usage once before it enrolls again after its service ended offline', async () => {
       const site = await openSite()
       const { device, command, shown, pass } = await join(site)
       expect(await device.charge(1n * TOKEN)).toBe('GRANTED')
@@ -86,7 +86,7 @@ export function reservedTokensSuite(name: string, settings: () => Promise<Settin
       expect(await site.twin.used(site.instanceId, 'ACT-1')).toBe(10)
     })
 
-    it('delivers first and enrolls then, also when it is killed with a segment under way and starts with the token at hand', async () => {
+    it('delivers its usage before it enrolls, even if it is killed during a sync and restarts with a new enrollment token', async () => {
       const site = await openSite()
       const { device, command, pass } = await join(site)
       expect(await device.charge(5n * TOKEN)).toBe('GRANTED')
@@ -107,7 +107,7 @@ export function reservedTokensSuite(name: string, settings: () => Promise<Settin
       expect(device.told.charged).toBe(6n * TOKEN)
     })
 
-    it('delivers what a copy of it had recorded as the undelivered range of its epoch, after it has enrolled again', async () => {
+    it('delivers the entries of a copy as an undelivered range after it has enrolled again', async () => {
       const site = await openSite()
       const { device, command, pass } = await join(site)
       expect(await device.charge(1n * TOKEN)).toBe('GRANTED')
@@ -132,7 +132,7 @@ export function reservedTokensSuite(name: string, settings: () => Promise<Settin
       expect(await billed(site)).toEqual({ REQUEST: 8n * TOKEN })
     })
 
-    it('is billed for what it holds when its key is revoked with usage undelivered; enrolled anew it is another device', async () => {
+    it('is billed for its granted tokens when its key is revoked, and becomes another device when it enrolls again', async () => {
       const site = await openSite()
       const { device, command, shown } = await join(site)
       expect(await device.charge(1n * TOKEN)).toBe('GRANTED')
@@ -165,7 +165,7 @@ export function reservedTokensSuite(name: string, settings: () => Promise<Settin
       expect(await billed(site)).toEqual(expected)
     })
 
-    it('hears of a lock when it comes back, keeps it over a restart without network, and continues when it is unlocked', async () => {
+    it('learns of a lock when it reconnects, stays locked after an offline restart, and continues once it is unlocked', async () => {
       const site = await openSite()
       const { device, command, pass } = await join(site)
       device.network.down = true
@@ -190,7 +190,7 @@ export function reservedTokensSuite(name: string, settings: () => Promise<Settin
       expect(await billed(site)).toEqual({ REQUEST: 3n * TOKEN })
     })
 
-    it('bounds a locked device that never comes by the end of its grant', async () => {
+    it('stops at the end of its grant if it is locked and never reconnects', async () => {
       const site = await openSite()
       const { device, command } = await join(site)
       device.network.down = true
@@ -201,7 +201,7 @@ export function reservedTokensSuite(name: string, settings: () => Promise<Settin
       expect(device.ledger.hasExpired(device.clock.reading())).toBe(true)
     })
 
-    it('gives back what it holds when it comes back from a drain that was ordered while it was offline, and no more', async () => {
+    it('returns its unused tokens once when it reconnects after a drain command', async () => {
       const site = await openSite()
       const { device, command, shown } = await join(site)
       device.network.down = true

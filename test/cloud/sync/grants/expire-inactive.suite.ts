@@ -95,7 +95,7 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
         expect(await show()).toMatchObject({ paused: true, due: 4 })
       })
 
-      it('are settled up to the allowed share a day, and one in any case', async () => {
+      it('are settled up to the allowed share in a day, and at least one', async () => {
         const devices = await fleet(8)
         twin.time += 31 * DAY
         const [one, two, three, ...others] = devices
@@ -111,7 +111,7 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
         expect(await settledOf(devices)).toBe(3)
       })
 
-      it('of a small fleet are one at a time', async () => {
+      it('are settled one at a time in a small fleet', async () => {
         const [device] = await fleet(1)
         twin.time += 31 * DAY
         await settle()
@@ -294,7 +294,7 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
         ])
       })
 
-      it('comes down to the true figure as evidence comes in, and the lines of the bill add up at each step', async () => {
+      it('is corrected to the exact use as entries arrive, and the billed lines add up at each step', async () => {
         const device = await silent(20n)
         twin.time += 31 * DAY
         await twin.settle()
@@ -328,7 +328,7 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
         expect(await ledger()).toMatchObject({ presumed: '45', exposure: { copies: '45' } })
       })
 
-      it('is one with two writers as well, although one of them has ended it', async () => {
+      it('includes one with two writers of which one has closed the epoch', async () => {
         const device = await silent()
         const copy = device.copy()
         device.charge(charge(5n))
@@ -346,7 +346,7 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
         expect(await ledger()).toMatchObject({ presumed: '58' })
       })
 
-      it('is a fenced one as well, counted from the fence', async () => {
+      it('includes a fenced one, whose silence counts from the fence', async () => {
         const device = await silent()
         twin.time += 20 * DAY
         await device.attach()
@@ -374,7 +374,7 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
         expect((await usage()).map(({ status }) => status)).toEqual(['GRANTED'])
       })
 
-      it('that has spent it after all is an overrun: billed, and not sold once more', async () => {
+      it('is billed for tokens that it spent before, which are not sold again', async () => {
         const device = await silent(60n)
         twin.time += 31 * DAY
         await twin.settle('RELEASED')

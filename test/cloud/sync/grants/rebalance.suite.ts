@@ -156,7 +156,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
       expect(await recallsFrom(other)).toEqual([{ account: LINE, keep: 0n }])
     })
 
-    it('takes in requests for more than any pool can ever have', async () => {
+    it('accepts requests for more tokens than any pool can have', async () => {
       await twin.reserve('ACT-1', 10n)
       const [other, greedy, greedier] = await devicesWith(60n, 0n, 0n)
       const most = { account: LINE, amount: String(MICRO_MAX) }
@@ -368,7 +368,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
       })
 
       describe('while the clock was far ahead', () => {
-        it('is not notified of it: it asks again by itself', async () => {
+        it('is not notified, because it requests again without a notification', async () => {
           const [needy, rich] = await devicesWith(0n, 100n)
           twin.time += DAY / 2
           await needy.sync([topUpRequest(LINE, 0n, 40n)])
@@ -453,7 +453,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
       ])
     })
 
-    it('comes to rest within an hour: devices that all want more than there is do not pass it on and on', async () => {
+    it('stops moving tokens within an hour if all devices request more than there is', async () => {
       const devices = await devicesWith(50n, 50n, 0n, 0n)
       let moved = 0
       for (let round = 0; round < 30; round += 1) {

@@ -164,7 +164,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await evidence(device)).toEqual([])
       })
 
-      it('takes charges from behind a gap as a branch, and makes them part of the chain when the gap is filled', async () => {
+      it('bills charges after a gap as a branch, which joins the chain when the gap is filled', async () => {
         const device = await owing()
         device.charge(charge(7n))
         const { deliver } = await successorOf(device)
@@ -178,7 +178,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await evidence(device)).toHaveLength(1)
       })
 
-      it('takes a part that a branch has billed whole, and bills nothing of it again', async () => {
+      it('accepts a range that a branch has billed, and bills none of it again', async () => {
         const device = await owing()
         device.charge(charge(7n))
         const { deliver } = await successorOf(device)
@@ -189,7 +189,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         await expectSettledExactly(device, 127n, 50n)
       })
 
-      it('is delivered on by another epoch, when the one that began is given up as well', async () => {
+      it('is delivered by a third epoch if the second one is given up too', async () => {
         const device = await owing()
         device.charge(charge(7n))
         const first = await successorOf(device)
@@ -304,7 +304,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         },
       )
 
-      it('waits with use above any cap until the administrator of a restored cloud has raised the cap again', async () => {
+      it('is not billed above any cap until the administrator of a restored cloud has raised the cap again', async () => {
         const device = await TestDevice.join(twin)
         device.state.epoch = 4
         device.state.counters.set(OTHER, { granted: 9_000n, used: 0n, refunded: 0n, returned: 0n })
@@ -451,7 +451,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         ])
       })
 
-      it('wait while they come to more than any cap can have allowed', async () => {
+      it('are not billed while their sum is above any possible cap', async () => {
         const device = await forgetful()
         const { next } = await successorOf(device)
         const made = { counters: [{ account: OTHER, used: '2500', refunded: '0' }], isLast: true }
@@ -503,7 +503,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await evidence(device)).toEqual([])
       })
 
-      it('and is empty, after its epoch was closed, is no fork', async () => {
+      it('is not a fork if it is empty and its epoch is closed', async () => {
         const device = await owing()
         await device.sync()
         const late = device.payload()
@@ -533,7 +533,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await linesOf()).toBe(86n)
       })
 
-      it('is seen when it delivers its entries later, and its refunds are not paid', async () => {
+      it('is detected when it delivers its entries later, and its refunds are not paid', async () => {
         const device = await owing()
         const clone = device.copy()
         device.charge(charge(7n))
@@ -564,7 +564,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 600n, billedByDevices: 79n })
       })
 
-      it('is seen by entries behind the end of an epoch that was closed', async () => {
+      it('is detected by entries after the end of a closed epoch', async () => {
         const device = await owing()
         const clone = device.copy()
         await device.sync([], true)
@@ -577,7 +577,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
     })
 
     describe('rules that changed while entries were on their way', () => {
-      it('never make granted use unbilled: a lowered cap', async () => {
+      it('bill granted use after a cap was lowered', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 500n), topUpRequest(ACTION, 500n)])
         device.charge(charge(100n))
@@ -588,7 +588,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await twin.pool(ACTION)).toMatchObject({ grantedOut: 500n, billedByDevices: 100n })
       })
 
-      it('never make granted use unbilled: a line item that was deleted', async () => {
+      it('bill granted use after the line item was deleted', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 500n), topUpRequest(ACTION, 500n), topUpRequest(OTHER, 500n)])
         device.charge(charge(100n))
@@ -601,7 +601,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 300n, billedByDevices: 300n })
       })
 
-      it('leave no use of a copy unbilled that its grants permitted, also after the cap is lowered', async () => {
+      it('bill the use of a copy that its grants permitted, even after the cap is lowered', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 500n), topUpRequest(ACTION, 500n)])
         const clone = device.copy()
@@ -637,7 +637,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
       }
       const problem = `Not billed: 1 entry (more than was granted and than copies can have used of ${LINE}).`
 
-      it('are kept as evidence, said to device and administrator, and take nothing else with them: a fork', async () => {
+      it('are kept as evidence and reported, and do not affect other entries of a fork', async () => {
         const clone = await liar()
         expect(await clone.sync()).toMatchObject({ outcome: 'FENCED', forked: true, unbilled: 1 })
         await expectTheRestBilled()
@@ -658,7 +658,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         await expectTheRestBilled()
       })
 
-      it('are kept as evidence, said to device and administrator, and take nothing else with them: a later epoch', async () => {
+      it('are kept as evidence and reported, and do not affect other entries of a later epoch', async () => {
         const clone = await liar()
         const { deliver } = await successorOf(clone)
         expect(await deliver(clone.undeliveredRange(1, 4, true))).toMatchObject({ outcome: 'MERGED', unbilled: 1 })
@@ -708,7 +708,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 2_036n, billedByDevices: 2_036n })
       })
 
-      it('give their overspend to the chain when they become part of it', async () => {
+      it('count as overspend of the chain once they join it', async () => {
         await setOfflinePolicy({ store: twin.store, now: twin.now }, INSTANCE, 'ACT-2', 40n)
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(OTHER, 100n)])
@@ -823,7 +823,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await exists(INVENTED)).toBe(false)
       })
 
-      it('wait, where the cloud has forgotten grants, until the rules are entered again', async () => {
+      it('are not opened before the rules are entered again if the cloud has forgotten grants', async () => {
         const device = await TestDevice.join(twin)
         device.state.epoch = 4
         const unmapped = lineAccount(INSTANCE, 'ACT-9', 0)
@@ -835,7 +835,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await exists(unmapped)).toBe(false)
       })
 
-      it('are opened, where the cloud has forgotten grants, for periods that it may have forgotten too', async () => {
+      it('are opened for periods that the cloud may have forgotten together with grants', async () => {
         const device = await TestDevice.join(twin)
         device.state.epoch = 4
         device.state.counters.set(INVENTED, { granted: 9n, used: 0n, refunded: 0n, returned: 0n })
@@ -846,7 +846,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await twin.pool(INVENTED)).toMatchObject({ billedByDevices: 9n })
       })
 
-      it('are not opened beside an account that can not have given so much', async () => {
+      it('are not opened if another account of the entry cannot have paid the amount', async () => {
         const requester = limitAccount(INSTANCE, 'ACT-2', { type: 'user', value: 'Nobody' }, 0)
         const device = await inventive()
         const clone = device.copy()

@@ -122,7 +122,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(device.available(LINE)).toBe(100n)
     })
 
-    it('enters the same again in any order of its responses', async () => {
+    it('restores the same state in any order of the signed responses', async () => {
       const orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] // prettier-ignore
       for (const order of orders) {
         const device = await TestDevice.join(twin)
@@ -332,7 +332,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       for (const account of accounts) expect(await twin.pool(account)).toMatchObject({ billedByDevices: 40n })
     })
 
-    it('believes no proof that it has not signed, or that belongs to another device', async () => {
+    it('rejects a proof that it has not signed, or that belongs to another device', async () => {
       const [device, other] = [await TestDevice.join(twin), await TestDevice.join(twin)]
       const { document } = await send(other, await other.seal([topUpRequest(LINE, 100n)]))
       await device.sync()
@@ -342,7 +342,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(await recovery()).toMatchObject({ since: null, waitingFor: [] })
     })
 
-    it('learns of a grant whose segment it has lost, and withholds it', async () => {
+    it('reserves the tokens of a grant whose segment it has lost', async () => {
       const device = await TestDevice.join(twin)
       const document = await forgottenAnswer(device, await device.seal([topUpRequest(LINE, 100n)]), 100n)
       device.charge(charge(30n))
@@ -357,7 +357,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
     })
 
     describe('does not sell the tokens that its sales mark has counted', () => {
-      it('and sells the rest; tokens that devices account for stay sold', async () => {
+      it('and sells the remaining tokens, but none that devices report as used', async () => {
         const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
         await one.sync([topUpRequest(LINE, 10n)])
         await two.sync([topUpRequest(LINE, 10n)])
@@ -470,7 +470,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       ])
     })
 
-    it('waits for no epoch that had been replaced before the restore', async () => {
+    it('does not wait for an epoch that was replaced before the restore', async () => {
       const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
       await one.sync([topUpRequest(LINE, 10n)])
       await one.attach()
@@ -513,7 +513,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect((await device.sync()).outcome).toBe('MERGED')
     })
 
-    it('settles devices that are silent for so long after the restore', async () => {
+    it('settles devices that stay silent after the restore for the configured time', async () => {
       const device = await TestDevice.join(twin)
       await device.sync([topUpRequest(LINE, 100n)])
       twin.time += 100 * DAY
@@ -724,7 +724,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(device.state.epoch).toBe(2 + 11 * 12 + 2)
     })
 
-    it('notices by itself that it was restored, once, and says who has shown it', async () => {
+    it('detects a restore once, and names the device that proved it', async () => {
       const [one, two, three] = [await TestDevice.join(twin), await TestDevice.join(twin), await TestDevice.join(twin)]
       await two.sync([topUpRequest(LINE, 10n)])
       const revision = async () =>
@@ -827,7 +827,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       },
     )
 
-    it('takes older rules for no other restore, once the device has reported', async () => {
+    it('does not detect another restore from older rules once the device has reported', async () => {
       await restore(0n, null, twin.time + DAY)
       const device = await TestDevice.join(twin)
       await device.sync()
@@ -840,7 +840,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(revision).toBeGreaterThan(known + 1)
     })
 
-    it('notices it by rules that it has signed and does not know, and by no others', async () => {
+    it('detects a restore only by unknown rules that it has signed', async () => {
       const device = await TestDevice.join(twin)
       const other = '0b8a1a52-6f3e-4b53-a6a5-9a7f6a0d8d11'
       const rules = async (revision: number, instanceId = INSTANCE, signer = twin.keys.signer) =>
@@ -860,7 +860,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect((await twin.store.read((reader) => reader.policyRevisions.get(INSTANCE)))?.revision).toBe(ahead + 1)
     })
 
-    it('notices it by a response and rules that come together', async () => {
+    it('detects a restore by a response and rules that are reported together', async () => {
       const device = await TestDevice.join(twin)
       const sealed = await device.seal()
       const newer = { instanceId: INSTANCE, revision: 99, issuedAt: twin.time }
@@ -932,7 +932,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(inForce?.lineItems.get('ACT-9')).toMatchObject({ quantity: 50n })
     })
 
-    it('does not wait for those that are settled', async () => {
+    it('does not wait for settled epochs', async () => {
       const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
       await one.sync([topUpRequest(LINE, 10n)])
       await two.sync([topUpRequest(LINE, 10n)])
