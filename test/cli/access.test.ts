@@ -29,7 +29,7 @@ const explained = (socket: string) => `Each check: tallygate explain ${CORRELATI
 const answer = (code: string, charged: string, lineItems: string) =>
   `{"correlationId":"${CORRELATION}","requestedItems":[{"status":{"code":"${code}","description":"Because"},"totalTokensCharged":${charged},"lineItems":[${lineItems}]}]}`
 
-test('an allowed request that costs one token says so', async () => {
+test('an allowed request shows that it costs one token', async () => {
   const body = answer('1001', '1', '{"activationId":"A","tokensCharged":1}')
   await using agent = await fakeService('socket', { ...status, [path]: { body } })
   expect((await tallygate(['access', '--socket', agent.address, ...item])).out).toBe('allowed: 1 token, 1 from A\n')

@@ -388,7 +388,7 @@ test('of a session that the twin does not know the answer says what it knows', a
   expect(out).toContain(`last contact ${new Date(one.lastSyncAt!).toISOString()}`)
 })
 
-test('a device that there is not has a code of its own', async () => {
+test('an unknown device causes a separate exit code', async () => {
   const refusal = { status: 404, body: { code: 'NOT_FOUND', message: 'There is no device.' } }
   await using twin = await fakeService('tcp', { [`POST /dm/edge/api/v1/devices/${one.id}/lock`]: refusal })
   const { code, err } = await devices(twin.address, 'lock', one.id)

@@ -212,7 +212,7 @@ test('a request that was turned away is explained by the id in its header, and a
   expect(await tallygate(['explain', other, '--db', '/nowhere/journal.db'])).toMatchObject({ code: 66 })
 })
 
-test('a decision of the engine before an upgrade is not compared, which has a code of its own', async () => {
+test('does not compare a decision of an earlier engine, and exits with a separate code', async () => {
   site.engine = { version: ENGINE.version + 1, oldest: 1 }
   const agent = await site.start()
   const application = await Application.ready(agent)

@@ -386,7 +386,7 @@ describe('tallygate logout', () => {
     expect((await whoami()).err).toMatch(/SIGN_IN_REQUIRED: The provider has ended the sign-in/)
   })
 
-  it('deletes the tokens also while the provider is down, and says so', async () => {
+  it('deletes the tokens while the provider is down, and reports it', async () => {
     await open()
     await login('ada')
     provider.up = false

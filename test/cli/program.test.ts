@@ -85,7 +85,7 @@ describe('a command line that is not understood is USAGE, exit code 64, in one l
   })
 })
 
-test('each option that can be repeated says so, and no other', async () => {
+test('the help marks exactly the options that can be repeated', async () => {
   const io = {
     stdout: { write: () => true },
     stderr: { write: () => true },

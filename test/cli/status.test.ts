@@ -259,7 +259,7 @@ describe('--watch', () => {
   })
 })
 
-test('a key that shall be replaced is shown with the one that follows', async () => {
+test('a key that is being replaced is shown with the next one', async () => {
   const key = { id: 'a'.repeat(43), since: null, next: 'b'.repeat(43) }
   await using agent = await fakeService('socket', { [path]: { body: agentStatus({ key }) } })
   const { out } = await tallygate(['status', '--all', '--socket', agent.address])

@@ -112,7 +112,7 @@ test('a request whose answer got lost is sent again under its number, the next o
   expect(new Set(seen.map(({ session }) => session)).size).toBe(1)
 })
 
-test('each connection is an application session of its own, and keeps counting in the next phase', async () => {
+test('uses one application session for each connection, and keeps counting in the next phase', async () => {
   await agent((_request, response) => response.end(allowed))
   using apps = applications(3)
   await apps.play([1, 2, 3, 4, 5, 6].map((count) => request(count)))

@@ -31,6 +31,6 @@ test('survivors are listed by reason, the most frequent first, as Markdown that 
   ])
 })
 
-test('an area in which no mutant survives says so', () => {
+test('an area in which no mutant survives is reported as such', () => {
   expect(survivorList({ area: AREA, survivors: [] })).toContain('None.')
 })

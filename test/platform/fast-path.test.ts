@@ -93,7 +93,7 @@ describe('a connection', () => {
     await once(socket, 'close')
   })
 
-  it('ends with the response that says so', async () => {
+  it('ends after the response that announces its end', async () => {
     const socket = open(await serve({ isEnding: () => true }))
     socket.write(REQUEST)
     expect(await nextOf(socket)).toContain('Connection: close\r\n')

@@ -34,7 +34,7 @@ describe('mosquitto', () => {
 describe('postgres', () => {
   const server = postgres()
 
-  it('gives a server in which each schema is a place of its own', async () => {
+  it('gives a server in which schemas are isolated from each other', async () => {
     await using one = await PostgresSchema.create(server.url)
     await using other = await PostgresSchema.create(server.url)
     await runSql(one.url, "CREATE TABLE notes (text TEXT); INSERT INTO notes VALUES ('one')")

@@ -195,7 +195,7 @@ it('a session above its grant is delivered and billed in full, with its refund',
   expect(records.reduce((sum, { tokens }) => sum + tokens, 0n)).toBe(used - refunded)
 }, 60_000)
 
-it('is refused like any other when its policy says so, as it does by default', async () => {
+it('is refused while offline when its policy is changed to refuse, the default', async () => {
   const line = await Line.open()
   await line.setPolicy({ policy: 'essential', overspendCap: '50000000' })
   const { body } = await line.setPolicy({ policy: 'refuse' })

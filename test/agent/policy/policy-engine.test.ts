@@ -74,7 +74,7 @@ test('an upgraded agent decides by stored rules of an older engine that it can u
   })
 })
 
-test('an upgraded agent that cannot use the rules of an older engine says so, and its predecessor uses them again', async () => {
+test('an upgraded agent reports that it cannot use the rules of an older engine, and the older agent still can', async () => {
   const device = await TestDevice.running()
   device.engine = { version: 3, oldest: 2 }
   await device.restart()

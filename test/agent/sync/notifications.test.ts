@@ -348,7 +348,7 @@ test('a device whose broker moves hours after its end finds it within one interv
   expect(device.conditions).toEqual([])
 })
 
-test('a device that cannot reach the new broker says so, keeps polling, and takes a corrected address', async () => {
+test('a device that cannot reach the new broker reports it, keeps polling, and uses a corrected address', async () => {
   const { device, push } = await deviceAtBroker()
   device.cloud.pushUrl = 'mqtt://mistyped.test'
   await device.sync()

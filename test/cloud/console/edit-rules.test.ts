@@ -122,7 +122,7 @@ describe('a form with more than it shows', () => {
     expect(await actions()).toHaveLength(2)
   })
 
-  it('says so for many conditions', async () => {
+  it('warns about too many conditions', async () => {
     const many = Array.from({ length: 201 }, (_, n) => ({
       ...{ name: `Condition ${n}`, operator: 'IN', property: 'department', values: ['sales'] },
     }))

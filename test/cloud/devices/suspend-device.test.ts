@@ -83,7 +83,7 @@ describe('a device that is locked', () => {
     expect((await heartbeat(sessionId, 'v1.1')).status).toBeLessThan(300)
   })
 
-  it('hears a change notification at once', async () => {
+  it('receives a change notification at once', async () => {
     const enrolled = await twin.call('POST', `${EDGE}/enrollments`, {
       token: await twin.enrollmentToken(instanceId),
       body: { publicKey: client.keys.jwk },

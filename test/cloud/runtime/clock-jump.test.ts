@@ -35,7 +35,7 @@ async function openSession(): Promise<string> {
 const state = (id: string) => twin.read(async (reader) => (await reader.sessions.get(id))?.state)
 
 describe('a clock that jumps by a month', () => {
-  it('ends, charges and forgets no session, and says so everywhere until it has jumped back', async () => {
+  it('ends, charges and deletes no session, and reports the clock until it has jumped back', async () => {
     const id = await openSession()
     expect(await state(id)).toBe('ACTIVE')
     const used = await twin.used(instanceId, 'ACT-1')

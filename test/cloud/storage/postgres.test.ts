@@ -529,7 +529,7 @@ describe('on PostgreSQL', () => {
       expect(await charged(store)).toBe(1n)
     })
 
-    it('that the server has ended says so by itself', async () => {
+    it('that the server has ended is replaced, and the transaction runs again', async () => {
       const store = await node({}, named())
       const work = count()
       const result = await store.transaction(async (tx) => {

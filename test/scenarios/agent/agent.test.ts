@@ -139,7 +139,7 @@ describe('the agent', () => {
     expect(told()).toEqual([])
   })
 
-  it('starts where the cloud is out of reach and it belongs to none yet, and says so', async () => {
+  it('starts before it is enrolled while the cloud is out of reach, and reports both', async () => {
     const site = await Site.make()
     site.isOnline = false
     const agent = await site.start()

@@ -121,7 +121,7 @@ describe('the process of the agent', () => {
     expect(lastEntry).toBe(worker.answered)
   }, 60_000)
 
-  it('ends with a code of its own when a write fails in doubt, and continues from what is durable', async () => {
+  it('exits with its own code when the outcome of a write is unknown, and continues from the durable state', async () => {
     const site = await Site.offline()
     // The kernel refuses to let any file grow beyond this: SQLite meets an error that is no full disk.
     const child = await startProcess(site, { limit: 'ulimit -f 1000' })

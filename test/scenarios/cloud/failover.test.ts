@@ -68,7 +68,7 @@ describe('a cloud whose primary database is killed', { timeout: 300_000 }, () =>
     expect(await cloud.stop()).toEqual([0, 0])
   })
 
-  it('loses what a standby had not received, which the audit finds, and sells none of it again', async () => {
+  it('loses only what the standby had not received, which the audit finds, and sells no token twice', async () => {
     const load = new FailoverLoad(cloud.site)
     await load.begin({ ...EVERYONE, device: 0 })
     await load.eachServed(3)

@@ -35,7 +35,7 @@ async function week(device: TestDevice): Promise<ReadonlyMap<number, string>> {
 }
 
 describe('a device that is offline for a week', () => {
-  it('serves and is ready all the time, says so once, tries seldom, and delivers everything', async () => {
+  it('stays ready for a week offline, logs it once, retries rarely, and delivers all usage', async () => {
     const device = await TestDevice.running()
     device.cloud.grantLifetimeMs = 14 * DAY
     await device.sync()

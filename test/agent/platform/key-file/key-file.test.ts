@@ -174,7 +174,7 @@ describe('a next key', () => {
     expect(both.next).toBeNull()
   })
 
-  test('that cannot be written, or take the place, says so', async () => {
+  test('that cannot be written or moved into place causes a coded error', async () => {
     const { options, keys } = await files()
     const nowhere = await openKeyFiles({ ...options, nextPath: join(options.path, 'no', 'directory') }).catch(
       (error: unknown) => error,

@@ -363,7 +363,7 @@ describe('the limits of an administration key', () => {
 })
 
 describe('a client key that is limited to instances', () => {
-  it('signs no token for others, says so, and shows its limit', async () => {
+  it('signs no token for others, reports this, and shows its limit', async () => {
     await using twin = await openTwin()
     const [mine, other] = [await twin.instance('mine'), await twin.instance('other')]
     const { privatePem, publicPem } = newKeyPair()

@@ -165,7 +165,7 @@ describe('the reserve of a line item', () => {
     expect([await recalled(), await recalled(OTHER)]).toEqual([[[CLOUD_RESERVE, 7n]], [[CLOUD_RESERVE, 5n]]])
   })
 
-  it('is none of a line item that is deleted or was never used', async () => {
+  it('ignores a line item that is deleted or was never used', async () => {
     await twin.reserve('ACT-1', wholeTokens(50))
     expect(await recalled()).toEqual([])
   })
