@@ -47,7 +47,7 @@ export async function startService(options: ServiceOptions): Promise<ServiceProc
     try {
       writeSync(log, `${line}\n`)
     } catch {
-      // The disk is full, as the service says, too.
+      // The service has also reported that the disk is full.
     }
     lastWords.push(line)
     if (lastWords.length > LAST_WORDS) lastWords.shift()

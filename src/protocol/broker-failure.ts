@@ -17,7 +17,7 @@ export function brokerFailure(url: string, cause: unknown): CodedError {
   return failure('BROKER_UNREACHABLE', `The broker ${broker} cannot be reached`)
 }
 
-/** The broker ended the connection before it was usable, and sent nothing that says why. */
+/** The broker ended the connection before it was usable, and sent no reason. */
 export function brokerClosed(url: string): CodedError {
   const advice = /^(mqtt|ws):/.test(url)
     ? `; the port may be one for TLS, as in ${placeOf(url).replace(':', 's:')}`
@@ -36,7 +36,7 @@ export function refusesVersion(error: unknown): boolean {
 /** Response codes from here on are refusals. */
 const REFUSED = 0x80
 
-/** Whether the broker refuses a message. Only MQTT 5 says so. */
+/** Whether the broker refuses a message. Only MQTT 5 reports it. */
 export function refusesMessage(error: unknown): boolean {
   const { code } = error as { readonly code?: unknown }
   return typeof code === 'number' && code >= REFUSED

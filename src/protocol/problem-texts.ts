@@ -32,7 +32,7 @@ function problemText(issue: z.core.$ZodRawIssue): string | undefined {
     case 'invalid_value':
       return `must be ${issue.values.length === 1 ? '' : 'one of '}${issue.values.map(String).join(', ')}`
     case 'invalid_union':
-      // Of the field that says which alternative it is.
+      // Of the field that selects the alternative.
       return Array.isArray(issue.options) ? `must be one of ${issue.options.map(String).join(', ')}` : undefined
     case 'unrecognized_keys':
       return `must not have ${keysText(issue.keys)}`

@@ -1,6 +1,6 @@
 /**
  * The wait that a Retry-After header asks for, ms: seconds or an HTTP date. Undefined for anything else.
- * @param now POSIX ms, of the clock to which a date refers. NaN: not known, so a date says nothing
+ * @param now POSIX ms, of the clock to which a date refers. NaN: unknown, so a date is ignored
  */
 export function retryAfterMs(header: string | undefined, now: number): number | undefined {
   if (header === undefined) return undefined

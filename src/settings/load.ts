@@ -80,7 +80,7 @@ function fromEnvironment({ env, option }: NamedOption, variables: Sources['env']
   return path === undefined ? undefined : { where: env, value: path, as: 'text' }
 }
 
-/** The default file of a secret, if it says something to this user: commands of others read the same settings. */
+/** The default file of a secret, if this user can read it: commands of other users read the same settings. */
 function presentFile({ option, key }: NamedOption, { readText }: Sources): Found | undefined {
   if (!option.secret || option.defaultText === null) return undefined
   try {

@@ -7,7 +7,7 @@ export const ENROLLMENT = 'enrollment'
 
 export const REVOCATION = 'revocation'
 
-/** What the cloud says of a key with which it refuses all requests of the device. */
+/** By error code, why the cloud refuses all requests with the device's key. */
 export const REFUSED_KEYS = {
   DEVICE_REVOKED: 'was revoked',
   DEVICE_KEY_REPLACED: 'was replaced by another one',

@@ -1,4 +1,4 @@
-/** Repeats a request while the service says that it is busy. */
+/** Repeats a request while the service is busy. */
 import type { Answer } from '../../client/http.ts'
 import { retryAfterMs } from '../../protocol/retry-after.ts'
 

@@ -33,7 +33,7 @@ export class Comeback {
     this.#measuredFrom = now()
   }
 
-  /** A request begins while no other one is in progress: the time without any says nothing about the pace. */
+  /** A request begins while no other one is in progress: the idle time before it does not count for the pace. */
   began(): void {
     this.#measuredFrom = this.#now()
   }

@@ -3,7 +3,7 @@
  * arriving are counted apart from requests in progress: a body that never ends takes no place of a request that can be
  * answered. A slot is taken after authentication and released when the response is sent or the connection closes.
  *
- * The response to a refused client or device says when a place will be free for it: see comeback.ts.
+ * The response to a refused client or device has the time when a place will be free: see comeback.ts.
  *
  * Each count has places that only administrators get, and places that only they and devices get. Registered client keys
  * leave each other as many places as each of them uses, whatever their number.

@@ -201,7 +201,7 @@ function isUnknown(answer: HttpAnswer): boolean {
   return code === 'NOT_FOUND' || code === 'INSTANCE_NOT_IN_TOKEN'
 }
 
-/** By code, or as the interface says: a message names the state. Any other 409, as of a proxy, says nothing about the session. */
+/** By the code, or by the state that the message names. Any other 409, such as that of a proxy, is not about the session. */
 function isNotOperable(answer: HttpAnswer): boolean {
   const code = codeOf(answer)
   if (code !== undefined) return code === 'SESSION_NOT_OPERABLE'

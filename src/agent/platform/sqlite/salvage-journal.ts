@@ -152,7 +152,7 @@ function isDamage(error: unknown, path: string): boolean {
     return error.code === 'STATE_UNWRITABLE' && orNull(() => lstatSync(path).isDirectory()) === true
   }
   if (!(error instanceof Database.SqliteError)) {
-    // The library of SQLite could not be loaded, which says nothing of the file.
+    // The library of SQLite could not be loaded, which is no sign of damage.
     return (error as { readonly code?: unknown }).code !== 'ERR_DLOPEN_FAILED'
   }
   return /^SQLITE_(CORRUPT|NOTADB|ERROR|CONSTRAINT|MISMATCH|SCHEMA)/.test(error.code)

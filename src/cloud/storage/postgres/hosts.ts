@@ -129,7 +129,7 @@ export class Hosts {
       try {
         return await open()
       } catch (cause) {
-        // A request that waits for a connection can get two to the same host: that says nothing about the others.
+        // A request that waits for a connection can get two to the same host: that does not mean that the others fail.
         causes.set(failedServerOf(cause), cause)
         if (isQueueTimeout(cause)) throw new NotConnected('no connection', { cause })
         this.leave(index)

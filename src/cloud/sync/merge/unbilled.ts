@@ -1,4 +1,4 @@
-/** Adds up entries that are not billed, and says why. */
+/** Adds up entries that are not billed, with the reasons. */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import { counted } from '../../../core/accounts/in-words.ts'
 import type { Unbilled } from '../merge-context.ts'
