@@ -26,7 +26,8 @@ import type { AccountId, Posting } from '../../src/core/accounts/account.ts'
 import { compilePolicy } from '../../src/core/rules/compile.ts'
 import { policyDocument, policyOf } from '../../src/protocol/edge/policy-document.ts'
 import { BEGIN } from './sync/fake-time.ts'
-import { DEVICE, INSTANCE, makeCloudKey } from './sync/fake-cloud.ts'
+import { DEVICE, INSTANCE } from './sync/fake-cloud.ts'
+import { newSigner } from '../support/new-signer.ts'
 import { policyWith } from './sync/policies.ts'
 
 /** A directory that is removed when the test is over. */
@@ -160,7 +161,7 @@ export function snapshotWith(changes: Partial<Snapshot> = {}): Snapshot {
 
 /** A policy as it is in force: `print` costs one token, for everybody. */
 export async function policyInForce(...how: Parameters<typeof policyWith>): Promise<PolicyInForce> {
-  const { jwk } = await makeCloudKey()
+  const { jwk } = await newSigner()
   const document = policyDocument.parse({ ...policyWith(...how), trustedKeys: [jwk] })
   return { document, compiled: compilePolicy(policyOf(document)) }
 }

@@ -12,7 +12,8 @@ import type { LedgerBundle } from '../../src/protocol/local/ledger-bundle.ts'
 import { signDocument } from '../../src/protocol/signing.ts'
 import { withEntryTable } from '../../sim/device/entry-table.ts'
 import { IDENTITY, SEAL, STAMP, journalIn, payloadOf, temporaryDirectory } from '../agent/harness.ts'
-import { type CloudKey, DEVICE, INSTANCE, makeCloudKey } from '../agent/sync/fake-cloud.ts'
+import { DEVICE, INSTANCE } from '../agent/sync/fake-cloud.ts'
+import { type NewSigner, newSigner } from '../support/new-signer.ts'
 import { BEGIN } from '../agent/sync/fake-time.ts'
 import { sizeProblem } from '../../src/cli/commands/verify.ts'
 import { tallygate } from './outside.ts'
@@ -45,7 +46,7 @@ async function record(journal: Journal, n: number, amount: bigint, engine = ENGI
 }
 
 /** A segment, and the receipt and grant that the cloud signs for it. */
-async function exchange(journal: Journal, key: CloudKey, granted: bigint, unlimited = false): Promise<void> {
+async function exchange(journal: Journal, key: NewSigner, granted: bigint, unlimited = false): Promise<void> {
   const sealed = await journal.seal(SEAL)
   const { entries } = payloadOf(sealed.document) as Segment
   const { epoch, seq, hash } = sealed
@@ -77,9 +78,9 @@ async function exchange(journal: Journal, key: CloudKey, granted: bigint, unlimi
 }
 
 /** A device with three acknowledged entries in two segments, one in flight and one that is not sealed. */
-async function ledger(): Promise<{ directory: string; path: string; journal: Journal; key: CloudKey }> {
+async function ledger(): Promise<{ directory: string; path: string; journal: Journal; key: NewSigner }> {
   const directory = temporaryDirectory()
-  const key = await makeCloudKey()
+  const key = await newSigner()
   const journal = await journalIn(directory)
   await journal.saveIdentity({ ...IDENTITY, trustedKeys: [JSON.stringify(key.jwk)] })
   await journal.attach(1)
@@ -178,7 +179,7 @@ test('entries of other engine versions are chained and counted like all, and sai
 
 test('an account that was unlimited is whole before it gets a limit, with it, and when the cloud has granted what was used', async () => {
   const directory = temporaryDirectory()
-  const key = await makeCloudKey()
+  const key = await newSigner()
   const journal = await journalIn(directory)
   await journal.saveIdentity({ ...IDENTITY, trustedKeys: [JSON.stringify(key.jwk)] })
   await journal.attach(1)

@@ -15,7 +15,8 @@ import type { KeptDecision } from '../../../src/protocol/local/decision.ts'
 import { accessResponse } from '../../../src/protocol/service/access-request.ts'
 import { sha256, signDocument } from '../../../src/protocol/signing.ts'
 import { type Scenario, availableOf, scenario } from '../../core/rules/properties.arbitraries.ts'
-import { type CloudKey, INSTANCE, makeCloudKey } from '../sync/fake-cloud.ts'
+import { INSTANCE } from '../sync/fake-cloud.ts'
+import { type NewSigner, newSigner } from '../../support/new-signer.ts'
 
 const CORRELATION_ID = '5c8ec4fd-f17f-4657-bf09-74a97ddc9f8b'
 
@@ -57,7 +58,7 @@ interface Made {
 }
 
 /** One decision as the agent makes, records and answers it. */
-async function made(key: CloudKey, { policy: raw, request, clock, balances, mode }: Scenario): Promise<Made> {
+async function made(key: NewSigner, { policy: raw, request, clock, balances, mode }: Scenario): Promise<Made> {
   const policy = onTheWire(raw)
   const terms = { instanceName: 'Workshop', issuedAt: 1, usableForMs: 1, grantHorizonMs: 1, trustedKeys: [key.jwk] }
   const rules = await signDocument('policy', JSON.stringify(policyToWire(policy, terms)), key.signer)
@@ -93,7 +94,7 @@ async function made(key: CloudKey, { policy: raw, request, clock, balances, mode
 
 describe('a decision that is explained', () => {
   it('is reproduced to the byte with its answer, for any request', { timeout: 120_000 }, async () => {
-    const key = await makeCloudKey()
+    const key = await newSigner()
     await fc.assert(
       fc.asyncProperty(scenario(4), async (each) => {
         const { kept, answer } = await made(key, each)
@@ -112,7 +113,7 @@ describe('a decision that is explained', () => {
   })
 
   it('is reported as different when inputs, rules or the entry were altered', async () => {
-    const key = await makeCloudKey()
+    const key = await newSigner()
     const candidates = fc
       .sample(scenario(1), { numRuns: 300, seed: 7 })
       .map(async (each) => ({ each, ...(await made(key, each)) }))
@@ -131,7 +132,7 @@ describe('a decision that is explained', () => {
   })
 
   it('names an expired grant instead of a balance of 0', async () => {
-    const key = await makeCloudKey()
+    const key = await newSigner()
     const candidates = fc.sample(scenario(1), { numRuns: 300, seed: 7 }).map((each) => {
       const balances = each.balances.map(() => ({ left: 0n, shortage: 'GRANT_EXPIRED' as const }))
       return made(key, { ...each, balances })
@@ -144,7 +145,7 @@ describe('a decision that is explained', () => {
   })
 
   it('is shown as recorded when its inputs or rules were removed, with the removed ones named', async () => {
-    const key = await makeCloudKey()
+    const key = await newSigner()
     const [sample] = fc.sample(scenario(1), { numRuns: 1, seed: 1 })
     const { kept } = await made(key, sample!)
     const says = async (changes: Partial<typeof kept>) => (await explain({ ...kept, ...changes })).replay
@@ -157,7 +158,7 @@ describe('a decision that is explained', () => {
       says: expect.stringContaining('rules') as string,
     })
     expect(await says({ rules: 'a.b.c' })).toMatchObject({ result: 'impossible' })
-    const other = await makeCloudKey()
+    const other = await newSigner()
     expect(await says({ trustedKeys: [JSON.stringify(other.jwk)] })).toMatchObject({
       result: 'same',
       says: expect.stringContaining('no longer one of the pinned keys') as string,
@@ -166,7 +167,7 @@ describe('a decision that is explained', () => {
   })
 
   it('of another engine version is shown as recorded and not compared, even if it could not be reproduced', async () => {
-    const key = await makeCloudKey()
+    const key = await newSigner()
     const [sample] = fc.sample(scenario(1), { numRuns: 1, seed: 1 })
     const { kept } = await made(key, sample!)
     const changed = { ...kept, body: kept.body.replace(`"engine":${ENGINE.version}`, '"engine":3'), inputs: '1;0P;' }

@@ -21,7 +21,8 @@ import { CodedError } from '../../../src/protocol/errors.ts'
 import { signDocument } from '../../../src/protocol/signing.ts'
 import fc from '../../support/fast-check.ts'
 import { IDENTITY, SEAL, STAMP, journalIn, payloadOf, temporaryDirectory } from '../harness.ts'
-import { type CloudKey, DEVICE, INSTANCE, makeCloudKey } from '../sync/fake-cloud.ts'
+import { DEVICE, INSTANCE } from '../sync/fake-cloud.ts'
+import { type NewSigner, newSigner } from '../../support/new-signer.ts'
 import { BEGIN } from '../sync/fake-time.ts'
 import { policyWith } from '../sync/policies.ts'
 
@@ -61,7 +62,7 @@ async function charge(journal: Journal, n: number, account: string, amount: bigi
 }
 
 /** @param aheadMs by which the clock of the cloud is ahead */
-async function exchange(journal: Journal, key: CloudKey, aheadMs = 0, named = GRANTED): Promise<void> {
+async function exchange(journal: Journal, key: NewSigner, aheadMs = 0, named = GRANTED): Promise<void> {
   const { document: segment, epoch, seq, hash } = await journal.seal(SEAL)
   const time = BEGIN + aheadMs + seq
   const { entries } = payloadOf(segment) as Segment
@@ -82,7 +83,11 @@ async function exchange(journal: Journal, key: CloudKey, aheadMs = 0, named = GR
 }
 
 /** A device with rules, in its first epoch. */
-async function attached(directory: string, key: CloudKey, changes?: Parameters<typeof journalIn>[1]): Promise<Journal> {
+async function attached(
+  directory: string,
+  key: NewSigner,
+  changes?: Parameters<typeof journalIn>[1],
+): Promise<Journal> {
   const journal = await journalIn(directory, changes)
   await journal.saveIdentity({ ...IDENTITY, trustedKeys: [JSON.stringify(key.jwk)] })
   await journal.attach(1)
@@ -98,7 +103,7 @@ async function attached(directory: string, key: CloudKey, changes?: Parameters<t
 /** Two accounts, one of them used up; entries that are acknowledged, in flight and not sealed. */
 async function ledger(aheadMs = 0): Promise<string> {
   const directory = temporaryDirectory()
-  const key = await makeCloudKey()
+  const key = await newSigner()
   const journal = await attached(directory, key)
   await exchange(journal, key, aheadMs)
   await charge(journal, 1, LINE, 10n)
@@ -115,7 +120,7 @@ async function ledger(aheadMs = 0): Promise<string> {
 async function forgetful(): Promise<{ readonly directory: string; readonly path: string }> {
   let now = BEGIN
   const directory = temporaryDirectory()
-  const key = await makeCloudKey()
+  const key = await newSigner()
   const journal = await attached(directory, key, { now: () => now, limits: { retentionMs: 1_000 } })
   await exchange(journal, key)
   await charge(journal, 1, LINE, 10n)

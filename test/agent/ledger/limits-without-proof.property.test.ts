@@ -8,7 +8,8 @@ import type { SyncAnswerWire } from '../../../src/protocol/edge/sync.ts'
 import { CHAIN_START, signDocument } from '../../../src/protocol/signing.ts'
 import fc from '../../support/fast-check.ts'
 import { accountState } from '../harness.ts'
-import { type CloudKey, DEVICE, INSTANCE, makeCloudKey } from '../sync/fake-cloud.ts'
+import { DEVICE, INSTANCE } from '../sync/fake-cloud.ts'
+import { type NewSigner, newSigner } from '../../support/new-signer.ts'
 import { BEGIN } from '../sync/fake-time.ts'
 
 const ACCOUNTS: readonly AccountId[] = [
@@ -31,12 +32,12 @@ interface Answer {
 /** The counters and the answers that a journal keeps. */
 class Kept {
   readonly states = new Map<AccountId, AccountState>()
-  readonly #key: CloudKey
+  readonly #key: NewSigner
   readonly #proofs = new Map<AccountId, number>()
   #answers: readonly Answer[] = []
   #term = 0
 
-  constructor(key: CloudKey) {
+  constructor(key: NewSigner) {
     this.#key = key
   }
 
@@ -105,7 +106,7 @@ class Kept {
 const steps = fc.array(step, { minLength: 5, maxLength: 25 })
 
 it('starts without a report, with the balances that were left', async () => {
-  const key = await makeCloudKey()
+  const key = await newSigner()
   await fc.assert(
     fc.asyncProperty(steps, async (all) => {
       const kept = new Kept(key)
@@ -124,7 +125,7 @@ it('starts without a report, with the balances that were left', async () => {
 })
 
 it('gives no account more than that, whatever grant its owner writes', async () => {
-  const key = await makeCloudKey()
+  const key = await newSigner()
   await fc.assert(
     fc.asyncProperty(steps, fc.constantFrom(...ACCOUNTS), fc.nat(60), async (all, account, granted) => {
       const kept = new Kept(key)

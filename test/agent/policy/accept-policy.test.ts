@@ -3,11 +3,12 @@ import { Trust } from '../../../src/agent/keys/trust.ts'
 import { acceptPolicy } from '../../../src/agent/policy/accept-policy.ts'
 import { ENGINE } from '../../../src/core/engine.ts'
 import { signDocument } from '../../../src/protocol/signing.ts'
-import { INSTANCE, makeCloudKey, OTHER_INSTANCE } from '../sync/fake-cloud.ts'
+import { INSTANCE, OTHER_INSTANCE } from '../sync/fake-cloud.ts'
+import { newSigner } from '../../support/new-signer.ts'
 import { policyWith } from '../sync/policies.ts'
 
-const key = await makeCloudKey()
-const stranger = await makeCloudKey()
+const key = await newSigner()
+const stranger = await newSigner()
 const trust = await Trust.of([JSON.stringify(key.jwk)])
 
 /** Accepts this document, signed by the trusted key, as one above revision 3. */

@@ -1,6 +1,7 @@
 import { expect, test } from 'vitest'
 import { CodedError } from '../../../src/protocol/errors.ts'
-import { DEVICE, INSTANCE, json, makeCloudKey, refusal } from './fake-cloud.ts'
+import { DEVICE, INSTANCE, json, refusal } from './fake-cloud.ts'
+import { newSigner } from '../../support/new-signer.ts'
 import { TestDevice } from './test-device.ts'
 
 test('a device without a token reports it, and enrolls when it gets one', async () => {
@@ -25,7 +26,7 @@ test('a device without a token reports it, and enrolls when it gets one', async 
 test('a cloud that shows no pinned key is not trusted, and tried again later', async () => {
   const device = await TestDevice.make()
   const real = device.cloud.key
-  device.cloud.key = await makeCloudKey()
+  device.cloud.key = await newSigner()
   await device.start()
   await device.settle()
   expect(device.conditions).toEqual(['enrollment: TRUST_MISMATCH'])
@@ -47,7 +48,7 @@ test('a token with a line break is refused without a request to the cloud', asyn
 
 test('of the keys that the cloud shows only the pinned ones are kept', async () => {
   const device = await TestDevice.make()
-  const stranger = await makeCloudKey()
+  const stranger = await newSigner()
   device.network.tamper = (request, answer) => {
     if (!request.url.endsWith('/enrollments')) return answer
     const body = JSON.parse(answer.body) as { trustedKeys: unknown[] }

@@ -1,5 +1,5 @@
-// A small cloud that speaks the edge API and the sessions of the service API over an in-memory exchange, with real
-// signatures. It keeps its books in its own plain way: what it bills is the sum of the entries that it has taken, each once.
+// A small cloud with the edge API and the sessions of the service API over an in-memory exchange, with real signatures. Its
+// accounting shares no code with the real cloud, so that it can audit the agent: it bills the sum of all entries, each once.
 import { createPublicKey } from 'node:crypto'
 import { compactVerify, jwtVerify, SignJWT, decodeJwt } from 'jose'
 import type { z } from 'zod'
@@ -11,7 +11,7 @@ import { type attachAnswer, attachRequest } from '../../../src/protocol/edge/att
 import { enrollmentRequest } from '../../../src/protocol/edge/enrollment.ts'
 import { requireEnginesFit } from '../../../src/protocol/edge/engines.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
-import { policyDocument, type PolicyDocumentWire } from '../../../src/protocol/edge/policy-document.ts'
+import type { PolicyDocumentWire } from '../../../src/protocol/edge/policy-document.ts'
 import {
   entryBody,
   type Segment,
@@ -28,10 +28,9 @@ import {
   type PublicJwk,
   sha256,
   signDocument,
-  type Signer,
   thumbprint,
 } from '../../../src/protocol/signing.ts'
-import { newSigner } from '../../support/new-signer.ts'
+import type { NewSigner } from '../../support/new-signer.ts'
 
 export const EDGE = 'https://cloud.test/tg/edge/api/v1'
 export const SERVICE = 'https://cloud.test/tg/api'
@@ -39,15 +38,7 @@ export const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
 export const OTHER_INSTANCE = '7c2f0d4e-5a8e-4a43-9f3f-0b6f5c0a9d21'
 export const DEVICE = '0b0e7a52-8d3c-4c3e-9a25-0d2f9a1f7c01'
 
-/** A key pair of the cloud, or of an impostor. */
-export interface CloudKey {
-  readonly signer: Signer
-  readonly jwk: PublicJwk
-}
-
-export async function makeCloudKey(): Promise<CloudKey> {
-  return newSigner()
-}
+const DAY_MS = 86_400_000
 
 interface Holding {
   granted: bigint
@@ -56,7 +47,7 @@ interface Holding {
   returned: bigint
 }
 
-export interface Epoch {
+interface Epoch {
   readonly number: number
   status: 'ACTIVE' | 'FENCED' | 'CLOSED'
   forked: boolean
@@ -68,10 +59,7 @@ export interface Epoch {
   readonly holdings: Map<string, Holding>
 }
 
-export interface BilledEntry {
-  readonly key: string
-  readonly body: z.output<typeof entryBody>
-}
+type EntryBody = z.output<typeof entryBody>
 
 interface Session {
   readonly id: string
@@ -88,48 +76,47 @@ function restoredFrom(epoch: Epoch | undefined, acknowledged: number): z.input<t
 
 export class FakeCloud {
   readonly #now: () => number
-  key: CloudKey
+  key: NewSigner
   /** Named in policies besides the signing key. */
   nextKeys: readonly PublicJwk[] = []
   devicePublicKey: PublicJwk | null = null
   enrolledBy: string | null = null
   readonly epochs = new Map<number, Epoch>()
   readonly #attachAnswers = new Map<string, string>()
-  /** What devices named as still to deliver, by attach. */
+  /** Undelivered entries that the device reported with each attach. */
   readonly backlogs: number[] = []
   readonly caps = new Map<string, bigint>()
-  /** Every entry that was taken, once, by its hash. */
-  readonly billed = new Map<string, BilledEntry>()
+  /** Every accepted entry once, by its epoch and hash. */
+  readonly billed = new Map<string, EntryBody>()
   readonly policies = new Map<string, { revision: number; document: string }>()
   engine = ENGINE
   readonly sessions: Session[] = []
-  /** Given with the next merged segments. */
+  /** Sent with the next merged segment. */
   directives: ('release' | 'sync')[] = []
-  /** What the device may keep at most, given with the next merged segment. */
+  /** Sent with the next merged segment: the device must return tokens above these balances. */
   releases: { account: string; keep: string }[] = []
   nextSyncMs = 60_000
-  grantLifetimeMs = 86_400_000
+  grantLifetimeMs = DAY_MS
   pushUrl: string | null = null
   revoked = false
-  /** The next segment of the right writer does not add up, says the cloud. */
+  /** Rejects the next segment that continues the chain. */
   refuses = false
-  /** Whether the cloud calls a forked epoch closed after its final segment. */
+  /** Whether a forked epoch is closed after its final segment. */
   closes = true
-  /** What happened that must not happen: read by the auditor. */
+  /** Broken promises of the agent. */
   readonly alarms: string[] = []
-  /** Bodies of the sync requests as they came in. */
+  /** Segments of the sync requests as received. */
   readonly received: { readonly seq: number; readonly document: string }[] = []
-  /** What came with each segment to prove what the cloud may have forgotten. */
+  /** Proofs of grants that came with each segment. */
   readonly proofs: { readonly seq: number; readonly proofs: readonly string[] }[] = []
   readonly calls: string[] = []
   #sessionsOpened = 0
 
-  constructor(now: () => number, key: CloudKey) {
+  constructor(now: () => number, key: NewSigner) {
     this.#now = now
     this.key = key
   }
 
-  /** Of the epoch that is current. */
   get current(): Epoch {
     const current = this.epochs.get(this.epochs.size)
     if (current === undefined) throw new Error('the device never attached')
@@ -153,18 +140,17 @@ export class FakeCloud {
       revision: document.revision,
       document: await signDocument('policy', text, this.key.signer),
     })
-    policyDocument.safeParse(JSON.parse(text))
   }
 
-  /** An administrator, or another attach, ends what the epoch can earn. */
+  /** As by an administrator or another attach: the epoch gets no more grants. */
   fence(): void {
     if (this.current.status === 'ACTIVE') this.current.status = 'FENCED'
   }
 
-  /** Sum of what was taken from an account, refunds subtracted. */
+  /** Billed use of an account minus refunds. */
   billedOn(account: string): bigint {
     let sum = 0n
-    for (const { body } of this.billed.values()) {
+    for (const body of this.billed.values()) {
       for (const posting of body.postings) {
         if (posting.account === account) sum += body.kind === 'access' ? posting.amount : -posting.amount
       }
@@ -172,7 +158,7 @@ export class FakeCloud {
     return sum
   }
 
-  /** What is held back for the device, over all epochs. */
+  /** Tokens reserved for the device in all epochs. */
   outOn(account: string): bigint {
     let sum = 0n
     for (const { holdings } of this.epochs.values()) {
@@ -272,12 +258,12 @@ export class FakeCloud {
     const segment = segmentSchema.parse(JSON.parse(text))
     this.received.push({ seq: segment.seq, document })
     this.proofs.push({ seq: segment.seq, proofs })
-    const taken = await this.#take(segment, sha256(text))
-    if (typeof taken !== 'string') return taken
-    return json(200, { answer: taken, time: await this.#time(nonce, taken) })
+    const answer = await this.#accept(segment, sha256(text))
+    if (typeof answer !== 'string') return answer
+    return json(200, { answer, time: await this.#time(nonce, answer) })
   }
 
-  async #take(segment: Segment, hash: string): Promise<string | HttpAnswer> {
+  async #accept(segment: Segment, hash: string): Promise<string | HttpAnswer> {
     const epoch = this.epochs.get(segment.epoch)
     if (epoch === undefined) return refusal(422, 'SEGMENT_REJECTED', 'never given out')
     const { merged } = epoch
@@ -323,7 +309,7 @@ export class FakeCloud {
       return this.#answer({ outcome: 'REJECTED', ...about, hash, problem: 'ENTRY_DOES_NOT_ADD_UP' })
     }
     if (segment.entries.previousHash !== epoch.entryHead || segment.entries.first !== epoch.lastEntry + 1) {
-      this.alarms.push(`the entries of segment ${segment.seq} do not go on where those before ended`)
+      this.alarms.push(`the entries of segment ${segment.seq} do not follow the previous ones`)
       return refusal(422, 'SEGMENT_REJECTED', 'entries do not fit')
     }
     const posted = new Map<string, bigint>()
@@ -335,7 +321,7 @@ export class FakeCloud {
     for (const { account, used, refunded, returned } of segment.counters) {
       const held = this.#holding(epoch, account)
       if (used - refunded - (held.used - held.refunded) !== (posted.get(account) ?? 0n)) {
-        this.alarms.push(`the counters of ${account} in segment ${segment.seq} say something else than its entries`)
+        this.alarms.push(`the counters of ${account} in segment ${segment.seq} differ from its entries`)
       }
       posted.delete(account)
       held.used = used
@@ -343,7 +329,7 @@ export class FakeCloud {
       if (active) held.returned = returned
       if (held.used - held.refunded + held.returned > held.granted) this.alarms.push(`${account} was overspent`)
     }
-    if (posted.size > 0) this.alarms.push(`segment ${segment.seq} spends from accounts that it does not count`)
+    if (posted.size > 0) this.alarms.push(`segment ${segment.seq} charges accounts without counters`)
     epoch.lastEntry += segment.entries.bodies.length
     epoch.entryHead = segment.entries.head
     if (segment.final) {
@@ -357,7 +343,7 @@ export class FakeCloud {
       seq: segment.seq,
       hash,
       entries: { from: first, to: first + bodies.length - 1, head },
-      retainUntil: this.#now() + 7 * 86_400_000,
+      retainUntil: this.#now() + 7 * DAY_MS,
     }
     const answer = await this.#answer(
       active && !segment.final
@@ -378,22 +364,22 @@ export class FakeCloud {
     return answer
   }
 
-  /** The bodies of the entries that no device has reported before. */
-  #bill({ number }: Epoch, segment: Segment): z.output<typeof entryBody>[] {
+  /** Returns the entries that were not billed before. */
+  #bill({ number }: Epoch, segment: Segment): EntryBody[] {
     if (segment.undeliveredRange !== null)
       this.#billRange(segment.undeliveredRange.epoch, segment.undeliveredRange.entries)
     return this.#billRange(number, segment.entries)
   }
 
-  #billRange(number: number, range: Segment['entries']): z.output<typeof entryBody>[] {
-    const fresh: z.output<typeof entryBody>[] = []
+  #billRange(number: number, range: Segment['entries']): EntryBody[] {
+    const fresh: EntryBody[] = []
     let head = range.previousHash
     for (const text of range.bodies) {
       head = entryHash(head, text)
       const key = `${number} ${head}`
       if (this.billed.has(key)) continue
       const body = entryBody.parse(JSON.parse(text))
-      this.billed.set(key, { key, body })
+      this.billed.set(key, body)
       fresh.push(body)
     }
     if (head !== range.head) this.alarms.push(`the chain of entries up to ${range.head} is broken`)

@@ -2,7 +2,8 @@ import { expect, test } from 'vitest'
 import { policyDocument, type PolicyDocumentWire } from '../../../src/protocol/edge/policy-document.ts'
 import { signDocument } from '../../../src/protocol/signing.ts'
 import { calmDown } from './audit.ts'
-import { type CloudKey, INSTANCE, makeCloudKey, OTHER_INSTANCE } from './fake-cloud.ts'
+import { INSTANCE, OTHER_INSTANCE } from './fake-cloud.ts'
+import { type NewSigner, newSigner } from '../../support/new-signer.ts'
 import { policyWith, withAction } from './policies.ts'
 import { ACCOUNT, SYNC, TestDevice } from './test-device.ts'
 
@@ -11,19 +12,19 @@ const CONDITION = '0e8f1a52-31c1-4a6b-9b2e-5d0a5e0f7a11'
 const inForce = (device: TestDevice): number | undefined => device.activePolicies.get(INSTANCE)?.document.revision
 
 /** Puts any text in the place of the newest policy. */
-async function serve(device: TestDevice, revision: number, payload: unknown, key: CloudKey, kind = 'policy' as const) {
+async function serve(device: TestDevice, revision: number, payload: unknown, key: NewSigner, kind = 'policy' as const) {
   const document = await signDocument(kind, JSON.stringify(payload), key.signer)
   device.cloud.policies.set(INSTANCE, { revision, document })
 }
 
-const signedBy = (key: CloudKey, document: Omit<PolicyDocumentWire, 'trustedKeys'>) => ({
+const signedBy = (key: NewSigner, document: Omit<PolicyDocumentWire, 'trustedKeys'>) => ({
   ...document,
   trustedKeys: [key.jwk],
 })
 
 /** The old key signs revision 2, which names the next key. That key signs revision 3. */
 async function changeKey(device: TestDevice): Promise<void> {
-  const next = await makeCloudKey()
+  const next = await newSigner()
   device.cloud.nextKeys = [next.jwk]
   await device.cloud.publish(policyWith(2))
   await device.sync()
@@ -70,7 +71,7 @@ test('a policy is durable before it is in force', async () => {
 
 test('a policy that a stranger signed is refused, and the rules in force stay', async () => {
   const device = await TestDevice.running()
-  const stranger = await makeCloudKey()
+  const stranger = await newSigner()
   await serve(device, 2, signedBy(stranger, policyWith(2)), stranger)
   await device.sync()
   expect(device.conditions).toEqual(['policy: POLICY_SIGNATURE_BAD'])
@@ -152,7 +153,7 @@ test('a policy with a field that the device does not know, or of another instanc
 
 test('a policy that does not name the key that signed it is refused: the device would trust no key afterwards', async () => {
   const device = await TestDevice.running()
-  await device.cloud.publish({ ...policyWith(2), trustedKeys: [(await makeCloudKey()).jwk] })
+  await device.cloud.publish({ ...policyWith(2), trustedKeys: [(await newSigner()).jwk] })
   await device.sync()
   expect(device.conditions).toEqual(['policy: POLICY_INCOMPLETE'])
 })
@@ -201,7 +202,7 @@ test('the stored rules are in force after a restart without the cloud', async ()
 
 test('altered stored rules are not used after a restart and are fetched again', async () => {
   const device = await TestDevice.running()
-  const stranger = await makeCloudKey()
+  const stranger = await newSigner()
   const text = JSON.stringify(signedBy(stranger, policyWith(1)))
   expect(policyDocument.safeParse(JSON.parse(text)).success).toBe(true)
   const document = await signDocument('policy', text, stranger.signer)

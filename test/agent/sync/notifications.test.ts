@@ -4,7 +4,8 @@ import { BROKER_CHANGE_GAP_MS } from '../../../src/agent/sync/limits.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { deviceTopic, policyTopic } from '../../../src/protocol/push.ts'
 import { sha256, signDocument } from '../../../src/protocol/signing.ts'
-import { DEVICE, INSTANCE, OTHER_INSTANCE, json, makeCloudKey, refusal } from './fake-cloud.ts'
+import { DEVICE, INSTANCE, OTHER_INSTANCE, json, refusal } from './fake-cloud.ts'
+import { newSigner } from '../../support/new-signer.ts'
 import { policyWith } from './policies.ts'
 import { SYNC, TestDevice } from './test-device.ts'
 
@@ -399,7 +400,7 @@ function replaceTime(
 
 test('an address that the cloud has not signed is not used', async () => {
   const { device, push } = await deviceAtBroker()
-  const stranger = await makeCloudKey()
+  const stranger = await newSigner()
   replaceTime(device, ({ nonce, answer }) => {
     const time = { nonce, time: device.time.truth(), answer: sha256(answer), push: NEW }
     return signDocument('time', JSON.stringify(time), stranger.signer)

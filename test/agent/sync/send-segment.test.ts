@@ -2,7 +2,8 @@ import { expect, test, vi } from 'vitest'
 import { audit, calmDown } from './audit.ts'
 import { changeAnswers } from './changed-answers.ts'
 import { payloadOf } from '../harness.ts'
-import { contentOf, DEVICE, INSTANCE, json, makeCloudKey, OTHER_INSTANCE } from './fake-cloud.ts'
+import { contentOf, DEVICE, INSTANCE, json, OTHER_INSTANCE } from './fake-cloud.ts'
+import { newSigner } from '../../support/new-signer.ts'
 import { policyWith } from './policies.ts'
 import { ACCOUNT, STARTING_GRANT, TestDevice, makeDeviceKey } from './test-device.ts'
 import { storedSession } from '../../../src/agent/sessions/kept-session.ts'
@@ -213,7 +214,7 @@ test('an old answer with time that is signed for this attempt is refused all the
 test('an answer that no trusted key has signed gives nothing, even with the right content', async () => {
   const device = await TestDevice.running()
   await device.charge(1_000_000n)
-  const stranger = await makeCloudKey()
+  const stranger = await newSigner()
   const forge = async (document: string): Promise<string> => {
     const content = JSON.stringify(await contentOf(document, device.cloud.key.jwk))
     return signDocument('sync-answer', content, stranger.signer)
@@ -241,7 +242,7 @@ test('an answer that no trusted key has signed gives nothing, even with the righ
 
 test('time that another party signed is not trusted', async () => {
   const device = await TestDevice.running()
-  const stranger = await makeCloudKey()
+  const stranger = await newSigner()
   const { exchange } = device.cloud
   device.network.intercept = async (request) => {
     const answer = await exchange(request)

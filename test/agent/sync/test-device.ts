@@ -17,7 +17,7 @@ import type { EntryBodyWire } from '../../../src/protocol/edge/sync.ts'
 import type { SessionCommand } from '../../../src/protocol/edge/sessions.ts'
 import { signDocument } from '../../../src/protocol/signing.ts'
 import { newSigner } from '../../support/new-signer.ts'
-import { FakeCloud, INSTANCE, makeCloudKey } from './fake-cloud.ts'
+import { FakeCloud, INSTANCE } from './fake-cloud.ts'
 import { FakeTime } from './fake-time.ts'
 import { FaultyNetwork } from '../../scenarios/link/faulty-network.ts'
 import { TestDisk } from '../test-disk.ts'
@@ -96,7 +96,7 @@ export class TestDevice {
   /** A device with an enrollment token, before its first start. */
   static async make(how: TestDeviceOptions = {}): Promise<TestDevice> {
     const time = new FakeTime()
-    const cloud = new FakeCloud(() => time.truth(), await makeCloudKey())
+    const cloud = new FakeCloud(() => time.truth(), await newSigner())
     cloud.caps.set(ACCOUNT, CAP)
     await cloud.publish(policyWith(1))
     const device = new TestDevice(time, cloud, await makeDeviceKey(), how)
@@ -113,7 +113,7 @@ export class TestDevice {
     readonly charged: TestDevice['charged']
   }): Promise<TestDevice> {
     const time = new FakeTime(site.begin)
-    const cloud = new FakeCloud(() => time.truth(), await makeCloudKey())
+    const cloud = new FakeCloud(() => time.truth(), await newSigner())
     const device = new TestDevice(time, cloud, await makeDeviceKey(), { push: site.push })
     device.network.intercept = site.exchange
     device.token = site.token

@@ -27,7 +27,7 @@ test('an agent of the next engine continues the ledger, and each decision is com
   }
   expect(site.log.filter((line) => line.includes('this agent decides by them with engine 2'))).toHaveLength(1)
   // Billed once each, as recorded.
-  expect([...site.cloud.billed.values()].map(({ body }) => body.engine).toSorted()).toEqual([1, 2])
+  expect([...site.cloud.billed.values()].map(({ engine }) => engine).toSorted()).toEqual([1, 2])
 
   const path = join(site.stateDirectory, 'journal.db')
   const results = ids.flatMap((id) => [1, 2].map(async (engine) => replayOf(path, id, engine)))

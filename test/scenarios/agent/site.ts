@@ -13,7 +13,8 @@ import { AGENT_STATUS_PATH, type AgentStatus, agentStatus } from '../../../src/p
 import { type AccessResponse, accessResponseBody } from '../../../src/protocol/service/access-request.ts'
 import { loadSettings } from '../../../src/settings/load.ts'
 import { accessBody, temporaryDirectory } from '../../agent/harness.ts'
-import { FakeCloud, INSTANCE, makeCloudKey } from '../../agent/sync/fake-cloud.ts'
+import { FakeCloud, INSTANCE } from '../../agent/sync/fake-cloud.ts'
+import { newSigner } from '../../support/new-signer.ts'
 import { policyWith } from '../../agent/sync/policies.ts'
 
 export const ACCOUNT = lineAccount(INSTANCE, 'line-1', 0)
@@ -32,7 +33,7 @@ export class Site {
   /** @param cap of the pool, micro-tokens */
   static async make(cap = 1_000_000_000n, changes: Parameters<typeof policyWith>[1] = {}): Promise<Site> {
     const site = new Site()
-    site.cloud = new FakeCloud(() => Date.now(), await makeCloudKey())
+    site.cloud = new FakeCloud(() => Date.now(), await newSigner())
     site.cloud.caps.set(ACCOUNT, cap)
     const [item] = policyWith(1).lineItems
     const around = { startsAt: Date.now() - DAY, endsAt: Date.now() + DAY }

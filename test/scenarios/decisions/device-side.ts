@@ -22,7 +22,7 @@ import { policyDocument, policyOf, policyToWire } from '../../../src/protocol/ed
 import { requestOf, sessionAccessRequestBody } from '../../../src/protocol/service/access-request.ts'
 import type { ApiVersion } from '../../../src/protocol/service/status.ts'
 import { IDENTITY, SEAL, unsigned } from '../../agent/harness.ts'
-import { makeCloudKey } from '../../agent/sync/fake-cloud.ts'
+import { newSigner } from '../../support/new-signer.ts'
 import type { FakeTime } from '../../agent/sync/fake-time.ts'
 import { TestDisk } from '../../agent/test-disk.ts'
 import type { Command } from './cloud-side.ts'
@@ -132,7 +132,7 @@ export class DeviceSide {
 
   /** Through the text that the cloud signs. Returns the rules as the device reads them. */
   async takeRules({ policy }: LoadedPolicy, sessionIntervalMs: number): Promise<Policy> {
-    const { jwk } = await makeCloudKey()
+    const { jwk } = await newSigner()
     const wire = policyToWire(policy, {
       instanceName: 's',
       issuedAt: this.#time.truth(),
