@@ -259,7 +259,7 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     ['-1', untested('which entry must be in the journal before rules limit an account')],
     ['writeBehind.isClosing', 'If nothing is pending, it resolves at once.', 'await this.settled()'],
     [
-      'this.#writeBehind?.isLogOpen !== true',
+      "this.#writeBehind?.logState !== 'OPEN'",
       'The turn finds the commit under way and does nothing.',
       'this.#underWay.waiting',
     ],

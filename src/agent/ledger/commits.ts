@@ -106,7 +106,7 @@ export class Commits {
 
   /** Durability of the answer to an entry that a reservation covers. */
   get durability(): Exclude<Durability, 'later'> {
-    return this.#writeBehind?.hasLogFailed === false ? 'write-behind' : 'durable'
+    return (this.#writeBehind?.logState ?? 'FAILED') === 'FAILED' ? 'durable' : 'write-behind'
   }
 
   get isSettled(): boolean {
@@ -220,7 +220,7 @@ export class Commits {
   /** Later entries must not be answered before the commit under way. */
   #mustWait(): boolean {
     if (this.#underWay === null) return false
-    return this.#writeBehind?.isLogOpen !== true || this.#underWay.waiting.length > 0
+    return this.#writeBehind?.logState !== 'OPEN' || this.#underWay.waiting.length > 0
   }
 
   readonly #turn = (): void => {
@@ -240,7 +240,7 @@ export class Commits {
 
   #answerFromLog(): boolean {
     const writeBehind = this.#writeBehind
-    if (writeBehind?.accepts(this.#waiting, this.#logged.length) !== true) return false
+    if (writeBehind?.logIfCovered(this.#waiting, this.#logged.length) !== true) return false
     const batch = this.#takeWaiting()
     for (const decided of batch) this.#logged.push(decided)
     for (const { resolve } of batch) resolve('write-behind')

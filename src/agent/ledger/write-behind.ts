@@ -31,6 +31,9 @@ export interface WriteBehindDeps {
   readonly onLog: (error: unknown) => void
 }
 
+/** Entries are answered early only while it is OPEN. NONE: the next commit begins it. FAILED: a later commit retries it. */
+type LogState = 'NONE' | 'OPEN' | 'FAILED'
+
 interface Context {
   readonly spendableOf: (account: AccountId) => Spendable
   readonly stamp: () => ClockStamp
@@ -48,7 +51,7 @@ export class WriteBehind {
   readonly #charged = new Set<AccountId>()
   /** Accounts whose reservation has ended in memory but not yet in the journal. */
   readonly #closing = new Set<AccountId>()
-  #logState: 'NONE' | 'OPEN' | 'FAILED' = 'NONE'
+  #logState: LogState = 'NONE'
   #logFailedAt = 0
   /** When an entry was last answered early. */
   #answeredAt = -Infinity
@@ -61,12 +64,8 @@ export class WriteBehind {
     this.#reservations = new Reservations(deps.reservationMax, context.now)
   }
 
-  get isLogOpen(): boolean {
-    return this.#logState === 'OPEN'
-  }
-
-  get hasLogFailed(): boolean {
-    return this.#logState === 'FAILED'
+  get logState(): LogState {
+    return this.#logState
   }
 
   /** Whether a reservation has ended that the journal has open. */
@@ -87,7 +86,7 @@ export class WriteBehind {
   }
 
   /** Writes these entries to the log if they can be answered now. @param logged entries that the journal lacks */
-  accepts(decided: readonly { readonly entry: PendingEntry }[], logged: number): boolean {
+  logIfCovered(decided: readonly { readonly entry: PendingEntry }[], logged: number): boolean {
     if (this.#logState !== 'OPEN' || logged >= LOGGED_MAX) return false
     if (!decided.every(({ entry }) => this.#isCovered(entry))) return false
     const entries = decided.map(({ entry }) => entry)
