@@ -49,7 +49,9 @@ export class Rounds {
 
   constructor(options: RoundsOptions) {
     this.#options = options
-    this.#alarm = new Alarm({ timers: options.timers, now: options.sinceBoot }, () => (this.#running = this.#run()))
+    this.#alarm = new Alarm({ timers: options.timers, now: options.sinceBoot }, () => {
+      this.#running = this.#run()
+    })
   }
 
   get counts(): { readonly done: number; readonly failed: number; readonly running: boolean } {
