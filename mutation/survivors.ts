@@ -796,7 +796,6 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     ['range.entries.length === 0 && !closes', 'A shortcut: merging no entries changes nothing.'],
   ],
   'src/cloud/sync/merge/plausible.ts': [
-    ['parseAccount(account)?.kind', 'Each account can be parsed.'],
     [/^\(overspend\.get/, untested('plausible overspend of a device that had some before')],
   ],
   'src/cloud/sync/merge/unbilled.ts': [
@@ -811,7 +810,9 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     [['first === undefined', 'last === undefined'], 'Without entries, the query finds none.'],
     [/^before\.branchOverspend/, untested('a branch, if only a part of its overspend was counted')],
     ['!epoch.grantsForgotten', untested('plausibility is checked only after a restore')],
-    ['pool === undefined', 'Each account that moves has a pool.'],
+    ['pool !== undefined', 'Each account that moves has a pool.'],
+    [['parsed?.instanceId', 'parsed?.lineItemId'], 'Each account can be parsed.'],
+    ['doubted.length === 0', 'A shortcut: without them, nothing is checked below.'],
   ],
   'src/cloud/sync/open-segment.ts': [
     [/document\.length|^`The segment is longer/, untested('a segment longer than permitted')],

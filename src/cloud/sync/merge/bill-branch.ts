@@ -2,7 +2,7 @@
  * Bills entries outside the merged chain. Each is billed once, by its chained hash. Refunds are not credited: they may
  * have been credited already.
  */
-import type { AccountId } from '../../../core/accounts/account.ts'
+import { type AccountId, isLineAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import { entryProblem } from '../../../core/sync/receive.ts'
 import { CHAIN_START } from '../../../protocol/signing.ts'
@@ -44,7 +44,7 @@ export async function billBranch(
   }
   const judge = (entries: readonly OpenedEntry[], pools: ReadonlyMap<AccountId, Pool>) => {
     const tally = new BranchTally(branch, pools)
-    return { billed: entries.filter(({ body }) => tally.take(body.postings)), tally }
+    return { billed: entries.filter(({ body }) => tally.take(body)), tally }
   }
   // Unbilled entries must create no accounts: pools are opened for the rest only, and checked again.
   const listed = await lockListedPools(tx, rules, chargedAccounts(fresh), epoch)
@@ -94,14 +94,16 @@ class BranchTally {
   }
 
   /** False, without effect, if an account cannot have granted it. */
-  take(postings: OpenedEntry['body']['postings']): boolean {
+  take({ kind, postings }: OpenedEntry['body']): boolean {
     const spent = new Map<AccountId, Spent>()
     const counted = this.#overspend.of(postings)
     for (const [index, { account, amount }] of postings.entries()) {
       const before = spent.get(account) ?? this.#spent.get(account) ?? { amount: 0n, overspend: 0n }
       spent.set(account, { amount: before.amount + amount, overspend: before.overspend + (counted[index] ?? 0n) })
     }
-    const doubted = postings.find(({ account }) => !this.#isPlausible(account, spent.get(account)))
+    // Requests charge allocations and limits at most what they charge their line item; only burned tokens can be more.
+    const isBounded = (account: AccountId): boolean => kind === 'burn' || isLineAccount(account)
+    const doubted = postings.find(({ account }) => !this.#isPlausible(account, spent.get(account), isBounded(account)))
     if (doubted !== undefined) {
       this.doubted.add(doubted.account)
       return false
@@ -115,12 +117,12 @@ class BranchTally {
     return [...this.#spent].map(([account, spent]) => this.#moveOf(account, spent))
   }
 
-  #isPlausible(account: AccountId, spent: Spent | undefined): boolean {
+  #isPlausible(account: AccountId, spent: Spent | undefined, isBounded: boolean): boolean {
     const pool = this.#pools.get(account)
     if (pool === undefined || spent === undefined) throw new Error('invariant: the pool of a branch was opened')
     const move = this.#moveOf(account, spent)
     const after = movePools(new Map([[account, pool]]), [move])?.after.get(account)
-    return after !== undefined && this.#branch.isPlausible(move, after)
+    return after !== undefined && (!isBounded || this.#branch.isPlausible(move, after))
   }
 
   #moveOf(account: AccountId, { amount, overspend }: Spent): AccountMove {

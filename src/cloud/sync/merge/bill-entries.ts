@@ -1,5 +1,6 @@
-import type { AccountId } from '../../../core/accounts/account.ts'
+import { type AccountId, isLineAccount, parseAccount } from '../../../core/accounts/account.ts'
 import { sumPostings } from '../../../core/accounts/grant.ts'
+import type { Micro } from '../../../core/pricing/amount.ts'
 import type { AccountChange } from '../../../core/sync/receive.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Pool } from '../../storage/records.ts'
@@ -7,7 +8,13 @@ import { aboveGrantOf } from './branch-overspend.ts'
 import { type AccountMove, type MovedPools, movePools } from '../../accounts/move-pools.ts'
 import type { OpenedEntry } from '../open-segment.ts'
 import { plausibleBy } from './plausible.ts'
-import { type DeviceAccountRecord, type Epoch, newDeviceAccount, settled } from '../../storage/device-records.ts'
+import {
+  type DeviceAccountRecord,
+  type Epoch,
+  newDeviceAccount,
+  reservedOn,
+  settled,
+} from '../../storage/device-records.ts'
 import type { MergeContext, MergeUnderRules } from '../merge-context.ts'
 import { openListedPools } from '../../policy/rules-in-force.ts'
 import { writePresumed } from '../save-moves.ts'
@@ -122,12 +129,34 @@ async function requirePlausible(
 ): Promise<void> {
   if (!epoch.grantsForgotten) return
   const isPlausible = await plausibleBy(tx, pools.keys(), epoch)
-  for (const move of moves) {
-    const { after } = move
-    const pool = pools.get(after.account)
-    if (pool === undefined || isPlausible(move, pool)) continue
-    throw new CodedError('GRANTS_FORGOTTEN', `More of ${after.account} was used than the device can have received.`, {
-      details: { account: after.account, deviceId: after.deviceId },
+  const doubted = moves.filter((move) => {
+    const pool = pools.get(move.after.account)
+    return pool !== undefined && !isPlausible(move, pool)
+  })
+  if (doubted.length === 0) return
+  const records = new Map(await tx.edge.deviceAccounts.ofEpoch(epoch.deviceId, epoch.number))
+  for (const { after } of moves) records.set(after.account, after)
+  const ofLineItems = reservedByLineItem(records.values())
+  for (const { after } of doubted) {
+    const { account, deviceId } = after
+    if (!isLineAccount(account) && reservedOn(after) <= (ofLineItems.get(lineItemOf(account)) ?? 0n)) continue
+    throw new CodedError('GRANTS_FORGOTTEN', `More of ${account} was used than the device can have received.`, {
+      details: { account, deviceId },
     })
   }
+}
+
+function reservedByLineItem(records: Iterable<DeviceAccountRecord>): ReadonlyMap<string, Micro> {
+  const reserved = new Map<string, Micro>()
+  for (const record of records) {
+    if (!isLineAccount(record.account)) continue
+    const key = lineItemOf(record.account)
+    reserved.set(key, (reserved.get(key) ?? 0n) + reservedOn(record))
+  }
+  return reserved
+}
+
+function lineItemOf(account: AccountId): string {
+  const parsed = parseAccount(account)
+  return `${parsed?.instanceId}/${parsed?.lineItemId}`
 }

@@ -1,4 +1,4 @@
-import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
+import type { AccountId } from '../../../core/accounts/account.ts'
 import { METERED_MAX } from '../../../core/accounts/grant.ts'
 import type { Pool } from '../../storage/records.ts'
 import type { Reader } from '../../storage/store.ts'
@@ -8,8 +8,8 @@ import { type Epoch, overspendOn, reservedOn } from '../../storage/device-record
 /**
  * Upper bound of devices' spending. Recorded grants are always plausible. Beyond them, copies and grants lost in a
  * restore may have spent the highest cap (or the amount sold, which the sales mark shows) once more, and essential line
- * items any amount. Metered use is bounded for each epoch. Allocations and limits need no bound, because what uses them
- * uses a line item's tokens too.
+ * items any amount. Metered use is bounded for each epoch. Allocations and limits may also take as much as their line
+ * item, because requests use tokens of both: callers check this.
  *
  * @param pool after the move
  */
@@ -23,7 +23,6 @@ export async function plausibleBy(
   const overspend = await reader.edge.deviceAccounts.overspendOf(accounts)
   return (move, { account, capTarget, capHighest, sold, withheld, charged, grantedOut, claimed }) => {
     const { before, after } = move
-    if (parseAccount(account)?.kind !== 'line') return true
     if (isMetered(move) || capTarget === null) return reservedOn(after) <= METERED_MAX
     const overspent = overspendOn(after) - overspendOn(before)
     if (claimOf(move) <= overspent) return true

@@ -708,6 +708,53 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 2_036n, billedByDevices: 2_036n })
       })
 
+      describe('of an allocation, whose burned tokens nothing bills', () => {
+        const burn = (device: TestDevice, amount: bigint) =>
+          device.record({ kind: 'burn', items: [], postings: [{ account: ACTION, amount: String(amount) }] })
+        /** It claims such a grant. */
+        const holding = (device: TestDevice, granted: bigint) => {
+          device.state.counters.set(ACTION, { granted, used: 0n, refunded: 0n, returned: 0n })
+        }
+
+        it('are not counted for a copy beyond twice the allocation', async () => {
+          const device = await TestDevice.join(twin)
+          await device.sync([topUpRequest(LINE, 1n)])
+          const clone = device.copy()
+          await device.sync()
+          holding(clone, 10n ** 15n)
+          burn(clone, 2_000n)
+          burn(clone, 1n)
+          expect(await clone.sync()).toMatchObject({ outcome: 'FENCED', forked: true, unbilled: 1 })
+          expect(await twin.pool(ACTION)).toMatchObject({ grantedOut: 2_000n })
+        })
+
+        it('wait on a device of a restored cloud', async () => {
+          const device = await TestDevice.join(twin)
+          device.state.epoch = 4
+          holding(device, 10n ** 15n)
+          burn(device, 2_001n)
+          const { next } = await successorOf(device)
+          const sealed = await next.sealAs({ ...next.payload(), undeliveredRange: device.undeliveredRange(1, 1, true) })
+          await expect(twin.sync(next.id, sealed.document)).rejects.toMatchObject({ code: 'GRANTS_FORGOTTEN' })
+        })
+      })
+
+      it('of an allocation are no more than the device has used of its line item, if a restored cloud has lost the entries', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(LINE, 1n)])
+        await twin.attach(device.id, 'an attach', 1, 9)
+        const deliver = async (used: string, ...accounts: readonly string[]) => {
+          const next = device.copy()
+          next.state = { ...structuredClone((await TestDevice.join(twin)).state), epoch: 2 }
+          const counters = accounts.map((account) => ({ account, used, refunded: '0' }))
+          const undeliveredRange = { ...device.undeliveredRange(9, 8), counted: { counters, isLast: true } }
+          return twin.sync(next.id, (await next.sealAs({ ...next.payload(), undeliveredRange })).document)
+        }
+        await expect(deliver(String(10n ** 15n), ACTION)).rejects.toMatchObject({ code: 'GRANTS_FORGOTTEN' })
+        expect(await deliver('1500', LINE, ACTION)).toMatchObject({ accepted: true, unbilled: null })
+        expect(await twin.pool(ACTION)).toMatchObject({ grantedOut: 1_500n })
+      })
+
       it('count as overspend of the chain once they join it', async () => {
         await setOfflinePolicy({ store: twin.store, now: twin.now }, INSTANCE, 'ACT-2', 40n)
         const device = await TestDevice.join(twin)
