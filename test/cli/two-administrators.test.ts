@@ -141,7 +141,9 @@ it('shows what an apply overwrites, and leaves what it does not name', async () 
 
 it('deletes what it has read again', async () => {
   meanwhile = async () => other('conditions', 'delete', 'design', '--yes')
-  expect((await mine('conditions', 'delete', 'design', '--yes')).err).toContain('NOT_FOUND: There is no condition design.')
+  expect((await mine('conditions', 'delete', 'design', '--yes')).err).toContain(
+    'NOT_FOUND: There is no condition design.',
+  )
 })
 
 it('gives up against an administrator who changes the rules all the time', async () => {
