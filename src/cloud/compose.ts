@@ -11,6 +11,7 @@ import type { FastifyInstance } from 'fastify'
 import type { Logger } from 'pino'
 import { unwritableState } from '../protocol/file-reasons.ts'
 import { flush } from '../platform/flush.ts'
+import { certificateExpiry } from '../platform/certificate-problem.ts'
 import { isLoopback } from '../platform/is-loopback.ts'
 import { listenFailure } from '../protocol/listen-failure.ts'
 import { LiveSettings } from '../settings/reload.ts'
@@ -132,7 +133,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const keys = new LiveKeyring(await openKeyring(node.signingKeyFile))
   const metrics = settings.cells === null ? cells[0].metrics : nodeMetrics(node.metricsDeps)
   const tls = readTls(settings.tls)
-  if (tls !== null) watchCertificate(tls, { settings, log, now, timers, renewals }, started)
+  if (tls !== null) watchCertificate(tls, { settings, log, now, timers, renewals, metrics }, started)
   examineAddresses(settings, log)
   const server = openServer({ settings, log, newId, tls, metrics, onWrongAnswer: overrides.onWrongAnswer })
   const { http } = server
@@ -204,11 +205,20 @@ function watchCertificate(
     now,
     timers,
     renewals,
-  }: Pick<CellDeps, 'settings' | 'log' | 'now' | 'timers'> & { readonly renewals: RenewCertificate[] },
+    metrics,
+  }: Pick<CellDeps, 'settings' | 'log' | 'now' | 'timers'> & {
+    readonly renewals: RenewCertificate[]
+    readonly metrics: Metrics
+  },
   started: AsyncDisposableStack,
 ): void {
   let current = first
-  renewals.push((next) => (current = next))
+  const use = (next: Certificate): void => {
+    current = next
+    metrics.certificate(certificateExpiry(next.certificate))
+  }
+  use(first)
+  renewals.push(use)
   const look = (): void => examine(current, settings, log, now())
   look()
   started.defer(timers.every(CERTIFICATE_EVERY_MS, look))

@@ -7,6 +7,11 @@ const RENEWAL_MS_MAX = 14 * 86_400_000
 /** The same as a part of its whole life: some certificates live for days only. */
 const RENEWAL_PART = 1 / 5
 
+/** POSIX ms. @param pem the certificate first, then its chain */
+export function certificateExpiry(pem: string): number {
+  return Date.parse(new X509Certificate(pem).validTo)
+}
+
 /**
  * Why clients refuse a certificate, or soon will; null: they accept its dates and names.
  *

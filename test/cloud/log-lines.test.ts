@@ -7,6 +7,7 @@ import { type Logger, pino } from 'pino'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { CHAIN_START, entryHash } from '../../src/protocol/signing.ts'
 import { EDGE, EdgeClient } from './devices/edge-client.ts'
+import type { CloudSettings } from '../../src/cloud/settings.ts'
 import { Authority } from '../support/certificates.ts'
 import { DAY, START, openTwin, pick, text } from './harness.ts'
 import { Listener } from './platform/mqtt/listener.ts'
@@ -46,9 +47,16 @@ describe('the log', () => {
     await writeFile(tls.certificateFile, certificate)
     await writeFile(tls.keyFile, key)
     const { log, about } = logger()
-    await using twin = await openTwin((settings) => ({ ...settings, tls }), log)
+    const change = (settings: CloudSettings): CloudSettings => ({
+      ...settings,
+      tls,
+      metrics: { ...settings.metrics, listen: '127.0.0.1:0' },
+    })
+    await using twin = await openTwin(change, log)
     const warning = `the certificate expired at ${new Date(expiresAt).toISOString()}`
     expect(about(warning)).toEqual([])
+    const metrics = await (await fetch(twin.cloud.metricsAddress)).text()
+    expect(metrics).toContain(`tallygate_certificate_expiry_timestamp_seconds ${expiresAt / 1_000}\n`)
     await twin.advance(2 * DAY)
     expect(about(warning)).toEqual([expect.objectContaining({ level: 40, code: 'CERTIFICATE_NOT_VALID' })])
   })

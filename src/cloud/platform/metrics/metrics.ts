@@ -23,6 +23,7 @@ const OF_NODE: ReadonlySet<string> = new Set([
   'http_device_requests_waiting',
   'config_last_reload_successful',
   'last_backup_timestamp_seconds',
+  'certificate_expiry_timestamp_seconds',
   'build_info',
 ])
 export interface MetricsDeps {
@@ -145,6 +146,10 @@ export class Metrics implements StoreWatcher, EventWatcher {
     'last_backup_timestamp_seconds',
     'Time of the last successful backup of the store.',
   )
+  readonly #certificateExpiry = this.#gauge(
+    'certificate_expiry_timestamp_seconds',
+    'When the TLS certificate of this node expires.',
+  )
   readonly #paused = this.#gauge('sweeps_paused', 'Whether irreversible background work is paused, by reason.', [
     'code',
   ])
@@ -194,6 +199,8 @@ export class Metrics implements StoreWatcher, EventWatcher {
     // Without a retention there are no values.
     this.#archiveFailed.remove()
     this.#archivedAt.remove()
+    // Without TLS there is none.
+    this.#certificateExpiry.remove()
     for (const outcome of SYNC_OUTCOMES) this.#syncs.inc({ outcome: outcome.toLowerCase() }, 0)
     for (const labels of LABELS_OF_CODE['v1.1'].values()) this.#decisions.inc(labels, 0)
     for (const source of SOURCES) {
@@ -247,6 +254,11 @@ export class Metrics implements StoreWatcher, EventWatcher {
 
   reloaded(successfully: boolean): void {
     this.#reloaded.set(successfully ? 1 : 0)
+  }
+
+  /** @param expiresAt POSIX ms */
+  certificate(expiresAt: number): void {
+    this.#certificateExpiry.set(expiresAt / 1_000)
   }
 
   request({ method, route, status, ms }: Answered): void {

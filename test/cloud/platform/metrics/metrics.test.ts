@@ -304,6 +304,7 @@ describe('a scrape', () => {
     expect(valueOf(families, 'tallygate_store_totals_up')).toBe(0)
     expect(families.get('tallygate_sessions')?.samples).toEqual([])
     expect(families.get('tallygate_outbox_backlog')?.samples).toEqual([])
+    expect(families.get('tallygate_certificate_expiry_timestamp_seconds')?.samples).toEqual([])
     expect(valueOf(families, 'process_resident_memory_bytes')).toBeGreaterThan(1e6)
   })
 })
