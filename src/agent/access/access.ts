@@ -195,8 +195,6 @@ export class Access {
       ? undefined
       : adviceAfter(policy.compiled.at(attempt.reading), request.request, decision)
     const answer = claim === null ? null : recordOf(claim, { status, body, policyRevision })
-    const tokens = quota === undefined ? 0n : tokensOf(decision)
-    quota?.spend(tokens)
     const recording =
       session === null
         ? ledger.record(this.#entryOf(request, attempt, { n: ledger.lastEntry() + 1, correlationId }, answer))
@@ -206,7 +204,7 @@ export class Access {
             answer,
           )
     const answered = answerAfter(recording, { status, body, policyRevision, warnings, advice })
-    return quota === undefined ? answered : returnQuotaOnFailure(answered, quota, tokens)
+    return quota === undefined ? answered : spendQuota(answered, quota, tokensOf(decision))
   }
 
   #entryOf(
@@ -273,11 +271,9 @@ function answerAfter(
   }))
 }
 
-function returnQuotaOnFailure(
-  answered: Promise<AccessAnswer>,
-  quota: CallerQuota,
-  tokens: bigint,
-): Promise<AccessAnswer> {
+/** Once the entry is charged, and in the same synchronous block. A failure returns it. */
+function spendQuota(answered: Promise<AccessAnswer>, quota: CallerQuota, tokens: bigint): Promise<AccessAnswer> {
+  quota.spend(tokens)
   return answered.catch((error: unknown) => {
     quota.unspend(tokens)
     throw error
