@@ -114,6 +114,8 @@ export class Sessions {
   readonly #ended: string[] = []
   #cancelCheck: () => void = () => undefined
   #isStopped = false
+  /** Cancel the retries of background work. */
+  readonly #cancelRetries = new Set<() => void>()
 
   constructor(deps: SessionsDeps, stored: readonly StoredSession[]) {
     this.#deps = deps
@@ -132,6 +134,8 @@ export class Sessions {
 
   stop(): void {
     this.#isStopped = true
+    for (const cancel of this.#cancelRetries) cancel()
+    this.#cancelRetries.clear()
     this.#cancelCheck()
   }
 
@@ -325,7 +329,12 @@ export class Sessions {
     if (slot === undefined || this.#isStopped) return
     this.#enqueue(slot, () => work(slot)).catch((error: unknown) => {
       this.#reportFailure(error, id)
-      if (!this.#isStopped) this.#deps.timers.after(TRY_AGAIN_MS, retry)
+      if (this.#isStopped) return
+      const cancel = this.#deps.timers.after(TRY_AGAIN_MS, () => {
+        this.#cancelRetries.delete(cancel)
+        retry()
+      })
+      this.#cancelRetries.add(cancel)
     })
   }
 
