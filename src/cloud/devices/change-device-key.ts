@@ -36,7 +36,10 @@ export async function announceKey(
     const change = await openLink(device.id, device, link)
     if (change.nonce !== nonce) throw refused('The nonce of the request is not that of the link.')
     if (change.epoch !== device.epoch) {
-      throw refused(`The link is of epoch ${change.epoch}, the device of ${device.epoch}.`)
+      const epochs = `epoch ${change.epoch} of its ledger, but the cloud knows epoch ${device.epoch}`
+      throw refused(
+        `The device has made its next key in ${epochs}. The device attaches again by itself, and then announces the key again. If this message returns, look for a second device with the same state.`,
+      )
     }
     if (device.nextKey?.thumbprint === change.key.thumbprint) return change.key
     await register(tx, device.id, [change.key], at)
