@@ -9,7 +9,7 @@ import { type Mode, decide } from '../../core/rules/decide.ts'
 import type { AccessRequest, AvailableBalance, AvailableOf, ClockReading, Decision } from '../../core/rules/decision.ts'
 import { METERED_CHARGE_MAX, type Need } from '../../core/accounts/grant.ts'
 import { isShort, isShortItem, needsOf } from '../../core/rules/needs.ts'
-import type { Policy } from '../../core/rules/policy.ts'
+import { type Policy, isUnlimitedBy } from '../../core/rules/policy.ts'
 import type { FiniteBalanceOf, Ledger, Overspend } from '../ledger/ledger.ts'
 import type { ActivePolicies, PolicyInForce } from '../policy/active-policies.ts'
 import { suspendedError } from '../../protocol/edge/device-suspension.ts'
@@ -75,7 +75,7 @@ export interface Attempt extends Overspend {
 /** Other requests may use the granted tokens first, so one round may not be enough. */
 const TOP_UPS_MAX = 10
 
-type View = (balanceOf: AvailableOf) => AvailableOf
+type View = (balanceOf: AvailableOf, rules: Policy) => AvailableOf
 
 const UNCHANGED: View = (balanceOf) => balanceOf
 
@@ -189,7 +189,7 @@ export class LocalDecisions {
     const aboveGrant = view === 'ABOVE_GRANT' ? ledger.chargeableAboveGrant(reading, rules, refund) : null
     const balanceOf = aboveGrant?.of ?? ledger.chargeable(reading, refund)
     const own = policies.isDeviceRefused ? withRefusal(balanceOf) : balanceOf
-    const seen = new BalancesSeen(view === 'ABOVE_GRANT' ? own : view(own))
+    const seen = new BalancesSeen(view === 'ABOVE_GRANT' ? own : view(own, rules))
     const decision = decide(policy.compiled.at(reading), request, seen.of, mode)
     const { above, allowances } = aboveGrant?.overspendOf(decision.postings) ?? NO_OVERSPEND
     return { policy, reading, balanceOf, seen, decision, above, allowances }
@@ -215,24 +215,27 @@ function refundOf({ refundAt }: Question, reading: ClockReading): ReadonlyMap<Ac
 
 /** Adds the balances of the pools; an unknown one counts as the largest. */
 function withPool(poolBalances: PoolBalances, of: 'NOW' | 'RECALLED' = 'NOW'): View {
-  return (balanceOf) => (account) => {
+  return (balanceOf, rules) => (account) => {
     const balance = balanceOf(account)
-    if (balance.left === 'UNLIMITED') return balance
-    const { available, returnable } = poolBalances.get(account) ?? UNKNOWN
-    if (available === 'UNLIMITED')
-      return balance.shortage === 'COUNTER' ? balance : { left: METERED_CHARGE_MAX, shortage: 'COUNTER' }
+    if (balance.left === 'UNLIMITED' || balance.shortage === 'COUNTER') return balance
+    const pool = poolBalances.get(account)
+    const { available, returnable } = pool ?? UNKNOWN
+    if (available === 'UNLIMITED') return { left: METERED_CHARGE_MAX, shortage: 'COUNTER' }
     const left = balance.left + available + (of === 'RECALLED' ? returnable : 0n)
-    return { left: left < MICRO_MAX ? left : MICRO_MAX, shortage: 'POOL' }
+    const shortage = pool === undefined && isUnlimitedBy(rules, account) ? 'COUNTER' : 'POOL'
+    return { left: left < MICRO_MAX ? left : MICRO_MAX, shortage }
   }
 }
 
 /** No connection brings more tokens. */
-const withRefusal: View = (balanceOf) => (account) => {
-  const balance = balanceOf(account)
-  return balance.shortage === 'POOL' || balance.shortage === 'COUNTER'
-    ? balance
-    : { ...balance, shortage: 'DEVICE_REFUSED' }
-}
+const withRefusal =
+  (balanceOf: AvailableOf): AvailableOf =>
+  (account) => {
+    const balance = balanceOf(account)
+    return balance.shortage === 'POOL' || balance.shortage === 'COUNTER'
+      ? balance
+      : { ...balance, shortage: 'DEVICE_REFUSED' }
+  }
 
 function beyond(refund: ReadonlyMap<AccountId, Micro>, needs: readonly Need[]): readonly Need[] {
   if (refund.size === 0) return needs

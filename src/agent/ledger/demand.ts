@@ -4,7 +4,7 @@ import { type TopUpRequest, available } from '../../core/accounts/grant.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import { periodAt } from '../../core/rules/compile.ts'
 import type { ClockReading } from '../../core/rules/decision.ts'
-import type { Policy } from '../../core/rules/policy.ts'
+import { type Policy, isUnlimitedBy } from '../../core/rules/policy.ts'
 import { SEGMENT_ACCOUNTS_MAX } from '../../protocol/edge/sync.ts'
 import { accountsInSight } from './accounts-in-sight.ts'
 import type { PolicyInForce } from '../policy/active-policies.ts'
@@ -188,13 +188,6 @@ export class Demand {
   #horizons(): ReadonlyMap<string, number> {
     return new Map([...this.#deps.policies.all()].map(({ document }) => [document.instanceId, document.grantHorizonMs]))
   }
-}
-
-/** Only the pool of a line item can be unlimited, never an allocation or a consumption limit. */
-export function isUnlimitedBy({ instanceId, lineItems }: Policy, account: AccountId): boolean {
-  const parsed = parseAccount(account)
-  if (parsed?.kind !== 'line' || parsed.instanceId !== instanceId) return false
-  return lineItems.find(({ id }) => id === parsed.lineItemId)?.overdraft === 'UNLIMITED'
 }
 
 function greater(a: Micro, b: Micro): Micro {

@@ -7,13 +7,13 @@ import { type AccountId, type Posting, parseAccount } from '../../core/accounts/
 import type { Micro } from '../../core/pricing/amount.ts'
 import type { ClockReading } from '../../core/rules/decision.ts'
 import { sumPostings } from '../../core/accounts/grant.ts'
-import type { Policy } from '../../core/rules/policy.ts'
+import { type Policy, isUnlimitedBy } from '../../core/rules/policy.ts'
 import { SEGMENT_ACCOUNTS_MAX, SEGMENT_COUNTERS_BYTES_MAX } from '../../protocol/edge/sync.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { AgentStatusWire } from '../../protocol/local/status.ts'
 import { Balances, type FiniteBalance } from './balances.ts'
 import { Commits, type Decided, type Durability } from './commits.ts'
-import { Demand, type DemandDeps, isUnlimitedBy } from './demand.ts'
+import { Demand, type DemandDeps } from './demand.ts'
 import type {
   AccountState,
   ClockStamp,

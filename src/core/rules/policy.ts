@@ -2,6 +2,7 @@
  * The rules of one instance at one revision as plain data, with calendars already converted to instants. The cloud
  * signs it and the device stores it. `null`: open.
  */
+import { type AccountId, parseAccount } from '../accounts/account.ts'
 import type { Decimal, Micro } from '../pricing/amount.ts'
 
 export interface Policy {
@@ -98,3 +99,10 @@ export const CONDITION_DEPTH_MAX = 10
 
 /** `timezone.tolerant` widens a line item's window by this much at both ends. Source: interface, Configuration. */
 export const TOLERANCE_MS = 12 * 60 * 60 * 1000
+
+/** Only the pool of a line item can be unlimited, never an allocation or a consumption limit. */
+export function isUnlimitedBy({ instanceId, lineItems }: Policy, account: AccountId): boolean {
+  const parsed = parseAccount(account)
+  if (parsed?.kind !== 'line' || parsed.instanceId !== instanceId) return false
+  return lineItems.find(({ id }) => id === parsed.lineItemId)?.overdraft === 'UNLIMITED'
+}

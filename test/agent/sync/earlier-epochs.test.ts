@@ -67,13 +67,14 @@ async function save(): Promise<void> {
   await twin.start()
 }
 
-async function restore(): Promise<void> {
+/** @param restored whether the twin is told of it */
+async function restore(restored = true): Promise<void> {
   await twin.stop()
   await rm(twin.settings.store.path, { recursive: true })
   await cp(backup, twin.settings.store.path, { recursive: true })
   twin.now += 1_000
   device.time.advance(1_000)
-  await twin.start((settings) => ({ ...settings, store: { ...settings.store, restored: true } }))
+  await twin.start((settings) => ({ ...settings, store: { ...settings.store, restored } }))
 }
 
 /** The device runs with the disk of another one from now on. @returns its own */
@@ -204,7 +205,7 @@ describe('beside a copy that a restored twin has met first', () => {
     const copied = device.disk.copy()
     await beginAnew()
     for (const amount of [1n, 2n, 4n, 8n, 16n]) await spend(amount)
-    await restore()
+    await restore(false)
     const own = await runFrom(copied)
     await beginAnew()
     await spend(32n)

@@ -698,10 +698,10 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
         expect(outcomes.map(gist)).toEqual([
           [['A 1000000000000000']],
           [['A 1000000000000000']],
-          ['INSUFFICIENT_TOKENS'],
+          ['COUNTER_FULL'],
           [['A 20000000000000']],
-          ['INSUFFICIENT_TOKENS'],
-          ['INSUFFICIENT_TOKENS'],
+          ['COUNTER_FULL'],
+          ['COUNTER_FULL'],
         ])
         expect(await requireExactBooks(id)).toBeLessThanOrEqual(MICRO_MAX)
       })
@@ -714,7 +714,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
         const request = { ...command, request: { ...command.request, items }, metaData: items.map(() => null) }
         const [first, ...others] = (await handlerOver().request(request, NOW)).items
         expect(first?.outcome).toBe('GRANTED')
-        for (const item of others) expect(item).toMatchObject({ outcome: 'REFUSED', reason: 'INSUFFICIENT_TOKENS' })
+        for (const item of others) expect(item).toMatchObject({ outcome: 'REFUSED', reason: 'COUNTER_FULL' })
         await requireExactBooks(id)
       })
 

@@ -180,7 +180,7 @@ describe('a one-off access request', () => {
     await using twin = await openTwin()
     const instance = await site(twin, { Print: 1e39 })
     await twin.lineItem(instance, { quantity: 9_000_000_000_000, attributes: { overdraftType: 'Unlimited' } })
-    expect(await ask(twin, instance, { Print: 1e39 })).toEqual(['2002'])
+    expect(await ask(twin, instance, { Print: 1e39 })).toEqual(['2013'])
     expect(await ask(twin, instance, { Print: 1e-39 })).toEqual([{ 'ACT-1': 1 }])
   })
 
