@@ -1,6 +1,7 @@
 import type { Command } from 'commander'
 import { CodedError } from '../protocol/errors.ts'
 import type { Io } from './io.ts'
+import { harmless } from './lines.ts'
 
 export interface ConfirmFlags {
   readonly yes?: true
@@ -22,7 +23,7 @@ export async function isConfirmed(
   io: Io,
 ): Promise<boolean> {
   if (yes === true) return true
-  const answer = io.ask(`${consequence} Run ${action}? [y/N] `)
+  const answer = io.ask(harmless(`${consequence} Run ${action}? [y/N] `))
   if (answer === null) throw new CodedError('USAGE', `${consequence} Repeat with --yes to run ${action}.`)
   if (/^\s*y(es)?\s*$/i.test(await answer)) return true
   io.stderr.write('Nothing was changed.\n')
