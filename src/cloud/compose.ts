@@ -302,10 +302,12 @@ async function requireFreeAddresses({ http, push, metrics }: CloudSettings): Pro
     ...(push.broker === 'embedded' ? [{ ...push, setting: 'push.port' }] : []),
     ...(apart === null ? [] : [{ ...apart, setting: 'metrics.listen' }]),
   ]
+  // All at once: two settings may name the same address.
+  await using probes = new AsyncDisposableStack()
   for (const { host, port, setting } of places) {
-    const probe = createTcpServer()
+    const probe = createTcpServer((socket) => socket.destroy())
     await listen(() => once(probe.listen({ host, port }), 'listening'), `${host}:${port} (${setting})`)
-    await once(probe.close(), 'close')
+    probes.use(probe)
   }
 }
 

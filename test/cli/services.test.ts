@@ -113,6 +113,15 @@ describe('a service that cannot start says why in one line, with the exit code o
     },
   )
 
+  test('the twin on one port for two settings, without a trace', async () => {
+    const other = createServer()
+    await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve))
+    const { port } = other.address() as AddressInfo
+    await new Promise((resolve) => other.close(resolve))
+    const { code } = await failure([...cloudArgs({ http: port }), '--metrics-listen', `127.0.0.1:${port}`])
+    expect([code, readdirSync(inside('cloud'))]).toEqual([75, ['twin.lock']])
+  })
+
   test('the twin on a push port that another process has', async () => {
     const other = createServer()
     await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve))
