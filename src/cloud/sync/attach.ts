@@ -46,7 +46,7 @@ export async function attach(
       await fenceBeforeForgotten(tx, deviceId, request.above, moment)
     }
     await fenceCurrent(tx, device, 'SUPERSEDED', moment)
-    const number = nextNumber(device, request.above) + (await forgottenAtMost(tx, device, terms))
+    const number = nextNumber(device, request.above) + (await forgottenAtMost(tx, device, terms, at))
     const payload: z.input<typeof attachAnswer> = { deviceId, nonce: request.nonce, epoch: number, restored }
     // Signing has no side effects, so a rerun of the transaction is harmless.
     const answer = await signDocument('attach-answer', JSON.stringify(payload), keys.signer)
@@ -126,10 +126,11 @@ async function forgottenAtMost(
   tx: Transaction,
   device: Device,
   { attachesMax }: Pick<EdgeTerms, 'attachesMax'>,
+  now: number,
 ): Promise<number> {
   const restoredAt = await tx.edge.recoveries.lastRestore()
   if (restoredAt === null) return 0
-  const lostMs = restoredAt - ((await tx.edge.epochs.lastAttached(device.id)) ?? device.enrolledAt)
+  const lostMs = restoredAt - ((await tx.edge.epochs.lastAttached(device.id, now)) ?? device.enrolledAt)
   if (lostMs <= 0) return 0
   return Math.min((Math.floor(lostMs / ATTACH_WINDOW_MS) + 1) * attachesMax, EPOCHS_SKIPPED_MAX)
 }

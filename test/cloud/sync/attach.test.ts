@@ -130,6 +130,15 @@ describe('the number of an epoch', () => {
     expect(await attach(0)).toMatchObject({ epoch: 3 + 2 * 3 })
   })
 
+  it('leaves room also after an attach while the clock was ahead', async () => {
+    twin.terms = { ...twin.terms, attachesMax: 3 }
+    twin.time = START + 10 * HOUR
+    expect(await attach()).toMatchObject({ epoch: 2 })
+    twin.time = START + 2 * HOUR
+    await twin.store.transaction((tx) => tx.edge.recoveries.restored(START + HOUR, true))
+    expect(await attach(0)).toMatchObject({ epoch: 3 + 2 * 3 })
+  })
+
   it('leaves the most room while the time of the restore is not known', async () => {
     twin.terms = { ...twin.terms, attachesMax: 3 }
     await twin.store.transaction((tx) => tx.edge.recoveries.restored(START, false))

@@ -104,11 +104,13 @@ export function epochReader({ db }: Sql) {
         .executeTakeFirst()
       return row === undefined ? undefined : epochOf(row)
     },
-    async lastAttached(deviceId: string): Promise<number | null> {
+    /** When it last attached until `now`: later instants come from a clock that was ahead. */
+    async lastAttached(deviceId: string, now: number): Promise<number | null> {
       const row = await db
         .selectFrom('epochs')
         .select((of) => of.fn.max('created_at').as('at'))
         .where('device_id', '=', deviceId)
+        .where('created_at', '<=', BigInt(now))
         .where('nonce', 'is not', null)
         .executeTakeFirstOrThrow()
       return toNumber(row.at)
