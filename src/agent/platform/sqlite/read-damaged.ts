@@ -320,6 +320,7 @@ function newest<T>(all: readonly T[], keyOf: (each: T) => string): readonly T[] 
 function storedAnswers(database: Database.Database, chains: readonly Chain[]): readonly SalvagedAnswer[] {
   const rows = rowsOf(database, 'SELECT * FROM answer ORDER BY entry_id, slot').rows as readonly EntryAnswerRow[]
   return rows.flatMap((row): SalvagedAnswer[] => {
+    if (typeof row.entry_id !== 'bigint') return []
     const chain = chains.find(
       ({ row: { entry_base: base }, undelivered: { ackedEntry, lastEntry } }) =>
         row.entry_id > base + BigInt(ackedEntry) && row.entry_id <= base + BigInt(lastEntry),

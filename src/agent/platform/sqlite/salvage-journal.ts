@@ -223,9 +223,9 @@ function insertState(database: Database.Database, { identity, policies, sessions
   for (const row of sessions) insertFitting(session, row.id, row.ended, row.since, row.document, row.snapshot)
 }
 
-/** Leaves out a row that a damaged table gave values that it cannot have. */
-function insertFitting(insert: Database.Statement, ...values: readonly unknown[]): void {
-  unlessDamaged(null, () => insert.run(...values))
+/** False: leaves out a row that a damaged table gave values that it cannot have. */
+function insertFitting(insert: Database.Statement, ...values: readonly unknown[]): boolean {
+  return unlessDamaged(null, () => insert.run(...values)) !== null
 }
 
 function insertAnswers(
@@ -237,9 +237,11 @@ function insertAnswers(
     `INSERT INTO answer (slot, session, n, request_hash, body, status, policy_revision, entry_id)
        VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
   )
-  for (const [slot, each] of answers.entries()) {
-    const { session, n, requestHash, answer: body, status = 200, policyRevision, entry } = each
-    insertFitting(insert, slot, session, n, requestHash, body, status, policyRevision, entry === null ? 0 : idOf(entry))
+  // Without gaps: the number of slots is the next one.
+  let slot = 0
+  for (const { session, n, requestHash, answer: body, status = 200, policyRevision, entry } of answers) {
+    const entryId = entry === null ? 0 : idOf(entry)
+    if (insertFitting(insert, slot, session, n, requestHash, body, status, policyRevision, entryId)) slot += 1
   }
 }
 

@@ -33,6 +33,35 @@ function bytesWritten(): number {
   return Number(/^wchar: (\d+)$/m.exec(readFileSync('/proc/self/io', 'utf8'))?.[1])
 }
 
+/** Gives rows of a table a value that its definition forbids. */
+function setImpossible(path: string, table: string, change: string): void {
+  const database = new Database(path)
+  database.unsafeMode().pragma('writable_schema = ON')
+  const definition = `UPDATE sqlite_schema SET sql = replace(replace(sql, 'NOT NULL', ''), ' STRICT', ' ') WHERE name = ?`
+  database.prepare(definition).run(table)
+  database.close()
+  const damaged = new Database(path)
+  damaged.exec(`UPDATE ${table} SET ${change}`)
+  damaged.close()
+}
+
+it('a response beside one that cannot be salvaged outlasts the next response', async () => {
+  const { directory, journal, path } = await deviceWithBacklog()
+  const answered = (n: number, session: string) =>
+    entry(n, [], { idempotencyRecord: { session, n: 1, requestHash: 'h', answer: '{}', policyRevision: 1 } })
+  await journal.append([answered(61, 'a'), answered(62, 'b'), answered(63, 'c')], STAMP)
+  await journal.close()
+  setImpossible(path, 'answer', `request_hash = NULL WHERE session = 'b'`)
+  const salvaged = await journalIn(directory)
+  await salvaged.fence()
+  await salvaged.attach(9)
+  await salvaged.append([answered(1, 'd')], STAMP)
+  await salvaged.close()
+  const reopened = await journalIn(directory)
+  expect((await reopened.read()).idempotencyCache.map(({ session }) => session)).toEqual(['a', 'c', 'd'])
+  await reopened.close()
+})
+
 describe('undelivered ranges of a damaged journal', () => {
   it('are salvaged, although no segment contains them', async () => {
     const { directory, journal, path } = await deviceWithBacklog()
@@ -89,6 +118,7 @@ describe('undelivered ranges of a damaged journal', () => {
 
   it.each([
     ['answer', 'request_hash', 'NULL', { salvagedEntries: 42, lostEntries: 0 }],
+    ['answer', 'entry_id', 'entry_id - 0.5', { salvagedEntries: 42, lostEntries: 0 }],
     ['policy', 'document', 'NULL', { salvagedEntries: 42, lostEntries: 0 }],
     ['session', 'snapshot', 'NULL', { salvagedEntries: 42, lostEntries: 0 }],
     ['undelivered_ranges', 'acked_head', 'NULL', { salvagedEntries: 1, lostEntries: null }],
@@ -104,14 +134,7 @@ describe('undelivered ranges of a damaged journal', () => {
     await journal.attach(9)
     await journal.append([entry(1, [])], STAMP)
     await journal.close()
-    const database = new Database(path)
-    database.unsafeMode().pragma('writable_schema = ON')
-    const change = `UPDATE sqlite_schema SET sql = replace(replace(sql, 'NOT NULL', ''), ' STRICT', ' ') WHERE name = ?`
-    database.prepare(change).run(table)
-    database.close()
-    const damaged = new Database(path)
-    damaged.exec(`UPDATE ${table} SET ${column} = ${value}`)
-    damaged.close()
+    setImpossible(path, table, `${column} = ${value}`)
     expect((await salvagedFrom(directory)).counts).toEqual([counts])
   })
 
