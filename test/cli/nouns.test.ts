@@ -310,6 +310,14 @@ it('says that a change without options changes nothing', async () => {
   expect((await run('line-items', 'set', 'ACT-1', '--quantity', '7')).err).toBe('')
 })
 
+it('says that rules are changed with a file', async () => {
+  await twin.shop()
+  files['rules.json'] = JSON.stringify({ lineItemId: 'ACT-1', actions: [{ action: 'ALLOW' }] })
+  await run('rules', 'set', '-f', 'rules.json')
+  const { err } = await run('rules', 'set', 'ACT-1')
+  expect(err).toBe('Nothing was changed: give at least one option that changes it (--file).\n')
+})
+
 it('says what to do about a refused change, in the message only', async () => {
   await twin.shop()
   await run('rate-tables', 'set', '2', '--rate', 'Photo@1.0=1')

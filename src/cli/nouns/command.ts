@@ -102,7 +102,7 @@ function addSet(group: Command, noun: Settable, io: Io): void {
       }
       const { body, differences } = planned
       if (isFromFlags && !hasFields(noun.set.fields, { ...flags })) {
-        const options = noun.set.fields.map(optionName).join(', ')
+        const options = [...noun.set.fields.map(optionName), '--file'].join(', ')
         io.stderr.write(`Nothing was changed: give at least one option that changes it (${options}).\n`)
         return { outcome: 'unchanged', body }
       }
