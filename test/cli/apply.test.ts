@@ -217,12 +217,36 @@ describe('a file with problems names each line and changes nothing:', () => {
       'instances:\n  - shortName: A\n    accountId: B\n    conditions:\n      - { name: C, operator: ON }\n',
       /site\.yaml:5: instances\[0\]\.conditions\[0\]\.operator: must be one of AND, OR, NOT, IN/,
     ],
-    ['an unknown section', 'instance:\n  - shortName: A\n', /site\.yaml:1: instance: there is no such field/],
+    [
+      'an unknown section',
+      'instance:\n  - shortName: A\n',
+      /site\.yaml:1: instance: there is no such field\. Did you mean instances\?/,
+    ],
+    [
+      'an unknown section of an instance',
+      SITE.replace('    lineItems', '    lineItem'),
+      /site\.yaml:17: instances\[0\]\.lineItem: there is no such field\. Did you mean lineItems\?/,
+    ],
+    [
+      'an unknown section of a line item',
+      SITE.replace('        limit', '        limits'),
+      /instances\[0\]\.lineItems\[0\]\.limits: there is no such field\. Did you mean limit\?/,
+    ],
+    [
+      'an unknown field of an action',
+      SITE.replace('allocation: 500.25', 'alocation: 500.25'),
+      /instances\[0\]\.lineItems\[0\]\.actions\[0\]\.alocation: there is no such field\. Did you mean allocation\?/,
+    ],
+    [
+      'an unknown field of a condition',
+      'instances:\n  - shortName: A\n    accountId: B\n    conditions:\n      - { name: C, operator: IN, property: p, value: [v] }\n',
+      /site\.yaml:5: instances\[0\]\.conditions\[0\]\.value: there is no such field\. Did you mean values\?/,
+    ],
     ['a section that is no list', 'instances: 5\n', /site\.yaml:1: instances: /],
     [
       'an unknown field',
       SITE.replace('    accountId', '    acountId'),
-      /site\.yaml:11: instances\[0\]\.acountId: there is no such field/,
+      /site\.yaml:11: instances\[0\]\.acountId: there is no such field\. Did you mean accountId\?/,
     ],
     [
       'a missing field',

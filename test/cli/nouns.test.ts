@@ -375,7 +375,7 @@ describe('a file that is invalid names the line and changes nothing:', () => {
     [
       'a field that does not exist',
       'activationId: A\nquantity: 1\nquanttiy: 2\n',
-      /\/x\.yaml:3: quanttiy: there is no such field/,
+      /\/x\.yaml:3: quanttiy: there is no such field\. Did you mean quantity\?/,
     ],
     [
       'text without quotes',
@@ -417,7 +417,9 @@ describe('a file that is invalid names the line and changes nothing:', () => {
       err: expect.stringContaining('USAGE: --value: is missing. See ') as string,
     })
     const { err } = await run('configuration', 'set', 'nope', '--value', '1')
-    expect(err).toContain('USAGE: unknown configuration value "nope". See ')
+    expect(err).toContain(
+      'USAGE: unknown configuration value "nope". Known: timezone.tolerant, session.charge.period. See ',
+    )
   })
 
   test('a file that does not exist, and a missing value, are USAGE', async () => {

@@ -1,7 +1,8 @@
 import { isDeepStrictEqual } from 'node:util'
-import type { z } from 'zod'
+import { z } from 'zod'
 import { numberText } from '../../client/exact-json.ts'
 import { CodedError, messageOf } from '../../protocol/errors.ts'
+import { nearest } from '../../settings/nearest.ts'
 import { timeArgument } from '../arguments.ts'
 import type { Path } from './document.ts'
 import { type Noun, type Setting, valueText } from './noun.ts'
@@ -44,11 +45,17 @@ export interface Problem {
   readonly isMissing?: true
 }
 
-export function problemsOf({ set }: Settable, body: Row): readonly Problem[] {
+/** @param sections fields that a file has beside those of the body */
+export function problemsOf({ set }: Settable, body: Row, sections: readonly string[] = []): readonly Problem[] {
   const parsed = set.schema.safeParse(body, { reportInput: true })
   if (parsed.success) return []
   const { issues } = parsed.error
-  return issues.filter((issue) => !issues.some((other) => isStricter(other, issue))).flatMap(problemOf)
+  return issues
+    .filter((issue) => !issues.some((other) => isStricter(other, issue)))
+    .flatMap((issue) => {
+      const known = fieldsAt(set.schema, issue.path)
+      return problemOf(issue, issue.path.length === 0 ? [...known, ...sections] : known)
+    })
 }
 
 /** An integer that is too large also exceeds what a number can count exactly. */
@@ -61,14 +68,30 @@ function isStricter(issue: z.core.$ZodIssue, than: z.core.$ZodIssue): boolean {
   )
 }
 
-function problemOf(issue: z.core.$ZodIssue): readonly Problem[] {
+/** @param known the fields of the object that the issue is about */
+function problemOf(issue: z.core.$ZodIssue, known: readonly string[]): readonly Problem[] {
   const { path } = issue
   if (issue.code === 'unrecognized_keys')
-    return issue.keys.map((key) => ({ path: [...path, key], problem: 'there is no such field' }))
+    return issue.keys.map((key) => ({ path: [...path, key], problem: noSuchField(key, known) }))
   if (issue.input === undefined && issue.code.startsWith('invalid'))
     return [{ path, problem: 'is missing', isMissing: true }]
   const isUnquoted = issue.code === 'invalid_type' && issue.expected === 'string' && typeof issue.input === 'number'
   return [{ path, problem: isUnquoted ? 'must be text: write it in quotes' : issue.message }]
+}
+
+export function noSuchField(name: string, known: readonly string[]): string {
+  const close = nearest(name, known)
+  return `there is no such field${close === undefined ? '' : `. Did you mean ${close}?`}`
+}
+
+/** Names of the fields of an object in a body, with those of all alternatives. */
+function fieldsAt(schema: unknown, path: Path): readonly string[] {
+  if (schema instanceof z.ZodOptional || schema instanceof z.ZodLazy) return fieldsAt(schema.unwrap(), path)
+  if (schema instanceof z.ZodUnion) return schema.options.flatMap((option) => fieldsAt(option, path))
+  const [first, ...rest] = path
+  if (schema instanceof z.ZodArray) return fieldsAt(schema.element, rest)
+  if (!(schema instanceof z.ZodObject)) return []
+  return first === undefined ? Object.keys(schema.shape) : fieldsAt(schema.shape[String(first)], rest)
 }
 
 export function withTimes({ set }: Settable, given: Row, where: (path: Path) => string): Row {

@@ -1,7 +1,7 @@
 /** A file with everything that administrators set in a cloud, as objects in the sequence of their creation. */
 import { z } from 'zod'
 import { CodedError } from '../../protocol/errors.ts'
-import { type Settable, isRow, problemsOf, withTimes } from './change.ts'
+import { type Settable, isRow, noSuchField, problemsOf, withTimes } from './change.ts'
 import { type FileDocument, type Path, invalidFile } from './document.ts'
 import { valueText } from './noun.ts'
 import { settableNoun } from './nouns.ts'
@@ -28,6 +28,12 @@ const siteForm = z.strictObject({
   instances: z.array(instanceForm).optional(),
 })
 
+/** By the noun whose objects contain them. */
+const SECTIONS: Readonly<Record<string, readonly string[]>> = {
+  instances: ['conditions', 'lineItems'],
+  'line-items': ['actions', 'limit'],
+}
+
 type InstanceForm = z.infer<typeof instanceForm>
 type SiteForm = z.infer<typeof siteForm>
 
@@ -37,7 +43,7 @@ export function readSite({ value, where }: FileDocument, now: number): readonly 
   if (!parsed.success) {
     const problems = parsed.error.issues.flatMap((issue) =>
       issue.code === 'unrecognized_keys'
-        ? issue.keys.map((key) => `${where([...issue.path, key])}: there is no such field`)
+        ? issue.keys.map((key) => `${where([key])}: ${noSuchField(key, Object.keys(siteForm.shape))}`)
         : [`${where(issue.path)}: ${issue.message}`],
     )
     throw invalidFile(problems)
@@ -50,7 +56,7 @@ export function readSite({ value, where }: FileDocument, now: number): readonly 
     try {
       const timed = withTimes(noun, given, at)
       // A field that is missing here may exist in the cloud; a name may not.
-      const found = problemsOf(noun, noun.set.complete(timed, {}, now))
+      const found = problemsOf(noun, noun.set.complete(timed, {}, now), SECTIONS[name])
       const wrong = found.filter(({ isMissing, path: [first] }) => isMissing !== true || first === noun.set.name)
       problems.push(...wrong.map((each) => `${at(each.path)}: ${each.problem}`))
       objects.push({ noun, given: timed, instance, where: at })

@@ -61,8 +61,12 @@ export const configurationBody = z.union([
 ])
 
 export function configurationProblem(version: ApiVersion, { name, value }: z.infer<typeof change>): string | undefined {
-  const definition = CONFIGURATION.find((each) => each.name === name && each.versions.includes(version))
-  if (definition === undefined) return `unknown configuration value ${JSON.stringify(name)}`
+  const known = CONFIGURATION.filter(({ versions }) => versions.includes(version))
+  const definition = known.find((each) => each.name === name)
+  if (definition === undefined) {
+    const names = known.map((each) => each.name).join(', ')
+    return `unknown configuration value ${JSON.stringify(name)}. Known: ${names}`
+  }
   return definition.accepts(value) ? undefined : `${name} must be ${definition.takes}`
 }
 
