@@ -27,6 +27,12 @@ interface Flags extends AdministratorFlags, ConfirmFlags {
 
 const EDGE = '/edge/api/v1'
 
+/** Of the commands that another command cannot undo. */
+const CONSEQUENCES: Readonly<Record<string, (device: string) => string>> = {
+  terminate: (device) => `Device ${device} grants no requests until it is enrolled again.`,
+  revoke: (device) => `The key of device ${device} cannot be used again, and tokens on the device are not returned.`,
+}
+
 export function addDeviceCommands(devices: Command, io: Io): void {
   const named = (name: string, description: string, argument = '<device>'): Command =>
     withAdministratorFlags(devices.command(name))
@@ -36,7 +42,7 @@ export function addDeviceCommands(devices: Command, io: Io): void {
   const withLabels = (name: string, description: string, path = name): Command =>
     named(name, description, '[device]')
       .option('--label <key=value>', 'all devices that have this label; can be repeated', collect(labelArgument))
-      .option('--yes', path === 'revoke' ? 'do it without a question' : 'with --label: do it without a question')
+      .option('--yes', `${Object.hasOwn(CONSEQUENCES, path) ? '' : 'with --label: '}do it without a question`)
       .option('--stop-on-error', 'with --label: stop at the first device that refuses')
       .action((device: string | undefined, flags: Flags) =>
         device === undefined ? commandAll(name, path, flags, io) : commandOne(device, path, flags, io),
@@ -150,12 +156,10 @@ async function commandOne(named: string, what: string, flags: Flags, io: Io): Pr
   if (flags.label !== undefined) throw new CodedError('USAGE', 'Name a device or give --label, not both.')
   using service = await administrator(flags, io)
   const deviceId = await service.deviceId(named)
-  if (what === 'revoke') {
-    const found = `The key of device ${named} cannot be used again, and tokens on the device are not returned.`
-    if (!(await isConfirmed(found, what, flags, io))) return
-  }
-  const device = `${EDGE}/devices/${deviceId}`
   const { session: sessionId } = flags
+  const consequence = sessionId === undefined ? CONSEQUENCES[what] : undefined
+  if (consequence !== undefined && !(await isConfirmed(consequence(named), what, flags, io))) return
+  const device = `${EDGE}/devices/${deviceId}`
   if (sessionId === undefined) {
     await print(await service.json({ method: 'POST', path: `${device}/${what}` }, deviceState), flags, service, io)
     return

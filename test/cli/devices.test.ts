@@ -339,28 +339,45 @@ test.each([
 })
 
 test.each([
-  ['y', 0, 1, ''],
-  ['YES ', 0, 1, ''],
-  ['n', 1, 0, 'Nothing was changed.\n'],
-  ['', 1, 0, 'Nothing was changed.\n'],
-])('revoke asks on a terminal, and the answer %j ends with %i', async (answer, code, calls, err) => {
-  await using twin = await fakeService('tcp', { [`POST /dm/edge/api/v1/devices/${one.id}/revoke`]: { body: one } })
+  ['revoke', 'y', 0, 1, ''],
+  ['revoke', 'YES ', 0, 1, ''],
+  ['revoke', 'n', 1, 0, 'Nothing was changed.\n'],
+  ['terminate', 'y', 0, 1, ''],
+  ['terminate', '', 1, 0, 'Nothing was changed.\n'],
+])('%s asks on a terminal, and the answer %j ends with %i', async (command, answer, code, calls, err) => {
+  await using twin = await fakeService('tcp', { [`POST /dm/edge/api/v1/devices/${one.id}/${command}`]: { body: one } })
   const asked: string[] = []
   const ask = (question: string) => {
     asked.push(question)
     return Promise.resolve(answer)
   }
-  const args = ['devices', 'revoke', one.id, '--url', twin.address, '--admin-key', '/admin.pem']
+  const args = ['devices', command, one.id, '--url', twin.address, '--admin-key', '/admin.pem']
   const ran = await tallygate(args, { readText: readAdminKey, ask })
-  const question = `The key of device ${one.id} cannot be used again, and tokens on the device are not returned. Run revoke? [y/N] `
+  const consequence =
+    command === 'revoke'
+      ? `The key of device ${one.id} cannot be used again, and tokens on the device are not returned.`
+      : `Device ${one.id} grants no requests until it is enrolled again.`
+  const question = `${consequence} Run ${command}? [y/N] `
   expect([ran.code, ran.err, asked]).toEqual([code, err, [question]])
-  expect(twin.asked.filter(({ url }) => url.endsWith('/revoke'))).toHaveLength(calls)
+  expect(twin.asked.filter(({ url }) => url.endsWith(`/${command}`))).toHaveLength(calls)
 })
 
-test('revoke in a script needs --yes', async () => {
+test.each(['revoke', 'terminate'])('%s in a script needs --yes', async (command) => {
   await using twin = await fakeService('tcp', {})
-  const { code, err } = await devices(twin.address, 'revoke', one.id)
-  expect([code, err]).toEqual([64, expect.stringMatching(/^tallygate: USAGE: .* Repeat with --yes to run revoke\./)])
+  const { code, err } = await devices(twin.address, command, one.id)
+  const refused = new RegExp(`^tallygate: USAGE: .* Repeat with --yes to run ${command}\\.`)
+  expect([code, err]).toEqual([64, expect.stringMatching(refused)])
+})
+
+test('a session of a device is terminated without a question', async () => {
+  const sessionId = '0c1d8a1e-0000-4000-8000-0000000000aa'
+  await using twin = await fakeService('tcp', {
+    [`POST /dm/edge/api/v1/devices/${one.id}/sessions/${sessionId}/terminate`]: {
+      body: { sessionId, state: 'TERMINATED', outcome: 'DONE' },
+    },
+  })
+  const { out } = await devices(twin.address, 'terminate', one.id, '--session', sessionId)
+  expect(out).toBe(`session ${sessionId}: terminated\n`)
 })
 
 test('a session of a device is locked by its id', async () => {

@@ -48,7 +48,7 @@ test(
     await remote.askUntilGranted()
     const spent = (await billed()) + 1_000_000n
 
-    await remote.devices('terminate', remote.deviceId)
+    await remote.devices('terminate', remote.deviceId, '--yes')
     await remote.until(({ suspension, backlog }) => suspension?.state === 'TERMINATED' && backlog === 0)
     await expect(site.ask()).rejects.toThrow(/service of this device was ended/)
     await poll(billed, (amount) => amount === spent)
