@@ -238,7 +238,9 @@ static void tg__put(tg__writer *to, const char *format, ...) {
   else to->length += (size_t)length;
 }
 
+/* NULL, such as a variable that is not set, is empty: the agent names the field. */
 static void tg__put_string(tg__writer *to, const char *text) {
+  if (text == NULL) text = "";
   tg__put(to, "\"");
   for (; *text != '\0' && !to->is_full; text++) {
     unsigned char byte = (unsigned char)*text;
@@ -446,11 +448,12 @@ static tg_status tg__no_response(tg_client *client, tg_error *error) {
     return tg__fail(error, TG_ERROR, "ANSWER_UNEXPECTED", TG_RETRY_NO,
                     "The response has no length, or is longer than TG_BUFFER: define a larger one. The request may have been charged.");
   if (errno == EACCES) {
-    snprintf(message, sizeof message, "This user may not connect to %s. Add this user to the group of the socket.", client->socket);
+    snprintf(message, sizeof message, "This user may not connect to %s. Add this user to the group of the socket, and sign in again.", client->socket);
     return tg__fail(error, TG_UNREACHABLE, "SOCKET_NOT_PERMITTED", TG_RETRY_NO, message);
   }
   const char *advice = "Start the agent. If it runs, close unused connections to it: socket.connections_max limits their number";
   if (errno == ENOENT || errno == ECONNREFUSED) advice = "Start the agent, or set TALLYGATE_SOCKET to the path of its socket";
+  if (errno == ENAMETOOLONG) advice = "Set TALLYGATE_SOCKET to a path of at most 107 bytes";
   snprintf(message, sizeof message, "The agent does not respond at %s (%s). %s.", client->socket, strerror(errno), advice);
   return tg__fail(error, TG_UNREACHABLE, "AGENT_UNREACHABLE", TG_RETRY_LATER, message);
 }
@@ -585,7 +588,7 @@ tg_status tg_access(tg_client *client, const char *instance_id, const tg_request
   if (count > TG_ITEMS_MAX) return tg__fail(error, TG_ERROR, "BODY_TOO_LARGE", TG_RETRY_NO, "More than TG_ITEMS_MAX items.");
   tg__put_request(&body, requester, items, count);
   tg__put(&body, "}");
-  snprintf(path, sizeof path, "/v1.1/instances/%.64s/access-request", instance_id);
+  snprintf(path, sizeof path, "/v1.1/instances/%.64s/access-request", instance_id == NULL ? "" : instance_id);
   tg_status status = tg__call(client, "POST", path, &body, error);
   return status == TG_OK ? tg__answer(client, count, answer, error) : status;
 }

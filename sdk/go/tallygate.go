@@ -284,13 +284,18 @@ func endOf(err error) *Error {
 	return &Error{Code: "SESSION_ENDED", Message: refused.Message, Retry: RetryNo, State: state, kind: ErrEnded}
 }
 
+// Without the final NUL of `sun_path`.
+const pathBytesMax = 107
+
 func unreachable(socket string, cause error) *Error {
 	if errors.Is(cause, os.ErrPermission) {
-		message := fmt.Sprintf("This user may not connect to %s. Add this user to the group of the socket.", socket)
+		message := fmt.Sprintf("This user may not connect to %s. Add this user to the group of the socket, and sign in again.", socket)
 		return &Error{Code: "SOCKET_NOT_PERMITTED", Message: message, Retry: RetryNo, kind: ErrUnreachable}
 	}
 	advice := "Start the agent"
-	if errors.Is(cause, os.ErrNotExist) || errors.Is(cause, syscall.ECONNREFUSED) {
+	if len(socket) > pathBytesMax {
+		advice = fmt.Sprintf("Set TALLYGATE_SOCKET to a path of at most %d bytes", pathBytesMax)
+	} else if errors.Is(cause, os.ErrNotExist) || errors.Is(cause, syscall.ECONNREFUSED) {
 		advice += ", or set TALLYGATE_SOCKET to the path of its socket"
 	} else {
 		advice += ". If it runs, close unused connections to it: socket.connections_max limits their number"

@@ -93,7 +93,8 @@ export class Driver implements Disposable {
   /** Number of result lines so far. */
   answered = 0
 
-  constructor(command: readonly string[], env: Readonly<Record<string, string>>) {
+  /** @param env undefined: the variable is not set */
+  constructor(command: readonly string[], env: Readonly<Record<string, string | undefined>>) {
     const [program = '', ...args] = command
     this.#child = spawn(program, args, { env: { ...process.env, ...env }, stdio: ['pipe', 'pipe', 'inherit'] })
     this.#lines = createInterface({ input: this.#child.stdout })[Symbol.asyncIterator]()

@@ -45,6 +45,11 @@ class Wire {
     return new Driver([...withoutRights, ...this.#command], { ...this.#env, PATIENCE_MS: '60000' })
   }
 
+  /** Another client, with some other variables. */
+  other(env: Readonly<Record<string, string | undefined>>): Driver {
+    return new Driver(this.#command, { ...this.#env, ...env })
+  }
+
   static async start(language: Language): Promise<Wire> {
     return new Wire(language, await language.build(directory))
   }
@@ -392,6 +397,35 @@ it('in Node, reports a mistake of the application at once, and never uses TCP', 
   await expect(agent.offers()).rejects.toThrow(socket)
 })
 
+it('in C, a text that is not set is empty, and the agent names it', async ({ skip }) => {
+  const wire = wires.find(({ name }) => name === 'C')
+  if (wire === undefined) return skip()
+  const bodies: (string | undefined)[] = []
+  script = (socket, _, request) => {
+    bodies.push(request.split('\r\n\r\n')[1])
+    socket.write(http(refusal, { status: '400 Bad Request' }))
+  }
+  using driver = wire.other({ INSTANCE: undefined })
+  expect(await driver.do('open')).toEqual([REFUSED])
+  expect(bodies).toEqual(['{"instanceId":""}'])
+})
+
+it('in Node, refuses a path in place of the options', () => {
+  expect(() => connect('/run/other.sock' as never)).toThrow('connect takes an object: connect({ socket: path })')
+})
+
+it('every client names the limit if the path of its socket is too long', async () => {
+  await Promise.all(
+    wires.map(async (wire) => {
+      using driver = wire.other({ TALLYGATE_SOCKET: join(directory, 'a'.repeat(108)) })
+      expect([wire.name, await driver.do(REQUEST)]).toEqual([
+        wire.name,
+        ['error AgentUnreachable AGENT_UNREACHABLE later TALLYGATE_SOCKET'],
+      ])
+    }),
+  )
+})
+
 describe('after an attempt without a response, which may have been charged, every client takes for unreachable', () => {
   it.each(['AGENT_STARTING', 'OVERLOADED', 'STOPPING', 'CALLER_LIMITED'])('an agent that answers %s', async (code) => {
     const body = JSON.stringify({ code, message: 'not now' })
@@ -426,7 +460,7 @@ it('every client fails at once if its user may not connect', async ({ skip }) =>
       using driver = wire.unprivileged()
       expect([wire.name, await driver.do(REQUEST)]).toEqual([
         wire.name,
-        ['error AgentUnreachable SOCKET_NOT_PERMITTED no'],
+        ['error AgentUnreachable SOCKET_NOT_PERMITTED no sign in'],
       ])
     }),
   )

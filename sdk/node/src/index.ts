@@ -131,8 +131,10 @@ const ITEM_RETRY_LATER = ['2002', '2004', '2005', '2011']
 /** Valid, but not charged because another item of the session request was refused. */
 const NOT_CHARGED = '1002'
 
-/** Sends nothing before the first call. */
+/** Sends nothing before the first call. @throws TypeError if the options are no object */
 export function connect(options: ConnectOptions = {}): AgentClient {
+  // Otherwise a path in place of the options would be ignored, and another agent charged.
+  if (typeof options !== 'object') throw new TypeError('connect takes an object: connect({ socket: path })')
   return new AgentClient(options)
 }
 
@@ -461,7 +463,8 @@ class Connection {
   }
 
   #unreachable({ code, message }: NodeJS.ErrnoException): AgentUnreachable {
-    const advice = ADVICE[code ?? ''] ?? `${START}. ${IF_FULL}`
+    const isTooLong = Buffer.byteLength(this.#socketPath) > PATH_BYTES_MAX
+    const advice = isTooLong ? SHORTEN : (ADVICE[code ?? ''] ?? `${START}. ${IF_FULL}`)
     if (code === NOT_PERMITTED) {
       const text = `This user may not connect to ${this.#socketPath}. ${advice}.`
       return new AgentUnreachable('SOCKET_NOT_PERMITTED', text, 'no')
@@ -472,11 +475,14 @@ class Connection {
 }
 
 const NOT_PERMITTED = 'EACCES'
+/** Without the final NUL of `sun_path`. */
+const PATH_BYTES_MAX = 107
+const SHORTEN = `Set TALLYGATE_SOCKET to a path of at most ${PATH_BYTES_MAX} bytes`
 const START = 'Start the agent'
 const START_OR_NAME = `${START}, or set TALLYGATE_SOCKET to the path of its socket`
 const IF_FULL = 'If it runs, close unused connections to it: socket.connections_max limits their number'
 const ADVICE: Readonly<Record<string, string>> = {
-  [NOT_PERMITTED]: 'Add this user to the group of the socket',
+  [NOT_PERMITTED]: 'Add this user to the group of the socket, and sign in again',
   ENOENT: START_OR_NAME,
   ECONNREFUSED: START_OR_NAME,
 }

@@ -27,7 +27,8 @@ static void say_error(tg_status status) {
   static const char *const retries[] = {"no", "later", "online"};
   const char *connections = strstr(error.message, "connections") != NULL ? " connections" : "";
   const char *variable = strstr(error.message, "TALLYGATE_SOCKET") != NULL ? " TALLYGATE_SOCKET" : "";
-  printf("error %s %s %s%s%s\n", kinds[status], error.code, retries[error.retry], connections, variable);
+  const char *group = strstr(error.message, "sign in") != NULL ? " sign in" : "";
+  printf("error %s %s %s%s%s%s\n", kinds[status], error.code, retries[error.retry], connections, variable, group);
 }
 
 static tg_status say_offers(void) {

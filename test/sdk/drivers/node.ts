@@ -71,7 +71,13 @@ for await (const line of createInterface({ input: process.stdin })) {
   } catch (error) {
     if (!(error instanceof TallygateError)) throw error
     const { name, code, retry, message } = error
-    say('error', name, code, retry, ...['connections', 'TALLYGATE_SOCKET'].filter((word) => message.includes(word)))
+    say(
+      'error',
+      name,
+      code,
+      retry,
+      ...['connections', 'TALLYGATE_SOCKET', 'sign in'].filter((word) => message.includes(word)),
+    )
   }
   say('done')
 }

@@ -77,7 +77,7 @@ async def run(agent, session, *words):
     try:
         return await do(agent, session, *words)
     except tallygate.TallygateError as error:
-        named = [word for word in ("connections", "TALLYGATE_SOCKET") if word in str(error)]
+        named = [word for word in ("connections", "TALLYGATE_SOCKET", "sign in") if word in str(error)]
         say("error", type(error).__name__, error.code, error.retry, *named)
         return session
 

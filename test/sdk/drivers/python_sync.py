@@ -90,7 +90,7 @@ def run(*words):
     try:
         do(*words)
     except tallygate.TallygateError as error:
-        named = [word for word in ("connections", "TALLYGATE_SOCKET") if word in str(error)]
+        named = [word for word in ("connections", "TALLYGATE_SOCKET", "sign in") if word in str(error)]
         say("error", type(error).__name__, error.code, error.retry, *named)
 
 

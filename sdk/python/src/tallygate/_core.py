@@ -21,6 +21,8 @@ LONGEST_PAUSE_S = 1.0
 RESPONSE_S = 30.0
 RESPONSE_BYTES_MAX = 16 * 2**20
 HEAD_BYTES_MAX = 2**16
+# Without the final NUL of `sun_path`.
+PATH_BYTES_MAX = 107
 
 NEED_CLOUD = ("DEVICE_LOCKED", "NOT_ATTACHED", "POLICY_MISSING", "POLICY_STALE")
 ITEM_RETRY_ONLINE = ("2008", "2009", "2010")
@@ -281,10 +283,13 @@ class Attempts:
                 raise AgentUnreachable(refused.code, str(refused), "later")
             raise refused
         if not is_permitted:
-            message = f"This user may not connect to {self._socket_path}. Add this user to the group of the socket."
+            advice = "Add this user to the group of the socket, and sign in again"
+            message = f"This user may not connect to {self._socket_path}. {advice}."
             raise AgentUnreachable("SOCKET_NOT_PERMITTED", message, "no") from outcome
         advice = "Start the agent"
-        if isinstance(outcome, (FileNotFoundError, ConnectionRefusedError)):
+        if len(os.fsencode(self._socket_path)) > PATH_BYTES_MAX:
+            advice = f"Set TALLYGATE_SOCKET to a path of at most {PATH_BYTES_MAX} bytes"
+        elif isinstance(outcome, (FileNotFoundError, ConnectionRefusedError)):
             advice += ", or set TALLYGATE_SOCKET to the path of its socket"
         else:
             advice += ". If it runs, close unused connections to it: socket.connections_max limits their number"

@@ -150,7 +150,7 @@ func sayError(err error) {
 		panic(err)
 	}
 	line := fmt.Sprintln("error", name, refused.Code, refused.Retry)
-	for _, word := range []string{"connections", "TALLYGATE_SOCKET"} {
+	for _, word := range []string{"connections", "TALLYGATE_SOCKET", "sign in"} {
 		if strings.Contains(refused.Message, word) {
 			line = strings.TrimSpace(line) + " " + word + "\n"
 		}
