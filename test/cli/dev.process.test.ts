@@ -123,6 +123,24 @@ it('serves a site until Ctrl-C, also without its cloud, and continues in a named
   expect(await second.ended).toBe(0)
 }, 90_000)
 
+it('prints a request that its site grants, also with several instances', async () => {
+  const directory = temporaryDirectory()
+  const site = join(directory, 'own.yaml')
+  const instance = (name: string) => ({
+    shortName: name,
+    accountId: name,
+    lineItems: [{ activationId: `POOL-${name}`, quantity: 100 }],
+  })
+  const items = [{ name: "Ana's print", version: 'A 4', rate: 2 }]
+  const rateTables = [{ version: '1', effectiveFrom: 0, items }]
+  writeFileSync(site, JSON.stringify({ rateTables, instances: [instance('North'), instance('South')] }))
+  const { lines } = await dev('--directory', directory, '-f', site)
+  const access = lines.find((line) => line.includes('tallygate access')) ?? ''
+  expect(await shell(directory, access)).toMatch(/^allowed: 5 tokens, 5 from POOL-(North|South)\n$/)
+  const at = lines.findIndex((line) => line.includes('curl'))
+  expect(await shell(directory, lines.slice(at, at + 2).join('\n'))).toContain('"totalTokensCharged":5')
+}, 60_000)
+
 it('starts no agent if it is stopped before', async () => {
   const directory = temporaryDirectory()
   const stopped = await tallygate(['dev', '--directory', directory], {

@@ -10,6 +10,7 @@ import { COMMAND, killRunning, startService } from '../../demo/service-process.t
 import { enrollmentTokenResponse } from '../../protocol/edge/enrollment.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
+import { AGENT_OFFERS_PATH, type OffersWire, offers } from '../../protocol/local/offers.ts'
 import { AGENT_STATUS_PATH, agentStatus } from '../../protocol/local/status.ts'
 import { administrator } from '../administrator.ts'
 import { readFileArgument } from '../arguments.ts'
@@ -114,7 +115,8 @@ async function start(flags: DevFlags, { directory, cloud }: Started, stack: Asyn
     await writeFileAtomically(tokenFile, (await service.json(call, enrollmentTokenResponse)).token)
   }
   const { agent, socket, status } = await startAgent(directory, tokenFile, stack)
-  await ready(socket, io.stop())
+  const { instances } = await firstOffers(socket, io.stop())
+  const items = instances.flatMap((each) => each.items.map((item) => ({ ...item, instanceId: each.instanceId })))
   const variables = {
     TALLYGATE_URL: url,
     TALLYGATE_ADMIN_KEY: adminKey,
@@ -128,29 +130,49 @@ async function start(flags: DevFlags, { directory, cloud }: Started, stack: Asyn
   // A clone is not on the path.
   text.push(`command -v tallygate >/dev/null || tallygate() { ${command} "$@"; }\n`)
   await writeFileAtomically(join(directory, 'env'), text.join(''))
-  const request =
-    '{"requester":{"type":"user","value":"anna"},"requestedItems":[{"item":"LaserCut","version":"1.0","count":2.5}]}'
   const lines = [
     `Cloud        ${url} (process ${pid})`,
     `Agent        ${socket} (process ${agent.pid})`,
     `Status page  ${status}`,
-    `Files        ${directory}: site.yaml, logs, databases, keys`,
+    `Files        ${directory}: ${flags.file === undefined ? 'site.yaml, ' : ''}logs, databases, keys`,
     '',
     'In another shell:',
     '',
     `  . ${shellWord(join(directory, 'env'))}`,
-    '  tallygate access --item LaserCut --item-version 1.0 --count 2.5 --requester user:anna',
-    '  tallygate usage list',
-    '  tallygate console',
-    '',
-    'The same request from an application:',
-    '',
-    `  curl --unix-socket ${shellWord(socket)} http://device/elastic/api/v1.1/instances/${instanceIds[0] ?? ''}/access-request \\`,
-    `    -H 'Content-Type: application/json' -d '${request}'`,
+    ...requestLines(items[0], instanceIds.length > 1, socket),
     '',
     `Without the cloud: kill ${pid}. The agent continues.`,
   ]
   return { agent, lines }
+}
+
+interface OfferedItem {
+  readonly instanceId: string
+  readonly item: string
+  readonly version?: string | undefined
+}
+
+/** @param offered undefined: the site has no item that can be requested */
+function requestLines(offered: OfferedItem | undefined, isOneOfSeveral: boolean, socket: string): readonly string[] {
+  const more = ['  tallygate usage list', '  tallygate console']
+  if (offered === undefined) return [...more, '', 'No item can be requested: the site rates none, or has no line item.']
+  const { instanceId, item, version } = offered
+  const body = { requester: { type: 'user', value: 'anna' }, requestedItems: [{ item, version, count: 2.5 }] }
+  const options = [
+    `--item ${shellWord(item)}`,
+    ...(version === undefined ? [] : [`--item-version ${shellWord(version)}`]),
+    '--count 2.5 --requester user:anna',
+    ...(isOneOfSeveral ? [`--instance ${instanceId}`] : []),
+  ]
+  return [
+    `  tallygate access ${options.join(' ')}`,
+    ...more,
+    '',
+    'The same request from an application:',
+    '',
+    `  curl --unix-socket ${shellWord(socket)} http://device/elastic/api/v1.1/instances/${instanceId}/access-request \\`,
+    `    -H 'Content-Type: application/json' -d ${shellQuoted(JSON.stringify(body))}`,
+  ]
 }
 
 const port = z.int().min(0).max(65_535)
@@ -212,11 +234,13 @@ async function startAgent(directory: string, tokenFile: string, stack: AsyncDisp
   return { agent, socket, status: z.object({ status: z.string() }).parse(agent.listening).status }
 }
 
-async function ready(socket: string, signal: AbortSignal): Promise<void> {
+/** Once the device can grant requests. */
+async function firstOffers(socket: string, signal: AbortSignal): Promise<OffersWire> {
   using client = new HttpClient({ address: `unix:${socket}`, unreachable: 'AGENT_UNREACHABLE' })
   for (;;) {
     const { policies, grant } = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
-    if (grant !== null && policies.some(({ applied }) => applied > 0)) return
+    if (grant !== null && policies.some(({ applied }) => applied > 0))
+      return await client.json({ method: 'GET', path: AGENT_OFFERS_PATH }, offers)
     await sleep(LOOK_EVERY_MS, undefined, { signal })
   }
 }
