@@ -1,6 +1,7 @@
 /** What one commit of entries changes. */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
+import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
 import type { ClockStamp, IdempotencyRecord, PendingEntry, Reservation, StoredSession } from '../../ledger/journal.ts'
 
 export interface AccountMove {
@@ -34,6 +35,21 @@ export function sumIn(sums: Map<AccountId, Sum>, account: AccountId): Sum {
     sums.set(account, sum)
   }
   return sum
+}
+
+/** What the postings of recorded entries move: not the allowances, which bodies do not have. */
+export function movesOf(bodies: Iterable<string>): Map<AccountId, Sum> {
+  const moves = new Map<AccountId, Sum>()
+  for (const body of bodies) {
+    const { kind, postings } = JSON.parse(body) as EntryBodyWire
+    for (const { account, amount } of postings) {
+      const sum = sumIn(moves, account)
+      if (kind === 'refund') sum.refunded += BigInt(amount)
+      else sum.used += BigInt(amount)
+      if (kind === 'burn') sum.burned += BigInt(amount)
+    }
+  }
+  return moves
 }
 
 export function batchOf(

@@ -4,7 +4,8 @@ import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import type { SegmentWire } from '../../../protocol/edge/sync.ts'
 import { CHAIN_START, sha256, unverifiedText } from '../../../protocol/signing.ts'
-import { entriesBetween, sumsOf } from './entry-blocks.ts'
+import { movesOf } from './batch.ts'
+import { entriesBetween } from './entry-blocks.ts'
 import {
   type AccountRow,
   type JournalStatements,
@@ -42,7 +43,8 @@ export function checkCounters(database: Database.Database): void {
   checkEnds(statements, state, last)
   const returnsFollow = last !== undefined && (last.backlog > 0 || last.counters.length >= COUNTERS_MANY)
   const { entry_base, sealed_entry, last_entry } = state
-  const late = sumsOf(entriesBetween(database, entry_base + sealed_entry, entry_base + last_entry))
+  const unsealed = entriesBetween(database, entry_base + sealed_entry, entry_base + last_entry)
+  const late = movesOf(unsealed.map(({ body }) => body))
   for (const row of statements.accounts.all() as AccountRow[]) {
     const signed = sealed.get(row.id)
     const expectSealed = signed?.isOlder === true ? expectAtLeast : expect

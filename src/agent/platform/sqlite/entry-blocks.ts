@@ -1,8 +1,5 @@
 /** Ledger entries in compressed blocks, one in memory at a time. A damaged block loses only its own entries. */
 import type Database from 'better-sqlite3'
-import type { AccountId } from '../../../core/accounts/account.ts'
-import type { Micro } from '../../../core/pricing/amount.ts'
-import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
 import { CHAIN_START } from '../../../protocol/signing.ts'
 import { compress, decompress } from '../../../protocol/zstd.ts'
 import { prepared } from './prepared.ts'
@@ -169,17 +166,4 @@ function* entriesOf(row: BlockRow, from: bigint, upTo: bigint): Generator<Entry>
     const id = row.first_id + BigInt(index)
     if (id >= from && id <= upTo) yield { id, n: row.first_n + BigInt(index), body, inputs: inputs[index] ?? null }
   }
-}
-
-export function sumsOf(entries: Iterable<Pick<Entry, 'body'>>): Map<AccountId, { used: Micro; refunded: Micro }> {
-  const sums = new Map<AccountId, { used: Micro; refunded: Micro }>()
-  for (const { body } of entries) {
-    const { kind, postings } = JSON.parse(body) as EntryBodyWire
-    for (const { account, amount } of postings) {
-      const sum = sums.get(account) ?? { used: 0n, refunded: 0n }
-      sum[kind === 'refund' ? 'refunded' : 'used'] += BigInt(amount)
-      sums.set(account, sum)
-    }
-  }
-  return sums
 }

@@ -30,7 +30,7 @@ import {
   type StoredPolicy,
 } from '../../ledger/journal.ts'
 import type { Confirmation } from '../../policy/active-policies.ts'
-import type { Batch } from './batch.ts'
+import { type Batch, movesOf } from './batch.ts'
 import {
   type AccountRow,
   type AnswerRow,
@@ -50,7 +50,7 @@ import {
   statementsOf,
 } from './journal-statements.ts'
 import { checkCounters } from './check-counters.ts'
-import { ENTRY_ID_MAX, entriesBefore, entriesBetween, sumsOf } from './entry-blocks.ts'
+import { ENTRY_ID_MAX, entriesBefore, entriesBetween } from './entry-blocks.ts'
 import { JournalFile, type JournalLimits } from './journal-file.ts'
 import { PAGE_BYTES } from './open-database.ts'
 import { PendingCommits } from './pending-commits.ts'
@@ -107,11 +107,11 @@ export class JournalStore implements JournalOperations {
     const openReservations = new Map<AccountId, Micro>()
     const burned = new Map<AccountId, Micro>()
     for (const row of this.#statements.accounts.all() as AccountRow[]) {
-      const { granted, used, refunded, returned } = row
-      const flags = { exhausted: row.exhausted === 1n, unlimited: row.unlimited === 1n }
-      const spent = used - refunded + returned
-      const { allowance } = row
-      if (row.unlimited === 0n && spent > granted + allowance) throw new Error(`invariant: ${row.id} is overspent`)
+      const { granted, used, refunded, returned, allowance } = row
+      const unlimited = row.unlimited === 1n
+      if (!unlimited && used - refunded + returned > granted + allowance) {
+        throw new Error(`invariant: ${row.id} is overspent`)
+      }
       if (row.reserved > used) openReservations.set(row.id, row.reserved)
       if (row.burned > 0n) burned.set(row.id, row.burned)
       accounts.set(row.id, {
@@ -119,7 +119,8 @@ export class JournalStore implements JournalOperations {
         used,
         refunded,
         returned,
-        ...flags,
+        exhausted: row.exhausted === 1n,
+        unlimited,
         ...(allowance > 0n ? { allowance } : {}),
         ...(row.overdraft > 0n ? { overdraft: row.overdraft } : {}),
       })
@@ -364,8 +365,8 @@ export class JournalStore implements JournalOperations {
   #countUpTo(state: StateRow): void {
     this.#statements.countUndeliveredRange.run()
     const { entry_base, acked_entry, last_entry } = state
-    const moved = sumsOf(entriesBetween(this.#database, entry_base + acked_entry, entry_base + last_entry))
-    for (const [account, { used, refunded }] of moved) {
+    const unacknowledged = entriesBetween(this.#database, entry_base + acked_entry, entry_base + last_entry)
+    for (const { account, used, refunded } of movesOf(unacknowledged.map(({ body }) => body)).values()) {
       changedOne(this.#statements.uncountUndeliveredRange.run(used, refunded, account))
     }
   }

@@ -4,13 +4,12 @@
  */
 import type Database from 'better-sqlite3'
 import type { AccountId } from '../../../core/accounts/account.ts'
-import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
 import { entryHash } from '../../../protocol/signing.ts'
 import { RecentOfEach } from '../../access/idempotency-cache.ts'
 import type { IdempotencyRecord, Reservation, StoredSession } from '../../ledger/journal.ts'
 import { UnstoredEntries } from './entry-blocks.ts'
 import { decodeTexts, encodeTexts, type EntryTexts } from './entry-texts.ts'
-import { type Batch, type Sum, sumIn } from './batch.ts'
+import { type Batch, type Sum, movesOf, sumIn } from './batch.ts'
 import { stampValues, type StampValues } from './journal-statements.ts'
 import { prepared } from './prepared.ts'
 import { reusedMemory } from './reused-memory.ts'
@@ -118,20 +117,6 @@ function batchIn(record: Buffer): ReadBatch {
     moves: [...moves.values()],
     reservations: reservations.map(([account, usedUpTo]): Reservation => ({ account, usedUpTo: BigInt(usedUpTo) })),
   }
-}
-
-function movesOf(bodies: readonly string[]): Map<AccountId, Sum> {
-  const moves = new Map<AccountId, Sum>()
-  for (const body of bodies) {
-    const { kind, postings } = JSON.parse(body) as EntryBodyWire
-    for (const { account, amount } of postings) {
-      const sum = sumIn(moves, account)
-      if (kind === 'refund') sum.refunded += BigInt(amount)
-      else sum.used += BigInt(amount)
-      if (kind === 'burn') sum.burned += BigInt(amount)
-    }
-  }
-  return moves
 }
 
 export interface Pending {

@@ -1,9 +1,7 @@
 /** Plans the next segment: entries of earlier epochs first, then the current ones with the counters as of the last. */
 import type Database from 'better-sqlite3'
 import type { AccountId } from '../../../core/accounts/account.ts'
-import type { Micro } from '../../../core/pricing/amount.ts'
 import {
-  type EntryBodyWire,
   SEGMENT_ACCOUNTS_MAX,
   SEGMENT_BYTES_MAX,
   SEGMENT_COUNTERS_BYTES_MAX,
@@ -16,6 +14,7 @@ import { SEGMENT_SESSIONS_MAX, type SessionSnapshot } from '../../../protocol/ed
 import { entryHash, sha256 } from '../../../protocol/signing.ts'
 import { counterBytesMax } from '../../ledger/balances.ts'
 import type { Identity, SealRequest } from '../../ledger/journal.ts'
+import { movesOf } from './batch.ts'
 import { entriesBetween } from './entry-blocks.ts'
 import {
   type AccountRow,
@@ -47,11 +46,7 @@ export interface SealPlan {
   } | null
 }
 
-interface SealedCounters {
-  used: Micro
-  refunded: Micro
-  returned: Micro
-}
+type SealedCounters = Pick<AccountRow, 'used' | 'refunded' | 'returned'>
 
 interface PlannedSegment {
   readonly text: string
@@ -69,8 +64,7 @@ export function planSegment(
   const undeliveredRange = undeliveredRangeIn(database, entriesMax)
   const unsealed = undeliveredRange === null ? unsealedBodies(database, state, entriesMax) : []
   const entries = sealable(statements, state, request, unsealed)
-  let head = state.sealed_head
-  for (const body of entries.bodies) head = entryHash(head, body)
+  const head = entries.bodies.reduce(entryHash, state.sealed_head)
   const lastEntry = Number(state.sealed_entry) + entries.bodies.length
   const isComplete = lastEntry === Number(state.last_entry)
   if (isComplete && head !== state.entry_head) throw new Error('invariant: the entries on disk fit their chain')
@@ -240,8 +234,7 @@ function undeliveredRangeIn(
     }
   }
   const bodies = [...unsealedBodies(database, row, entriesMax)]
-  let head = sealed_head
-  for (const body of bodies) head = entryHash(head, body)
+  const head = bodies.reduce(entryHash, sealed_head)
   const sealedEntry = sealed_entry + BigInt(bodies.length)
   if (bodies.length === 0 && last_entry > sealed_entry)
     throw new Error('invariant: entries that are not delivered are kept')
@@ -258,11 +251,7 @@ function undeliveredRangeIn(
   }
 }
 
-interface CountRow {
-  readonly id: AccountId
-  readonly used: Micro
-  readonly refunded: Micro
-}
+type CountRow = Pick<AccountRow, 'id' | 'used' | 'refunded'>
 
 function countedIn(
   statements: JournalStatements,
@@ -317,17 +306,9 @@ function addReturned(
  */
 function countersAfter(statements: JournalStatements, bodies: readonly string[]): Map<AccountId, SealedCounters> {
   const counters = new Map<AccountId, SealedCounters>()
-  for (const body of bodies) {
-    const { kind, postings } = JSON.parse(body) as EntryBodyWire
-    for (const { account, amount } of postings) {
-      let counted = counters.get(account)
-      if (counted === undefined) {
-        counted = sealedCounters(statements, account)
-        counters.set(account, counted)
-      }
-      if (kind === 'refund') counted.refunded += BigInt(amount)
-      else counted.used += BigInt(amount)
-    }
+  for (const { account, used, refunded } of movesOf(bodies).values()) {
+    const sealed = sealedCounters(statements, account)
+    counters.set(account, { ...sealed, used: sealed.used + used, refunded: sealed.refunded + refunded })
   }
   return counters
 }
