@@ -163,28 +163,18 @@ export function salvageOf(database: Database.Database, left: LoggedChain | null 
   const sessions = rowsOf(database, 'SELECT id, ended, since, document, snapshot FROM session')
   const ranges = rowsOf(database, 'SELECT * FROM undelivered_ranges')
   const readableRanges = (ranges.rows as readonly UndeliveredRangeRow[]).filter((row) => isChainRow(row, row.last_head))
-  const chains = readableRanges.map((row): Chain => {
-    const heads = [
-      [Number(row.last_entry), row.last_head],
-      [Number(row.sealed_entry), row.sealed_head],
-    ] as const
-    const bodies = chained(database, row, heads, logged)
+  const chainOf = (row: ChainRow, lastHead: string, wasWhole: boolean): Chain => {
+    const end = { n: Number(row.last_entry), head: lastHead }
+    const bodies = chained(database, row, [end, { n: Number(row.sealed_entry), head: row.sealed_head }], logged)
     // The cloud could not read a segment with a damaged head.
-    const isProven = bodies.length > 0 || row.acked_head === row.last_head
-    const undelivered = undeliveredOf(row, bodies, row.whole === 1n && isProven)
-    return { row, undelivered, end: { n: Number(row.last_entry), head: row.last_head } }
-  })
+    const isProven = bodies.length > 0 || row.acked_head === lastHead
+    return { row, undelivered: undeliveredOf(row, bodies, wasWhole && isProven), end }
+  }
+  const chains = readableRanges.map((row) => chainOf(row, row.last_head, row.whole === 1n))
   const states = rowsOf(database, 'SELECT * FROM state').rows as readonly StateRow[]
   const state = states.find((row) => isChainRow(row, row.entry_head))
-  if (state !== undefined) {
-    const heads = [
-      [Number(state.last_entry), state.entry_head],
-      [Number(state.sealed_entry), state.sealed_head],
-    ] as const
-    // A damaged ledger or a backup may lack the latest entries.
-    const undelivered = undeliveredOf(state, chained(database, state, heads, logged), false)
-    chains.unshift({ row: state, undelivered, end: { n: Number(state.last_entry), head: state.entry_head } })
-  }
+  // A damaged ledger or a backup may lack the latest entries.
+  if (state !== undefined) chains.unshift(chainOf(state, state.entry_head, false))
   const openReservations = unlessDamaged(
     0,
     () => database.prepare('SELECT count(*) FROM account WHERE reserved > used').pluck().get() as number | bigint,
@@ -288,18 +278,9 @@ export function lastOf({ ackedEntry, bodies }: Undelivered): number {
 
 /** Of the chain, after that entry. */
 export function headAt({ ackedEntry, ackedHead, bodies }: Undelivered, n: number): string {
-  let head = ackedHead
-  for (const body of firstOf(bodies, n - ackedEntry)) head = entryHash(head, body)
-  return head
-}
-
-export function* firstOf(bodies: Iterable<string>, count: number): Generator<string, undefined> {
-  let n = 0
-  for (const body of bodies) {
-    if (n === count) return
-    n += 1
-    yield body
-  }
+  return Iterator.from(bodies)
+    .take(n - ackedEntry)
+    .reduce(entryHash, ackedHead)
 }
 
 function rowOfSession({ id, ended, since, document, snapshot }: StoredSession): SessionRow {
@@ -393,7 +374,7 @@ export function lostOf(undelivered: readonly Undelivered[], lists = undelivered)
 function chained(
   database: Database.Database,
   row: ChainRow,
-  heads: readonly (readonly [n: number, head: string])[],
+  heads: readonly Anchor[],
   logged: LoggedChain | null,
 ): Bodies {
   const prove = (from: LoggedChain | null): Bodies => {
@@ -402,7 +383,7 @@ function chained(
     for (const body of readable(database, row, from, Infinity)) {
       n += 1
       head = entryHash(head, body)
-      const isProven = from?.heads.get(n) === head || heads.some(([at, is]) => at === n && is === head)
+      const isProven = from?.heads.get(n) === head || heads.some((known) => known.n === n && known.head === head)
       if (isProven) length = n - Number(row.acked_entry)
     }
     return { length, [Symbol.iterator]: () => readable(database, row, from, length) }

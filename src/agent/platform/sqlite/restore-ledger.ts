@@ -18,7 +18,6 @@ import {
   type Bodies,
   type Salvage,
   type Undelivered,
-  firstOf,
   headAt,
   lastOf,
   lostOf,
@@ -290,7 +289,7 @@ function joined(one: Undelivered, other: Undelivered): Undelivered {
   const bodies: Bodies = {
     length: between + second.bodies.length,
     *[Symbol.iterator]() {
-      yield* firstOf(first.bodies, between)
+      yield* Iterator.from(first.bodies).take(between)
       yield* second.bodies
     },
   }
