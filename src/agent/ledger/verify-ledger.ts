@@ -97,12 +97,13 @@ export async function verifyLedger(ledger: ReadableLedger, giveWay: GiveWay = ()
   checkChain(segments, find)
   checkLastSegment(ledger, segments, find)
   const { entries, chained, engines, sums } = await checkEntries(ledger, segments, find, giveWay)
-  checkCounters(ledger, sums, find)
-  checkSealedCounters(ledger, { segments, newest }, find)
-  await checkSigned(ledger, trust, find)
+  const accounts = ledger.accounts.map(countedOf)
+  checkCounters(accounts, sums, find)
+  checkSealedCounters(accounts, ledger.state, { segments, newest }, find)
+  await checkSigned(ledger, accounts, trust, find)
   return {
     findings,
-    checked: { entries, chained, segments: segments.length, receipts, accounts: ledger.accounts.length },
+    checked: { entries, chained, segments: segments.length, receipts, accounts: accounts.length },
     engines,
   }
 }
@@ -164,9 +165,9 @@ function checkedPayload(row: SegmentRow, { deviceId }: ReadableLedger, find: Fin
   if (payload.epoch !== row.epoch || payload.seq !== row.seq || payload.deviceId !== deviceId) {
     find('SEGMENT_MALFORMED', where, 'it was sealed under another number, or by another device')
   }
-  let head = payload.entries.previousHash
-  for (const body of payload.entries.bodies) head = entryHash(head, body)
-  if (head !== payload.entries.head) find('ENTRY_CHAIN', where, 'the entries in it do not make the chain that it names')
+  const { bodies, previousHash, head } = payload.entries
+  if (bodies.reduce(entryHash, previousHash) !== head)
+    find('ENTRY_CHAIN', where, 'the entries in it do not make the chain that it names')
   return payload
 }
 
@@ -371,34 +372,28 @@ function sealedBodies({ state, segments }: ReadableLedger): (n: number) => strin
   }
 }
 
+type CountedAccount = ReturnType<typeof countedOf>
+
+function countedOf({ account, unlimited, exhausted, ...texts }: LedgerBundle['accounts'][number]) {
+  const amounts = Object.entries(texts).map(([name, text]) => [name, BigInt(text)])
+  return { account, unlimited, exhausted, ...(Object.fromEntries(amounts) as Record<keyof typeof texts, bigint>) }
+}
+
 /** Compares unsegmented entries with the counters, and all entries where all are kept. */
-function checkCounters({ accounts }: ReadableLedger, { late, all }: EntrySums, find: Find): void {
+function checkCounters(accounts: readonly CountedAccount[], { late, all }: EntrySums, find: Find): void {
   const known = new Set(accounts.map(({ account }) => account))
-  for (const {
-    account,
-    granted,
-    used,
-    refunded,
-    returned,
-    allowance,
-    unlimited,
-    sealedUsed,
-    sealedRefunded,
-  } of accounts) {
+  for (const { account, granted, used, refunded, returned, allowance, unlimited, ...sealed } of accounts) {
     const since = late.get(account) ?? NOTHING
-    if (
-      BigInt(sealedUsed) + since.used !== BigInt(used) ||
-      BigInt(sealedRefunded) + since.refunded !== BigInt(refunded)
-    ) {
+    if (sealed.sealedUsed + since.used !== used || sealed.sealedRefunded + since.refunded !== refunded) {
       find('COUNTERS', account, 'the counters are not those of the last segment and the entries since')
     }
     const total = all?.get(account) ?? NOTHING
-    if (all !== null && (total.used !== BigInt(used) || total.refunded !== BigInt(refunded))) {
+    if (all !== null && (total.used !== used || total.refunded !== refunded)) {
       find('COUNTERS', account, 'the counters are not the sum of the entries')
     }
-    const balance = BigInt(granted) + BigInt(allowance) - BigInt(returned) - BigInt(used) + BigInt(refunded)
-    const negative = [granted, used, refunded, returned, allowance].some((value) => value.startsWith('-'))
-    if (negative || (!unlimited && balance < 0n)) find('OVERSPENT', account, `${used} used of ${granted} granted`)
+    const isNegative = [granted, used, refunded, returned, allowance].some((amount) => amount < 0n)
+    const isOverspent = !unlimited && used - refunded + returned > granted + allowance
+    if (isNegative || isOverspent) find('OVERSPENT', account, `${used} used of ${granted} granted`)
   }
   for (const account of late.keys()) {
     if (!known.has(account)) find('COUNTERS', account, 'entries charge it, and it is not counted')
@@ -418,7 +413,8 @@ function addPostings(sums: Sums, { kind, postings }: EntryBody): void {
 }
 
 function checkSealedCounters(
-  { accounts, state }: ReadableLedger,
+  accounts: readonly CountedAccount[],
+  state: ReadableLedger['state'],
   { segments, newest }: Pick<CheckedSegments, 'segments' | 'newest'>,
   find: Find,
 ): void {
@@ -431,32 +427,22 @@ function checkSealedCounters(
     if (named === undefined) continue
     const stored = { used: sealedUsed, refunded: sealedRefunded, returned: sealedReturned }
     for (const field of ['used', 'refunded', 'returned'] as const) {
-      const [kept, sealed] = [BigInt(stored[field]), named.counters[field]]
+      const [kept, sealed] = [stored[field], named.counters[field]]
       if (named.seq >= wholeFrom ? kept === sealed : kept >= sealed) continue
-      find('COUNTERS', account, `${field} as of the last segment is ${stored[field]}, ${named.where} says ${sealed}`)
+      find('COUNTERS', account, `${field} as of the last segment is ${kept}, ${named.where} says ${sealed}`)
     }
   }
 }
 
-async function checkSigned(ledger: ReadableLedger, trust: Trust, find: Find): Promise<void> {
-  const { state, deviceId, grant, policies, signedAnswers } = ledger
-  const { epoch } = state
-  const accounts = new Map(
-    ledger.accounts.map(({ account, granted, used, refunded, returned, overdraft, unlimited, exhausted }) => [
-      account,
-      {
-        granted: BigInt(granted),
-        used: BigInt(used),
-        refunded: BigInt(refunded),
-        returned: BigInt(returned),
-        overdraft: BigInt(overdraft),
-        unlimited,
-        exhausted,
-      },
-    ]),
-  )
+async function checkSigned(
+  { state: { epoch }, deviceId, grant, policies, pastPolicies, signedAnswers }: ReadableLedger,
+  accounts: readonly CountedAccount[],
+  trust: Trust,
+  find: Find,
+): Promise<void> {
   const signed = await openSigned(signedAnswers, trust, { deviceId: deviceId ?? '', epoch })
-  for (const edit of deriveState({ epoch, accounts, grant, policies }, signed).edits) {
+  const stored = { epoch, accounts: new Map(accounts.map((each) => [each.account, each])), grant, policies }
+  for (const edit of deriveState(stored, signed).edits) {
     find(edit.where.startsWith('policy of') ? 'POLICY' : 'GRANT', edit.where, describeEdit(edit))
   }
   const caps = new Map<string, bigint>()
@@ -465,17 +451,16 @@ async function checkSigned(ledger: ReadableLedger, trust: Trust, find: Find): Pr
     if (rules?.instanceId === instanceId) addCaps(rules, caps)
     else find('POLICY', `policy of ${instanceId}`, 'it is not signed by a pinned key, or is of another instance')
   }
-  for (const document of ledger.pastPolicies) {
+  for (const document of pastPolicies) {
     const rules = await trust.read('policy', document, policyDocument)
     if (rules !== undefined) addCaps(rules, caps)
   }
-  for (const { account, allowance, used, returned } of ledger.accounts) {
+  for (const { account, allowance, used, returned } of accounts) {
     const parsed = parseAccount(account)
     const cap = parsed === undefined ? undefined : caps.get(`${parsed.instanceId}/${parsed.lineItemId}`)
     // Of an account that was unlimited: what was used before it was limited.
-    const most = [BigInt(used) + BigInt(returned), cap ?? 0n].reduce((a, b) => (a > b ? a : b))
-    if (BigInt(allowance) > most)
-      find('GRANT', account, `allowance is ${allowance}, the signed rules allow ${cap ?? 0n}`)
+    const most = [used + returned, cap ?? 0n].reduce((a, b) => (a > b ? a : b))
+    if (allowance > most) find('GRANT', account, `allowance is ${allowance}, the signed rules allow ${cap ?? 0n}`)
   }
 }
 
