@@ -274,18 +274,14 @@ export class Sessions {
 
   applyCommands(commands: readonly SessionCommand[], onApplied: () => void): void {
     for (const { id, command } of commands) {
-      this.#inBackground(
-        id.toLowerCase(),
-        async (slot) => {
-          await this.#runOverdueTimers(slot)
-          const event = eventOfCommand(command, slot.latest.session)
-          if (event === null) return
-          await this.#commit(slot, this.#changeBy(slot.latest, event), null)
-          onApplied()
-        },
-        // The cloud repeats the command in its next answer.
-        () => undefined,
-      )
+      // The cloud repeats the command in its next answer.
+      this.#inBackground(id.toLowerCase(), async (slot) => {
+        await this.#runOverdueTimers(slot)
+        const event = eventOfCommand(command, slot.latest.session)
+        if (event === null) return
+        await this.#commit(slot, this.#changeBy(slot.latest, event), null)
+        onApplied()
+      })
     }
   }
 
@@ -324,12 +320,12 @@ export class Sessions {
   }
 
   /** An operation without a waiting caller; calls `retry` later if it could not be recorded. */
-  #inBackground(id: string, work: (slot: Slot) => Promise<void>, retry: () => void): void {
+  #inBackground(id: string, work: (slot: Slot) => Promise<void>, retry?: () => void): void {
     const slot = this.#slots.get(id)
     if (slot === undefined || this.#isStopped) return
     this.#enqueue(slot, () => work(slot)).catch((error: unknown) => {
       this.#reportFailure(error, id)
-      if (this.#isStopped) return
+      if (this.#isStopped || retry === undefined) return
       const cancel = this.#deps.timers.after(TRY_AGAIN_MS, () => {
         this.#cancelRetries.delete(cancel)
         retry()
@@ -537,11 +533,7 @@ export class Sessions {
       if (demand === null) next = Math.min(next, nextDue(latest.session) - now)
       else if (!this.#mustWait(demand)) {
         next = Math.min(next, TRY_AGAIN_MS)
-        this.#inBackground(
-          id,
-          (slot) => this.#runOverdueTimers(slot),
-          () => undefined,
-        )
+        this.#inBackground(id, (slot) => this.#runOverdueTimers(slot))
       }
     }
     this.#checkDueIn(next)
