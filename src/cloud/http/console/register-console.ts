@@ -164,7 +164,7 @@ class Console {
   async showUsage(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
     const signedIn = await this.#signedIn(request, reply)
     const { store, giveWay } = this.#deps
-    const view = await store.read((reader) => this.#view(reader, request, signedIn))
+    const view = await this.#viewOf(request, signedIn)
     const make = async (): Promise<Page> => {
       const wanted = await store.read((reader) => usageOfPage({ ...view, reader }))
       const read = (range: NewestUsage) => store.read(({ usage }) => usage.newest(range))
@@ -176,10 +176,8 @@ class Console {
   }
 
   async commandSession(name: SessionCommandName, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
-    const signedIn = await this.#signedIn(request, reply)
-    requireConfirmed(request, signedIn)
+    const { operator } = await this.#command(request, reply, true)
     const { store, sessions, now } = this.#deps
-    const operator = requireRole(signedIn.administrator, 'operator')
     const id = (fieldsOf(request.params)['sessionId'] ?? '').toLowerCase()
     const { instanceId } = await store.read((reader) => requireSession(reader, id))
     requireInstanceOf(operator, instanceId)
@@ -191,23 +189,19 @@ class Console {
   }
 
   async commandSink(name: SinkCommandName, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
-    const signedIn = await this.#signedIn(request, reply)
-    const form = requireForm(request, signedIn)
-    if (SINK_COMMANDS[name].confirmed !== null) requireConfirmation(form)
-    const operator = requireRole(signedIn.administrator, 'operator')
+    const needsConfirmation = SINK_COMMANDS[name].confirmed !== null
+    const { signedIn, form, operator } = await this.#command(request, reply, needsConfirmation)
     requireUnlimited(operator)
     const { store, now } = this.#deps
     const sink = fieldsOf(request.params)['sink'] ?? ''
     await commandSink(actingAs(store, operator), { name, sink, after: form['after'] }, now())
-    const view = await store.read((reader) => this.#view(reader, request, signedIn))
+    const view = await this.#viewOf(request, signedIn)
     return reply.redirect(hrefOf(view, name === 'forget' ? '/sinks' : `/sinks/${sink}`), SEE_OTHER)
   }
 
   async commandDevices(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
-    const signedIn = await this.#signedIn(request, reply)
-    const form = requireConfirmed(request, signedIn)
+    const { signedIn, form, operator } = await this.#command(request, reply, true)
     const { store, devices } = this.#deps
-    const operator = requireRole(signedIn.administrator, 'operator')
     const command = commandOf(fieldsOf(request.query)['command'])
     const run = async (deviceId: string): Promise<void> => {
       await requireScope(store, operator, [['body', 'deviceId']], { body: { deviceId } })
@@ -221,14 +215,13 @@ class Console {
   }
 
   async labelDevice(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
-    const signedIn = await this.#signedIn(request, reply)
-    const { labels } = requireForm(request, signedIn)
+    const { signedIn, form, operator } = await this.#command(request, reply, false)
+    const { labels } = form
     const { store, devices } = this.#deps
-    const operator = requireRole(signedIn.administrator, 'operator')
     const deviceId = (fieldsOf(request.params)['deviceId'] ?? '').toLowerCase()
     await requireScope(store, operator, [['params', 'deviceId']], { params: { deviceId } })
     const device = await store.read((reader) => requireDevice(reader, deviceId))
-    const view = await store.read((reader) => this.#view(reader, request, signedIn))
+    const view = await this.#viewOf(request, signedIn)
     try {
       await labelDevice(actingOn(devices, operator), deviceId, labelChangeOf(device, labels))
     } catch (error) {
@@ -245,7 +238,7 @@ class Console {
     const isOfSignIn = isForm(form, signedIn)
     if (isOfSignIn && edit.needsConfirmation) requireConfirmation(form)
     const editor = requireRole(signedIn.administrator, 'rules')
-    const view = await this.#deps.store.read((reader) => this.#view(reader, request, signedIn))
+    const view = await this.#viewOf(request, signedIn)
     this.#requireConcerned(edit, editor, view.instance)
     const problems = isOfSignIn ? await this.#save(edit, form, editor, view.instance) : [OTHER_SIGN_IN]
     if (problems.length === 0) return reply.redirect(hrefOf(view, edit.next), SEE_OTHER)
@@ -273,7 +266,7 @@ class Console {
   async exportDevices(format: DeviceFormat, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
     const signedIn = await this.#signedIn(request, reply)
     const { store, presence, terms, now } = this.#deps
-    const view = await store.read((reader) => this.#view(reader, request, signedIn))
+    const view = await this.#viewOf(request, signedIn)
     const pieces = exportDevices({ store, presence, terms, now }, deviceFilterOf(view).filter, format)
     return reply.headers(HEADERS).type(DEVICE_MEDIA_TYPES[format]).send(Readable.from(pieces))
   }
@@ -281,7 +274,7 @@ class Console {
   async exportUsage(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
     const signedIn = await this.#signedIn(request, reply)
     const { store, giveWay, tenantId } = this.#deps
-    const { instance, query } = await store.read((reader) => this.#view(reader, request, signedIn))
+    const { instance, query } = await this.#viewOf(request, signedIn)
     const range = { instanceId: instance?.id ?? null, ...rangeOf(query), after: null }
     const { pieces } = await exportUsage({ store, giveWay }, { format: 'csv', tenantId, ...range })
     return reply.headers(HEADERS).type(USAGE_MEDIA_TYPES.csv).send(Readable.from(pieces))
@@ -332,6 +325,14 @@ class Console {
     return { token, administrator }
   }
 
+  /** Form and sender of a command. @throws CodedError CONSOLE_FORM_REFUSED */
+  async #command(request: FastifyRequest, reply: FastifyReply, needsConfirmation: boolean) {
+    const signedIn = await this.#signedIn(request, reply)
+    const form = requireForm(request, signedIn)
+    if (needsConfirmation) requireConfirmation(form)
+    return { signedIn, form, operator: requireRole(signedIn.administrator, 'operator') }
+  }
+
   async #authenticate(token: string): Promise<Administrator> {
     const principal = await this.#deps.authenticator.authenticate(`Bearer ${token}`, this.#deps.now())
     if (principal.kind === 'ADMINISTRATOR') return requireRole(principal, 'read')
@@ -349,6 +350,11 @@ class Console {
   #cookie(token: string): string {
     const path = `Path=${this.#root}; HttpOnly; SameSite=Strict`
     return `${COOKIE}=${token}; ${path}${this.#deps.isSecure() ? '; Secure' : ''}`
+  }
+
+  /** @returns a view for links and headers: its reader has ended */
+  #viewOf(request: FastifyRequest, signedIn: SignedIn): Promise<View> {
+    return this.#deps.store.read((reader) => this.#view(reader, request, signedIn))
   }
 
   async #view(reader: Reader, request: FastifyRequest, { token, administrator }: SignedIn): Promise<View> {
@@ -485,13 +491,6 @@ function requireForm(request: FastifyRequest, signedIn: Pick<SignedIn, 'token'>)
   const form = fieldsOf(request.body)
   if (isForm(form, signedIn)) return form
   throw new CodedError('CONSOLE_FORM_REFUSED', 'The form does not belong to this sign-in.')
-}
-
-/** @throws CodedError CONSOLE_FORM_REFUSED */
-function requireConfirmed(request: FastifyRequest, signedIn: SignedIn): Fields {
-  const form = requireForm(request, signedIn)
-  requireConfirmation(form)
-  return form
 }
 
 /** @throws CodedError CONSOLE_FORM_REFUSED */
