@@ -268,7 +268,7 @@ function jobsOf(cell: Cell, { service, terms, settlement }: Jobs, { settings, lo
   ]
 }
 
-function settlementOf(cell: Cell, edge: CloudSettings['edge'], log: Pick<Logger, 'info' | 'warn'>): ExpireInactive {
+function settlementOf(cell: Cell, edge: CloudSettings['edge'], log: Pick<Logger, 'warn'>): ExpireInactive {
   const { store, policies, clock } = cell
   return {
     store,
@@ -284,10 +284,10 @@ function settlementOf(cell: Cell, edge: CloudSettings['edge'], log: Pick<Logger,
       return edge.settlePercentMax
     },
     onPaused: (paused) => {
-      if (paused && !cell.isSettlementPaused)
-        log.warn({ code: 'SETTLEMENT_TOO_LARGE' }, 'settlement waits for an administrator')
-      if (!paused && cell.isSettlementPaused) log.warn({ code: 'SETTLEMENT_TOO_LARGE' }, 'settlement continues')
+      if (paused === cell.isSettlementPaused) return
       cell.isSettlementPaused = paused
+      const message = paused ? 'settlement waits for an administrator' : 'settlement continues'
+      log.warn({ code: 'SETTLEMENT_TOO_LARGE' }, message)
     },
   }
 }

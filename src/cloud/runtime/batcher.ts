@@ -25,10 +25,8 @@ export interface BatcherOptions<Request, Answer> {
   readonly weightMax: number
 }
 
-interface Waiting<Request, Answer> {
+interface Waiting<Request, Answer> extends PromiseWithResolvers<Answer> {
   readonly request: Request
-  readonly resolve: (answer: Answer | Promise<Answer>) => void
-  readonly reject: (reason: unknown) => void
 }
 
 export class Batcher<Request, Answer> {
@@ -48,11 +46,11 @@ export class Batcher<Request, Answer> {
   }
 
   submit(request: Request): Promise<Answer> {
-    return new Promise<Answer>((resolve, reject) => {
-      this.#waiting.push({ request, resolve, reject })
-      if (!this.#gathers) this.#gather()
-      else if (this.#early !== undefined && this.#waiting.length >= this.#early.atLeast) this.#early.next()
-    })
+    const waiting = { request, ...Promise.withResolvers<Answer>() }
+    this.#waiting.push(waiting)
+    if (!this.#gathers) this.#gather()
+    else if (this.#early !== undefined && this.#waiting.length >= this.#early.atLeast) this.#early.next()
+    return waiting.promise
   }
 
   #gather(): void {
