@@ -4,13 +4,8 @@ import { certificateProblem } from '../platform/certificate-problem.ts'
 import { hostInUrl, hostOf } from '../platform/host-of.ts'
 import { CodedError } from '../protocol/errors.ts'
 import { isLoopback } from '../platform/is-loopback.ts'
+import type { Certificate } from '../platform/read-certificate.ts'
 import type { CloudSettings } from './settings.ts'
-
-/** PEM. */
-export interface Certificate {
-  readonly certificate: string
-  readonly key: string
-}
 
 /** Routes treat other characters as patterns or escapes, and clients remove segments of dots. */
 const PREFIX = /^(\/(?!\.{1,2}(\/|$))[\w.~-]+)*$/

@@ -13,11 +13,11 @@ import { unwritableState } from '../protocol/file-reasons.ts'
 import { flush } from '../platform/flush.ts'
 import { certificateExpiry } from '../platform/certificate-problem.ts'
 import { isLoopback } from '../platform/is-loopback.ts'
+import { listenOn } from '../platform/listen-on.ts'
 import { listenFailure } from '../protocol/listen-failure.ts'
 import { LiveSettings } from '../settings/reload.ts'
 import { CellWatch } from './cells/watch-cells.ts'
 import {
-  type Certificate,
   archiveTerms,
   examine,
   examineAddresses,
@@ -56,11 +56,11 @@ import { IssuerKeys } from './platform/oidc/issuer-keys.ts'
 import { awaitDatabase } from './storage/postgres/await-database.ts'
 import { databaseAddress } from './storage/postgres/hosts.ts'
 import { claimStore } from './storage/sqlite/claim-store.ts'
-import { readTls } from './platform/system/read-tls.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
 import { createLog, logOutput } from '../platform/log-output.ts'
 import { makeDurableDirectory } from '../platform/make-directories.ts'
 import { CONNECTIONS_WAITING_MAX, openConnections } from '../platform/open-connections.ts'
+import { type Certificate, readCertificate } from '../platform/read-certificate.ts'
 import { readAuthorityFile, readSettingFile } from '../platform/read-setting-file.ts'
 import { requireOwnDirectory } from '../platform/require-own-directory.ts'
 import type { Service } from '../platform/run-service.ts'
@@ -132,7 +132,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   await awaitDatabase(() => startCells(cells), { waitMs: settings.dbWait, signal: stop, log })
   const keys = new LiveKeyring(await openKeyring(node.signingKeyFile))
   const metrics = settings.cells === null ? cells[0].metrics : nodeMetrics(node.metricsDeps)
-  const tls = readTls(settings.tls)
+  const tls = readCertificate('tls', settings.tls)
   if (tls !== null) watchCertificate(tls, { settings, log, now, timers, renewals, metrics }, started)
   examineAddresses(settings, log)
   const server = openServer({ settings, log, newId, tls, metrics, onWrongAnswer: overrides.onWrongAnswer })
@@ -237,13 +237,13 @@ function liveSettings(
     table: cloudOptions,
     settings: first,
     files: ({ tls }) => {
-      const read = readTls(tls)
+      const read = readCertificate('tls', tls)
       return read === null ? {} : { 'tls.certificate_file': read.certificate, 'tls.key_file': read.key }
     },
     startFiles,
     prepare: (next) => {
       const isOtherLevel = next.log.level !== live.view.log.level
-      const certificate = readTls(next.tls)
+      const certificate = readCertificate('tls', next.tls)
       requireUsable(next)
       return () => {
         if (isOtherLevel) log.level = next.log.level
@@ -306,7 +306,7 @@ async function requireFreeAddresses({ http, push, metrics }: CloudSettings): Pro
   await using probes = new AsyncDisposableStack()
   for (const { host, port, setting } of places) {
     const probe = createTcpServer((socket) => socket.destroy())
-    await listen(() => once(probe.listen({ host, port }), 'listening'), `${host}:${port} (${setting})`)
+    await listenOn(probe, { host, port }, setting)
     probes.use(probe)
   }
 }
@@ -514,10 +514,9 @@ async function listenForRequests(
   { host, port }: CloudSettings['http'],
   started: AsyncDisposableStack,
 ): Promise<string> {
-  const origin = await listen(
-    () => http.listen({ host, port, backlog: CONNECTIONS_WAITING_MAX }),
-    `${host}:${port} (http.port)`,
-  )
+  const origin = await http.listen({ host, port, backlog: CONNECTIONS_WAITING_MAX }).catch((cause: unknown) => {
+    throw listenFailure(cause, `${host}:${port} (http.port)`)
+  })
   started.defer(async () => {
     // Connections may become idle after the server has closed the idle ones.
     const reap = setInterval(closeIdle, REAP_EVERY_MS)
@@ -541,8 +540,7 @@ async function openMetrics(
     return null
   }
   const onFault = (error: unknown): void => http.log.error({ err: error }, 'the metrics failed')
-  const address = `${place.host}:${place.port} (metrics.listen)`
-  const listener = await listen(() => listenForMetrics(place, metrics, secret, onFault), address)
+  const listener = await listenForMetrics(place, metrics, secret, onFault)
   started.defer(() => listener.close())
   return listener.origin
 }
@@ -569,13 +567,4 @@ function signInOf({ oidc, http }: CloudSettings, now: () => number, log: Logger)
     },
     keys.find,
   )
-}
-
-/** @throws CodedError ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED */
-async function listen<T>(start: () => Promise<T>, place: string): Promise<T> {
-  try {
-    return await start()
-  } catch (cause) {
-    throw listenFailure(cause, place)
-  }
 }

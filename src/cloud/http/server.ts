@@ -8,6 +8,7 @@ import Fastify, {
   LogController,
 } from 'fastify'
 import { HANDSHAKE_TIMEOUT_MS } from '../../platform/open-connections.ts'
+import type { Certificate } from '../../platform/read-certificate.ts'
 import { answerError, closeAfter } from './answer-error.ts'
 import { checkAnswers } from './check-answers.ts'
 import { Connections } from './connections.ts'
@@ -34,7 +35,7 @@ export interface ServerOptions {
   readonly logger: FastifyBaseLogger
   readonly newId: () => string
   /** PEM; null: plain HTTP. */
-  readonly tls: { readonly certificate: string; readonly key: string } | null
+  readonly tls: Certificate | null
   /** Called for each undeclared response, which is sent as an internal error. Null: no checks. */
   readonly onWrongAnswer: ((error: Error) => void) | null
   /** Called for each request whose connection ends before its body is complete. */
@@ -51,7 +52,7 @@ export interface Server {
   /** Refuses new requests with STOPPING; requests in progress continue. */
   readonly stopAccepting: () => void
   /** For new HTTPS connections. */
-  readonly renewCertificate: (tls: { readonly certificate: string; readonly key: string }) => void
+  readonly renewCertificate: (tls: Certificate) => void
 }
 
 /** Maximum time for request headers to arrive, ms. */

@@ -7,10 +7,11 @@ import {
   createServer as createPlain,
 } from 'node:http'
 import { createServer as createTls } from 'node:https'
-import { type AddressInfo, isIPv6 } from 'node:net'
 import type { Socket } from 'node:net'
 import { Server as TlsServer, type SecureContextOptions, type TLSSocket } from 'node:tls'
 import { CodedError } from '../../../protocol/errors.ts'
+import { hostInUrl } from '../../../platform/host-of.ts'
+import { listenOn } from '../../../platform/listen-on.ts'
 import { HANDSHAKE_TIMEOUT_MS, openConnections } from '../../../platform/open-connections.ts'
 import {
   HEADERS_BYTES_MAX,
@@ -19,9 +20,8 @@ import {
   brokenHead,
   brokenRequest,
 } from '../../../protocol/service/refusals.ts'
-import { listenFailure } from '../../../protocol/listen-failure.ts'
 import type { DeviceReportWire, Readiness } from '../../../protocol/local/report.ts'
-import { type StatusAuthOptions, certificateUnusable, requireReader, requireSafe } from './status-auth.ts'
+import { type StatusAuthOptions, requireReader } from './status-auth.ts'
 import { Responses } from '../responses.ts'
 import { limitReading } from '../../../platform/limit-reading.ts'
 import { metricsText } from './metrics-text.ts'
@@ -45,12 +45,9 @@ export interface StatusServer {
 const CONNECTIONS_MAX = 64
 const REQUEST_TIMEOUT_MS = 10_000
 
-/** @throws CodedError CONFIG_INVALID, ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED */
+/** @throws CodedError ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED */
 export async function openStatus(options: StatusOptions): Promise<StatusServer> {
-  const { port } = options
   let { auth } = options
-  const { host } = auth
-  requireSafe(auth)
   const server = createServer(auth)
   server.maxConnections = CONNECTIONS_MAX
   const cut = openConnections(server)
@@ -80,15 +77,11 @@ export async function openStatus(options: StatusOptions): Promise<StatusServer> 
     // Without a token, a client without a certificate of the client CA could never authenticate.
     if (isForCertifiedOnly(auth) && !socket.authorized) socket.destroy()
   })
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', (cause) => reject(listenFailure(cause, `${host}:${port} (status.port)`) as Error))
-    server.listen({ host, port }, resolve)
-  })
-  server.removeAllListeners('error').on('error', options.onFault)
-  const { address, port: bound } = server.address() as AddressInfo
+  const { address, port } = await listenOn(server, { host: auth.host, port: options.port }, 'status.port')
+  server.on('error', options.onFault)
   const scheme = auth.tls === null ? 'http' : 'https'
   return {
-    origin: `${scheme}://${isIPv6(address) ? `[${address}]` : address}:${bound}`,
+    origin: `${scheme}://${hostInUrl(address)}:${port}`,
     renew: (next) => {
       if (server instanceof TlsServer && next.tls !== null) server.setSecureContext(contextOf(next.tls))
       auth = next
@@ -135,18 +128,14 @@ function createServer({ tls }: StatusAuthOptions): Server {
     requireHostHeader: false,
   }
   if (tls === null) return createPlain(limits)
-  try {
-    return createTls({
-      ...limits,
-      ...contextOf(tls),
-      handshakeTimeout: HANDSHAKE_TIMEOUT_MS,
-      requestCert: tls.clientCa !== null,
-      // Checked after the handshake: the token that may replace a certificate can be set or removed at any time.
-      rejectUnauthorized: false,
-    })
-  } catch (cause) {
-    throw certificateUnusable(cause)
-  }
+  return createTls({
+    ...limits,
+    ...contextOf(tls),
+    handshakeTimeout: HANDSHAKE_TIMEOUT_MS,
+    requestCert: tls.clientCa !== null,
+    // Checked after the handshake: the token that may replace a certificate can be set or removed at any time.
+    rejectUnauthorized: false,
+  })
 }
 
 function contextOf({ certificate, key, clientCa }: NonNullable<StatusAuthOptions['tls']>): SecureContextOptions {

@@ -5,21 +5,14 @@
 import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import { isLoopback, isLoopbackName } from '../../../platform/is-loopback.ts'
+import type { Certificate } from '../../../platform/read-certificate.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 
 export interface StatusAuthOptions {
   readonly host: string
   /** PEM; null: plain HTTP. */
-  readonly tls: { readonly certificate: string; readonly key: string; readonly clientCa: string | null } | null
+  readonly tls: (Certificate & { readonly clientCa: string | null }) | null
   readonly token: string | null
-}
-
-export function certificateUnusable(cause: unknown): CodedError {
-  return new CodedError(
-    'CONFIG_INVALID',
-    'The certificate, key or client CA of status.* cannot be used. Check status.certificate_file, status.key_file and status.client_ca_file.',
-    { cause },
-  )
 }
 
 /** @throws CodedError CONFIG_INVALID when the network could read the status without authentication */

@@ -1,11 +1,12 @@
 /** Metrics reveal sales and load: without a token, only local clients read them at the cloud's own address. */
 import { hash, timingSafeEqual } from 'node:crypto'
-import { once } from 'node:events'
 import { type IncomingHttpHeaders, type IncomingMessage, type ServerResponse, createServer } from 'node:http'
-import { type AddressInfo, type Socket, isIPv6 } from 'node:net'
+import type { Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { z } from 'zod'
+import { hostInUrl } from '../../../platform/host-of.ts'
 import { isLoopback, isLoopbackName } from '../../../platform/is-loopback.ts'
+import { listenOn } from '../../../platform/listen-on.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { brokenHead } from '../../../protocol/service/refusals.ts'
 import type { AccessResponse } from '../../../protocol/service/access-request.ts'
@@ -51,9 +52,10 @@ export function registerMetrics(http: FastifyInstance, metrics: MetricsSource, t
 /**
  * Without TLS, for a monitoring network.
  * @param token null: every client that reaches the address may read, except for web pages on a loopback address
+ * @throws CodedError ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED
  */
 export async function listenForMetrics(
-  { host, port }: { readonly host: string; readonly port: number },
+  place: { readonly host: string; readonly port: number },
   metrics: MetricsSource,
   token: string | null,
   onFault: (error: unknown) => void,
@@ -67,7 +69,7 @@ export async function listenForMetrics(
   })
   server.maxConnections = 64
   const receive = (request: IncomingMessage, response: ServerResponse): void => {
-    answer(request, host, metrics, token).then(
+    answer(request, place.host, metrics, token).then(
       ({ status, type, text }) => response.writeHead(status, { 'content-type': type }).end(text),
       (error: unknown) => {
         onFault(error)
@@ -80,11 +82,10 @@ export async function listenForMetrics(
     if (error.code === 'ECONNRESET' || !socket.writable) socket.destroy()
     else socket.end(rawRefusal(error.code))
   })
-  await once(server.listen({ host, port }), 'listening')
+  const { address, port } = await listenOn(server, place, 'metrics.listen')
   server.on('error', onFault)
-  const { address, port: bound } = server.address() as AddressInfo
   return {
-    origin: `http://${isIPv6(address) ? `[${address}]` : address}:${bound}`,
+    origin: `http://${hostInUrl(address)}:${port}`,
     close: () =>
       new Promise((resolve) => {
         server.close(() => resolve())

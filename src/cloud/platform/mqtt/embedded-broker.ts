@@ -5,8 +5,9 @@ import { Server as TlsServer, createServer as createTlsServer } from 'node:tls'
 import { Aedes, type AuthenticateHandler, type Client } from 'aedes'
 import { CodedError } from '../../../protocol/errors.ts'
 import { hostInUrl } from '../../../platform/host-of.ts'
+import { listenOn } from '../../../platform/listen-on.ts'
 import { CONNECTIONS_WAITING_MAX, HANDSHAKE_TIMEOUT_MS, openConnections } from '../../../platform/open-connections.ts'
-import { listenFailure } from '../../../protocol/listen-failure.ts'
+import type { Certificate } from '../../../platform/read-certificate.ts'
 import type { Broker, PushMessage } from '../../devices/publish-notifications.ts'
 import { type SignedIn, mayPublish, maySubscribe } from './device-rights.ts'
 import { Rarely } from '../../runtime/rarely.ts'
@@ -18,7 +19,7 @@ export interface EmbeddedBrokerOptions {
   /** 0: any free port. */
   readonly port: number
   /** PEM; null: no TLS. */
-  readonly tls: { readonly certificate: string; readonly key: string } | null
+  readonly tls: Certificate | null
   /** Resolves the device of a token. @throws CodedError for an invalid token */
   readonly signIn: (token: string) => Promise<SignedIn>
   readonly onPresence: (deviceId: string, online: boolean) => void
@@ -32,7 +33,7 @@ export interface EmbeddedBroker extends Broker {
   drop(deviceId: string): void
   /** Serves a device that is connected in another way, such as over WebSocket. */
   accept(connection: Duplex): void
-  renewCertificate(tls: { readonly certificate: string; readonly key: string }): void
+  renewCertificate(tls: Certificate): void
   close(): Promise<void>
 }
 
@@ -108,17 +109,16 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
       : createTlsServer({ cert: tls.certificate, key: tls.key, handshakeTimeout: HANDSHAKE_TIMEOUT_MS }, accept)
   server.on('connection', (socket) => newcomers.add(socket))
   const cut = openConnections(server)
-  let port: number
-  try {
-    port = await listen(server, options)
-  } catch (error) {
+  const { host } = options
+  const place = { host, port: options.port, backlog: CONNECTIONS_WAITING_MAX }
+  const { port } = await listenOn(server, place, 'push.port').catch(async (error: unknown) => {
     // Its timers would keep the process alive after the error.
-    await new Promise<void>((resolve) => aedes.close(() => resolve()))
+    await closed(aedes)
     throw error
-  }
+  })
 
   return {
-    url: `${tls === null ? 'mqtt' : 'mqtts'}://${hostInUrl(options.host)}:${port}`,
+    url: `${tls === null ? 'mqtt' : 'mqtts'}://${hostInUrl(host)}:${port}`,
     isConnected: true,
     publish: (message) => publish(aedes, message),
     accept,
@@ -129,11 +129,11 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
       if (server instanceof TlsServer) server.setSecureContext({ cert: certificate, key })
     },
     async close() {
-      const closed = new Promise<void>((resolve) => server.close(() => resolve()))
-      await new Promise<void>((resolve) => aedes.close(() => resolve()))
+      const serverClosed = closed(server)
+      await closed(aedes)
       for (const socket of sockets) socket.destroy()
       cut()
-      await closed
+      await serverClosed
     },
   }
 }
@@ -274,14 +274,8 @@ function authenticator(
   }
 }
 
-async function listen(server: Server, { host, port }: EmbeddedBrokerOptions): Promise<number> {
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', (cause) => reject(listenFailure(cause, `${host}:${port} (push.port)`) as Error))
-    server.listen({ host, port, backlog: CONNECTIONS_WAITING_MAX }, resolve)
-  })
-  const address = server.address()
-  if (address === null || typeof address === 'string') throw new Error('invariant: a TCP server has a port')
-  return address.port
+function closed(one: { close(done: () => void): unknown }): Promise<void> {
+  return new Promise((resolve) => one.close(resolve))
 }
 
 /** Of the size of each packet, of their number, and of their bytes. */

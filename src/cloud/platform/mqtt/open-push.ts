@@ -1,5 +1,6 @@
 import type { Duplex } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { Certificate } from '../../../platform/read-certificate.ts'
 import { readAuthorityFile } from '../../../platform/read-setting-file.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Authenticator } from '../../service-api/authenticate.ts'
@@ -17,7 +18,7 @@ import type { Log } from '../../../protocol/log.ts'
 export interface PushDeps {
   readonly settings: CloudSettings['push']
   /** Certificate of the cloud, also used by the embedded broker. */
-  readonly tls: { readonly certificate: string; readonly key: string } | null
+  readonly tls: Certificate | null
   /** One for each cell. */
   readonly stores: readonly Store[]
   readonly authenticator: Pick<Authenticator, 'authenticate'>
@@ -38,7 +39,7 @@ export interface Push {
   /** Connects a device to the embedded broker; null: the broker is another one. */
   readonly accept: ((connection: Duplex) => void) | null
   /** Replaces the embedded broker's TLS certificate for new connections. */
-  renewCertificate(tls: { readonly certificate: string; readonly key: string }): void
+  renewCertificate(tls: Certificate): void
   close(): Promise<void>
 }
 
