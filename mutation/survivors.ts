@@ -349,7 +349,6 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
       untested('more counters than fit a segment'),
     ],
     [/^counters\.(?:get|set|has)/, untested('returns of an account whose counters are already in the segment')],
-    ['counted === undefined', untested('two entries of one account in a segment that leaves entries behind')],
     [
       /Buffer\.byteLength\(JSON\.stringify\(body\)\)|^length > SEGMENT_TEXT|^bytes > SEGMENT_ENTRIES/,
       untested('entries that fill a segment to the byte'),
