@@ -3,7 +3,6 @@
  * it can; shutdown runs in reverse.
  */
 import { hkdfSync, randomUUID } from 'node:crypto'
-import { once } from 'node:events'
 import { existsSync } from 'node:fs'
 import { createServer as createTcpServer } from 'node:net'
 import { join } from 'node:path'
