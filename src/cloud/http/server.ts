@@ -158,7 +158,8 @@ function refuseRequests(http: FastifyInstance, connections: Connections, { prefi
   http.setNotFoundHandler((request, reply) => answerUnrouted(prefix, methods, request, reply))
   http.addHook('onRequest', (request, reply, done) => {
     const refusal = brokenHead(request.raw)
-    if (refusal !== null) closeAfter(request, reply)
+    // Node drops data right behind some upgrade requests, so later responses would be matched to the wrong request.
+    if (refusal !== null || request.raw.headers.upgrade !== undefined) closeAfter(request, reply)
     if (isStopping()) done(stopping())
     else if (refusal !== null) done(refusal)
     // Before the body is read: no handler needs it.

@@ -95,6 +95,18 @@ describe('a request behind a refusal that closes the connection is not served:',
   })
 })
 
+it.each([
+  ['that lists the header', 'Connection: Upgrade\r\n'],
+  ['without a Connection header', ''],
+])('an upgrade offer %s is answered as a plain request, and no request behind it is served', async (_what, header) => {
+  await using twin = await openTwin()
+  const socket = open(twin)
+  const [offer, next] = [await head(twin, `${header}Upgrade: h2c\r\n${WHOLE}`), await head(twin, WHOLE)]
+  socket.write(offer + BODY + next + BODY.replace('"s"', '"t"'))
+  expect(responses(await readAll(socket))).toEqual(['201'])
+  expect((await twin.call('GET', INSTANCES)).body).toMatchObject({ content: [{ shortName: 's' }] })
+})
+
 it('at a stop, a client receives the responses to all access requests that it has sent', async () => {
   const { http, plain, stopAccepting } = bareServer()
   const gate = Promise.withResolvers<{ readonly status: number; readonly body: unknown }>()
