@@ -88,12 +88,14 @@ export const IDENTITY: Identity = {
   deviceId: DEVICE,
   keyId: 'key',
   instanceIds: [INSTANCE],
-  trustedKeys: ['{}'],
+  trustedKeys: ['{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}'],
   edgeUrl: 'https://cloud.test/edge/api/v1',
   serviceUrl: 'https://cloud.test/api',
   pushUrl: null,
   suspension: null,
 }
+
+export const OTHER_KEY = '{"kty":"OKP","crv":"Ed25519","x":"Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE"}'
 
 export const STAMP: ClockStamp = {
   clock: { bootId: 'boot-1', sinceBoot: 10_000, earliest: BEGIN, latest: null },

@@ -25,8 +25,8 @@ export class Trust {
   /** @param jwks public keys as JWK text. Throws on invalid text: keys are verified before they are stored. */
   static async of(jwks: readonly string[]): Promise<Trust> {
     const keys = jwks.map(async (text) => {
-      const jwk = publicJwk.parse(JSON.parse(text))
-      return { thumbprint: await thumbprint(jwk), jwk, key: createPublicKey({ key: jwk, format: 'jwk' }) }
+      const { jwk, key } = keyOf(text)
+      return { thumbprint: await thumbprint(jwk), jwk, key }
     })
     return new Trust(await Promise.all(keys))
   }
@@ -43,6 +43,21 @@ export class Trust {
   async read<S extends z.ZodType>(kind: DocumentKind, document: string, schema: S): Promise<z.output<S> | undefined> {
     const opened = await this.open(kind, document)
     return opened === undefined ? undefined : schema.safeParse(parseJson(opened.text)).data
+  }
+}
+
+function keyOf(text: string): Pick<TrustedKey, 'jwk' | 'key'> {
+  const jwk = publicJwk.parse(JSON.parse(text))
+  return { jwk, key: createPublicKey({ key: jwk, format: 'jwk' }) }
+}
+
+/** Whether a stored key is one that {@link Trust.of} can read. */
+export function isKeyText(text: string): boolean {
+  try {
+    keyOf(text)
+    return true
+  } catch {
+    return false
   }
 }
 

@@ -29,6 +29,7 @@ import {
   type StoredGrant,
   type StoredPolicy,
 } from '../../ledger/journal.ts'
+import { isKeyText } from '../../keys/trust.ts'
 import type { Confirmation } from '../../policy/active-policies.ts'
 import { type Batch, movesOf } from './batch.ts'
 import {
@@ -484,6 +485,10 @@ export class JournalStore implements JournalOperations {
     const identity = JSON.parse(text) as Identity
     if (typeof identity.deviceId !== 'string' || !Array.isArray(identity.trustedKeys)) {
       throw new Error('invariant: the identity names the device and the keys that it trusts')
+    }
+    const { trustedKeys, formerKeys = [] } = identity
+    if (![...trustedKeys, ...formerKeys].every(isKeyText)) {
+      throw new Error('invariant: the keys that the device trusts are public keys')
     }
     return identity
   }

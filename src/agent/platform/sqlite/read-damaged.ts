@@ -8,6 +8,7 @@ import { sessionSnapshot } from '../../../protocol/edge/sessions.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { entryHash } from '../../../protocol/signing.ts'
 import type { Identity, IdempotencyRecord, StoredSession } from '../../ledger/journal.ts'
+import { isKeyText } from '../../keys/trust.ts'
 import { keptSession } from '../../sessions/kept-session.ts'
 import type { Anchor, BootLog } from '../../ledger/volatile-log.ts'
 import { type LoggedChain, loggedChain, mayBeOf } from './logged-chain.ts'
@@ -156,7 +157,12 @@ export function salvageOf(database: Database.Database, left: LoggedChain | null 
   const identity = unlessDamaged(null, () => {
     const text = database.prepare('SELECT document FROM identity').pluck().get() as string
     const found = JSON.parse(text) as Identity
-    return typeof found.deviceId === 'string' && Array.isArray(found.trustedKeys) ? found : null
+    const { deviceId, trustedKeys, formerKeys } = found
+    if (typeof deviceId !== 'string') return null
+    const readable = trustedKeys.filter(isKeyText)
+    // Without a key it can verify nothing, and must enroll again.
+    if (readable.length === 0 && trustedKeys.length > 0) return null
+    return { ...found, trustedKeys: readable, ...(formerKeys && { formerKeys: formerKeys.filter(isKeyText) }) }
   })
   const logged = left !== null && mayBeOf(left, identity) ? left : null
   const policies = rowsOf(database, 'SELECT instance_id, revision, document, confirmed_at FROM policy')

@@ -5,7 +5,18 @@ import type { SegmentWire } from '../../../../src/protocol/edge/sync.ts'
 import { CHAIN_START, entryHash, sha256 } from '../../../../src/protocol/signing.ts'
 import { BEGIN } from '../../sync/fake-time.ts'
 import { INSTANCE } from '../../sync/fake-cloud.ts'
-import { attach, entry, grant, IDENTITY, journalIn, payloadOf, SEAL, STAMP, temporaryDirectory } from '../../harness.ts'
+import {
+  attach,
+  entry,
+  grant,
+  IDENTITY,
+  journalIn,
+  OTHER_KEY,
+  payloadOf,
+  SEAL,
+  STAMP,
+  temporaryDirectory,
+} from '../../harness.ts'
 
 const A = 'line/i/a/0'
 const B = 'action/i/a/b'
@@ -131,7 +142,7 @@ it('stores grants as cumulative figures, and the confirmation of a policy', asyn
   await journal.savePolicy(
     { instanceId: INSTANCE, revision: 4, document: 'signed' },
     {
-      trustedKeys: ['{"kty":"OKP"}'],
+      trustedKeys: [OTHER_KEY],
     },
   )
   await grant(journal, 2, { [A]: 70n, [B]: 5n })
@@ -142,7 +153,7 @@ it('stores grants as cumulative figures, and the confirmation of a policy', asyn
   expect(accounts.get(B)?.granted).toBe(5n)
   expect(held?.term).toBe(2)
   expect(policies).toEqual([{ instanceId: INSTANCE, revision: 4, document: 'signed', confirmedAt: BEGIN + 5 }])
-  expect(identity?.trustedKeys).toEqual(['{"kty":"OKP"}'])
+  expect(identity?.trustedKeys).toEqual([OTHER_KEY])
 })
 
 it('keeps the last confirmation of a policy, also if the clock of the cloud was ahead before', async () => {

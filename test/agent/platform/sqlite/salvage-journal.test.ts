@@ -17,7 +17,17 @@ import { describe, expect, it } from 'vitest'
 import type { Journal } from '../../../../src/agent/ledger/journal.ts'
 import { PAGE_BYTES } from '../../../../src/agent/platform/sqlite/open-database.ts'
 import type { SegmentWire } from '../../../../src/protocol/edge/sync.ts'
-import { IDENTITY, SEAL, STAMP, attach, entry, journalIn, payloadOf, temporaryDirectory } from '../../harness.ts'
+import {
+  IDENTITY,
+  OTHER_KEY,
+  SEAL,
+  STAMP,
+  attach,
+  entry,
+  journalIn,
+  payloadOf,
+  temporaryDirectory,
+} from '../../harness.ts'
 import { BEGIN } from '../../sync/fake-time.ts'
 import { withEntryTable } from '../../../../sim/device/entry-table.ts'
 
@@ -353,5 +363,32 @@ describe('an empty database', () => {
     const wiped = await device()
     rmSync(path(wiped))
     expect((await (await journalAt(wiped)).read()).salvages).toEqual([])
+  })
+})
+
+describe('a journal with one wrong bit in a key that the device trusts', () => {
+  async function damaged(...others: readonly string[]): Promise<string> {
+    const directory = await device()
+    const database = new Database(path(directory))
+    const trustedKeys = [OTHER_KEY.replace('Ed25519', 'Ed2551;'), ...others]
+    database.prepare('UPDATE identity SET document = ?').run(JSON.stringify({ ...IDENTITY, trustedKeys }))
+    database.close()
+    return directory
+  }
+
+  it('is salvaged with its other keys', async () => {
+    const journal = await journalAt(await damaged(...IDENTITY.trustedKeys))
+    const { identity, salvages } = await journal.read()
+    expect(identity).toEqual(IDENTITY)
+    expect(salvages).toHaveLength(1)
+    await journal.close()
+  })
+
+  it('is salvaged without its identity if it has no other key', async () => {
+    const directory = await damaged()
+    const journal = await journalAt(directory)
+    expect((await journal.read()).identity).toBeNull()
+    await journal.close()
+    expect(await expectUsable(directory)).toMatchObject({ salvaged: ENTRIES - 20 })
   })
 })
