@@ -3,7 +3,7 @@
  * nothing and does not affect the others.
  */
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
-import { meteredLeft } from '../../core/accounts/grant.ts'
+import { METERED_OF_POOL_MAX, meteredLeft } from '../../core/accounts/grant.ts'
 import { MICRO_MAX } from '../../core/pricing/amount.ts'
 import { decide, type Mode } from '../../core/rules/decide.ts'
 import { type AccessRequest, type Decision, type AvailableBalance, exactly } from '../../core/rules/decision.ts'
@@ -257,7 +257,9 @@ function tryAll<T>(
 }
 
 function availableOfPool(pool: Pool, unproven: boolean): AvailableBalance {
-  if (pool.capTarget === null) return { left: meteredLeft(pool.charged + pool.grantedOut), shortage: 'COUNTER' }
+  if (pool.capTarget === null) {
+    return { left: meteredLeft(pool.charged + pool.grantedOut, METERED_OF_POOL_MAX), shortage: 'COUNTER' }
+  }
   if (unproven) return { left: 0n, shortage: 'RECOVERY' }
   return { left: free(pool), shortage: pool.withheld > 0n ? 'RECOVERY' : 'POOL' }
 }

@@ -21,12 +21,18 @@ export function available(counters: Counters): Micro {
 /** The most that one decision charges to an account without a limit: an absurd count must not fill its counter. */
 export const METERED_CHARGE_MAX: Micro = wholeTokens(1_000_000_000)
 
-/** The most that one epoch counts of such an account, so that the pool's counter also has space for other devices. */
-export const METERED_MAX: Micro = MICRO_MAX / 4n
+/** The most that one epoch counts of such an account. */
+export const METERED_MAX: Micro = MICRO_MAX / 16n
+
+/** The most that all epochs of a device count of it, so that the pool's counter also has space for other devices. */
+export const METERED_OF_DEVICE_MAX: Micro = MICRO_MAX / 4n
+
+/** The cloud stops charging when so much is charged and outstanding: no single device can stop it. */
+export const METERED_OF_POOL_MAX: Micro = MICRO_MAX / 2n
 
 /** What one decision can charge to an account without a limit. */
-export function meteredLeft(counted: Micro): Micro {
-  const left = METERED_MAX - counted
+export function meteredLeft(counted: Micro, most: Micro = METERED_MAX): Micro {
+  const left = most - counted
   if (left <= 0n) return 0n
   return left < METERED_CHARGE_MAX ? left : METERED_CHARGE_MAX
 }

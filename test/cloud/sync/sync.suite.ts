@@ -1126,8 +1126,8 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
 
       it('is refused when its metered use is absurd, so that use of other devices is billed', async () => {
         await twin.setLineItem('ACT-1', { quantity: 10n, overdraft: 'UNLIMITED' })
-        const spend = async (amount: bigint) => {
-          const device = await TestDevice.join(twin)
+        const spend = async (amount: bigint, known?: TestDevice) => {
+          const device = known ?? (await TestDevice.join(twin))
           await device.sync([topUpRequest(LINE, 1n)])
           device.record({
             kind: 'access',
@@ -1150,11 +1150,18 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         const problem = 'MORE_SPENT_THAN_GRANTED'
         for (const absurd of [2n ** 63n - 1n, METERED_MAX + 1n])
           expect(await spend(absurd)).toMatchObject({ accepted: false, details: { problem } })
-        expect(await spend(5n)).toMatchObject({ accepted: true })
-        expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 5n })
-        // The counter of the pool has space for several devices that have used as much as they can.
-        for (let n = 0; n < 3; n += 1) expect(await spend(METERED_MAX)).toMatchObject({ accepted: true })
+        expect(await spend(50n)).toMatchObject({ accepted: true })
+        expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 50n })
         const beyond = { accepted: false, details: { problem: 'AMOUNT_IMPLAUSIBLE' } }
+        // Not one device in many epochs.
+        const device = await TestDevice.join(twin)
+        for (let n = 0; n < 4; n += 1) {
+          expect(await spend(METERED_MAX, device)).toMatchObject({ accepted: true })
+          await device.attach()
+        }
+        expect(await spend(METERED_MAX, device)).toMatchObject(beyond)
+        // The counter of the pool has space for several devices that have used as much as they can.
+        for (let n = 4; n < 15; n += 1) expect(await spend(METERED_MAX)).toMatchObject({ accepted: true })
         expect(await spend(METERED_MAX)).toMatchObject(beyond)
       })
     })

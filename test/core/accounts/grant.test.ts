@@ -24,7 +24,9 @@ const counters: fc.Arbitrary<Counters> = fc.record({
 })
 
 test('an account without a limit has as much as one decision can charge, until its counter is near the end', () => {
-  const rest = [0n, METERED_MAX - METERED_CHARGE_MAX, METERED_MAX - 5n, METERED_MAX, METERED_MAX + 1n].map(meteredLeft)
+  const rest = [0n, METERED_MAX - METERED_CHARGE_MAX, METERED_MAX - 5n, METERED_MAX, METERED_MAX + 1n].map((counted) =>
+    meteredLeft(counted),
+  )
   expect(rest).toEqual([METERED_CHARGE_MAX, METERED_CHARGE_MAX, 5n, 0n, 0n])
 })
 

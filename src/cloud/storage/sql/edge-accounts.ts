@@ -30,6 +30,9 @@ export const LEFT = expression<bigint>`device_accounts.granted - device_accounts
 
 export const HAS_LEFT = expression<boolean>`device_accounts.granted - device_accounts.returned > device_accounts.used - device_accounts.refunded`
 
+const RESERVED = expression<bigint>`CASE WHEN granted - returned - released > used - refunded + branch_used
+  THEN granted - returned - released ELSE used - refunded + branch_used END`
+
 export const ABOVE_CAP = expression<bigint>`accounts.charged + accounts.granted_out - accounts.cap_target`
 
 function allOfEpoch(db: Sql['db'], deviceId = '', epoch = 0n) {
@@ -242,6 +245,22 @@ export function deviceAccountReader(sql: Sql) {
           .groupBy('account'),
       )
       return new Map(rows.map(({ account, overspend }) => [account, overspend]))
+    },
+    /** Tokens that the pool reserves for the other epochs of the device: sums of `reservedOn`. */
+    async reservedInOtherEpochs(
+      { deviceId, number }: Pick<Epoch, 'deviceId' | 'number'>,
+      accounts: Iterable<AccountId>,
+    ): Promise<ReadonlyMap<AccountId, Micro>> {
+      const rows = await rowsIn([...accounts], (some) =>
+        db
+          .selectFrom('device_accounts')
+          .select(['account', expression<bigint>`CAST(sum(${RESERVED}) AS BIGINT)`.as('reserved')])
+          .where('device_id', '=', deviceId)
+          .where('epoch', '<>', BigInt(number))
+          .where('account', 'in', some)
+          .groupBy('account'),
+      )
+      return new Map(rows.map(({ account, reserved }) => [account, reserved]))
     },
     async hasLeft(deviceId: string, epoch: number): Promise<boolean> {
       const row = await ofEpoch(deviceId, epoch).where(HAS_LEFT).limit(1).executeTakeFirst()

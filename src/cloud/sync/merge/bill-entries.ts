@@ -7,7 +7,7 @@ import type { Pool } from '../../storage/records.ts'
 import { aboveGrantOf } from './branch-overspend.ts'
 import { type AccountMove, type MovedPools, movePools } from '../../accounts/move-pools.ts'
 import type { OpenedEntry } from '../open-segment.ts'
-import { plausibleBy } from './plausible.ts'
+import { leavesSpace, plausibleBy } from './plausible.ts'
 import {
   type DeviceAccountRecord,
   type Epoch,
@@ -101,7 +101,8 @@ export async function moveListedPools(
   const unknown = unknownAccount(epoch, moves, before)
   if (unknown !== undefined) return { problem: 'ACCOUNT_UNKNOWN', details: { account: unknown } }
   const moved = movePools(before, moves)
-  if (moved === undefined) return { problem: 'AMOUNT_IMPLAUSIBLE', details: {} }
+  if (moved === undefined || !(await leavesSpace(tx, epoch, moved)))
+    return { problem: 'AMOUNT_IMPLAUSIBLE', details: {} }
   await requirePlausible({ tx }, epoch, moved)
   return moved
 }

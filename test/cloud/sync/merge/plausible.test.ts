@@ -202,6 +202,23 @@ it('use of a copy is billed, up to the maximum of an epoch, once the line item h
   expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 3_080n })
 })
 
+it('metered use of the copies of one device leaves space in the counter for other devices', async () => {
+  await twin.setLineItem('ACT-1', { quantity: 100n, overdraft: 'UNLIMITED' })
+  const device = await TestDevice.join(twin)
+  const unbilled: unknown[] = []
+  for (let epoch = 1; epoch <= 5; epoch += 1) {
+    await device.sync([topUpRequest(LINE, 1n)])
+    const copy = device.copy()
+    await device.sync()
+    copy.state.counters.set(LINE, { granted: 2n * METERED_MAX, used: 0n, refunded: 0n, returned: 0n })
+    copy.state.unlimited.delete(LINE)
+    spend(copy, METERED_MAX)
+    unbilled.push(((await copy.sync()) as { readonly unbilled?: number }).unbilled)
+    await device.attach()
+  }
+  expect(unbilled).toEqual([undefined, undefined, undefined, undefined, 1])
+})
+
 it('overspend of a copy does not raise the limit of its other use', async () => {
   await setOfflinePolicy(twin, INSTANCE, 'ACT-1', 20n)
   const device = await withTokens(100n)
