@@ -719,7 +719,7 @@ export const ERRORS = catalogue({
     http: 429,
   },
   REQUEST_TOO_LARGE: {
-    meaning: 'The request needs tokens of more accounts than the device can request from the cloud at once.',
+    meaning: 'The request needs tokens of more accounts than one segment of the device can name.',
     remedy: 'Split it into several requests with fewer items.',
     http: 413,
   },

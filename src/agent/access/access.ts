@@ -14,13 +14,14 @@
  *   7 POLICY_STALE                        ... and may still be used
  *   8 NOT_ATTACHED                        the device has an epoch that is not fenced
  *   9                                     the checks of core; refusals are answers, item by item
- *     REQUEST_TOO_LARGE                   one segment can carry the top-up request
+ *     REQUEST_TOO_LARGE                   one segment can carry the top-up request, and the entry
  *     REQUESTERS_LIMITED                  ... and open its accounts in the cloud
  *  10 CALLER_LIMITED                      the caller's token budget covers the charge
  *  11 NOT_RECORDED                        the ledger has taken the entry
  */
 import { type Warning, allGranted, noneGranted, tokensOf } from '../../core/rules/decision.ts'
 import type { Session } from '../../core/sessions/session.ts'
+import { NEED_ACCOUNTS_MAX } from '../../protocol/edge/sync.ts'
 import { flat } from '../../protocol/json-text.ts'
 import { type ReadAccessRequest, readAccessRequest } from '../../protocol/service/access-request.ts'
 import { accessResponseText } from '../../protocol/service/access-response-text.ts'
@@ -40,7 +41,7 @@ import {
   recordOf,
 } from './idempotency-cache.ts'
 import { adviceAfter } from './offers.ts'
-import type { Attempt, LocalDecisions, Question } from './local-decisions.ts'
+import { type Attempt, type LocalDecisions, type Question, requestTooLarge } from './local-decisions.ts'
 
 export interface AccessCall {
   readonly apiVersion: ApiVersion
@@ -185,6 +186,9 @@ export class Access {
     if (notOperable !== null) return Promise.resolve(notOperable)
     const { ledger, newCorrelationId } = this.#deps
     const { policy, decision } = attempt
+    const { length } = decision.postings
+    // A larger entry would fit no segment.
+    if (length > NEED_ACCOUNTS_MAX) throw requestTooLarge(length)
     const correlationId = newCorrelationId()
     const status = session === null || allGranted(decision) ? OK : DENIED_STATUS
     const body =

@@ -266,3 +266,7 @@ export function requireRules({ policies, link }: RulesDeps, instanceId: string, 
   }
   return policy
 }
+
+export function requestTooLarge(accounts: number): CodedError {
+  return new CodedError('REQUEST_TOO_LARGE', `It needs tokens of ${accounts} accounts, more than one segment can name.`)
+}

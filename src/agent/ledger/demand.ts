@@ -54,18 +54,22 @@ export class Demand {
     }
   }
 
-  /** Top-ups for accounts below half of their target balance. Waiting requests ask separately. */
+  /**
+   * Top-ups for accounts below half of their target balance. Waiting requests ask separately. Of too many for one segment,
+   * others come first each time: the first ones may ask for tokens that their pools do not have.
+   */
   topUpRequests(): readonly TopUpRequest[] {
     const topUpRequests: TopUpRequest[] = []
     for (const [account, wanted] of this.#targets()) {
-      if (topUpRequests.length >= SEGMENT_ACCOUNTS_MAX) break
       const balance = this.#balances.get(account)
       if (balance?.unlimited === true) continue
       const left = balance === undefined ? 0n : available(balance)
       // Repeats the request until the cloud grants it as unlimited, whatever the balance.
       if (2n * left < wanted || this.isUnlimited(account)) topUpRequests.push({ account, wanted })
     }
-    return topUpRequests
+    if (topUpRequests.length <= SEGMENT_ACCOUNTS_MAX) return topUpRequests
+    const first = Math.floor(this.#deps.clock.sinceBoot()) % topUpRequests.length
+    return [...topUpRequests.slice(first), ...topUpRequests.slice(0, first)].slice(0, SEGMENT_ACCOUNTS_MAX)
   }
 
   /** What is left of the line items that may be charged now, those without limit excepted. */

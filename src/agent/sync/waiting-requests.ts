@@ -2,14 +2,19 @@
 import type { AccountId } from '../../core/accounts/account.ts'
 import { type Micro, countable } from '../../core/pricing/amount.ts'
 import type { Need } from '../../core/accounts/grant.ts'
-import { NEED_ACCOUNTS_MAX, SEGMENT_NEEDS_BYTES_MAX, SEGMENT_NEEDS_MAX } from '../../protocol/edge/sync.ts'
-import { CodedError } from '../../protocol/errors.ts'
-import type { PoolBalances, WaitingTopUp } from '../access/local-decisions.ts'
+import {
+  NEED_ACCOUNTS_MAX,
+  SEGMENT_NEEDS_BYTES_MAX,
+  SEGMENT_NEEDS_MAX,
+  SEGMENT_NEED_POSTINGS_MAX,
+} from '../../protocol/edge/sync.ts'
+import { type PoolBalances, type WaitingTopUp, requestTooLarge } from '../access/local-decisions.ts'
 import type { NewRequesters } from '../ledger/new-requesters.ts'
 import type { Timers } from '../runtime/timers.ts'
 
 interface Waiting extends WaitingTopUp {
   readonly needBytes: number
+  readonly needPostings: number
   carried: boolean
   poolBalances: PoolBalances | null
   readonly resolve: () => void
@@ -27,16 +32,18 @@ export class WaitingRequests {
   /** Null: no answer. @throws CodedError REQUEST_TOO_LARGE: does not fit a segment; REQUESTERS_LIMITED */
   wait({ needs, accounts }: WaitingTopUp, patienceMs: number): Promise<PoolBalances | null> {
     const needBytes = bytesOf(needs)
+    const needPostings = needs.flat().length
     const isTooMany = needs.length > SEGMENT_NEEDS_MAX || needs.some(({ length }) => length > NEED_ACCOUNTS_MAX)
-    if (isTooMany || needBytes > SEGMENT_NEEDS_BYTES_MAX) {
+    if (isTooMany || needPostings > SEGMENT_NEED_POSTINGS_MAX || needBytes > SEGMENT_NEEDS_BYTES_MAX) {
       const named = new Set(needs.flat().map(({ account }) => account)).size
-      throw new CodedError('REQUEST_TOO_LARGE', `It needs tokens of ${named} accounts, more than one segment can name.`)
+      throw requestTooLarge(named)
     }
     return new Promise((done, fail) => {
       const waiting: Waiting = {
         needs,
         accounts,
         needBytes,
+        needPostings,
         carried: false,
         poolBalances: null,
         resolve: () => {
@@ -72,16 +79,19 @@ export class WaitingRequests {
   } {
     const needs: Need[] = []
     const accounts = new Set<AccountId>()
-    let bytes = 0
+    let [bytes, postings] = [0, 0]
     for (const waiting of this.#knownFirst(newRequesters)) {
       const length = bytes + waiting.needBytes
+      const count = postings + waiting.needPostings
       if (needs.length + waiting.needs.length > SEGMENT_NEEDS_MAX || length > SEGMENT_NEEDS_BYTES_MAX) break
+      if (count > SEGMENT_NEED_POSTINGS_MAX) break
       const refusal = newRequesters.refusalOf(waiting.accounts.filter((account) => !accounts.has(account)))
       if (refusal !== null) {
         waiting.reject(refusal)
         continue
       }
       bytes = length
+      postings = count
       waiting.carried = true
       needs.push(...waiting.needs)
       for (const account of waiting.accounts) accounts.add(account)

@@ -1,4 +1,5 @@
 /** Checks a segment's signature, form, and the hashes of payload and entries. Its claims are judged later. */
+import type { AccountId } from '../../core/accounts/account.ts'
 import type { TopUps } from '../../core/accounts/grant.ts'
 import { parseDecimal } from '../../core/pricing/amount.ts'
 import type { ReceivedEntry, ReceivedSegment, SegmentHeader } from '../../core/sync/receive.ts'
@@ -7,6 +8,7 @@ import {
   SEGMENT_ACCOUNTS_MAX,
   SEGMENT_BYTES_MAX,
   SEGMENT_NEEDS_MAX,
+  SEGMENT_NEED_POSTINGS_MAX,
   type Segment,
   entryBody,
   segment,
@@ -39,7 +41,7 @@ export interface OpenedSegment {
   readonly sessions: Segment['sessions']
 }
 
-/** Its content can never make the segment unreadable. */
+/** Its content cannot make the segment unreadable, unless its entries name too many accounts together. */
 export interface OpenedUndelivered {
   readonly epoch: number
   readonly first: number
@@ -87,9 +89,19 @@ export async function openSegment(
   const { data } = parsed
   if (data.deviceId !== device.id) return unreadable('The segment is of another device.')
 
+  const needed = data.needs.reduce((count, need) => count + need.length, 0)
+  if (needed > SEGMENT_NEED_POSTINGS_MAX) {
+    return unreadable(`segment.needs: has more than ${SEGMENT_NEED_POSTINGS_MAX} amounts`)
+  }
+
   const { epoch, final, clock, backlog, grantTerm, policies, sessions } = data
   const { entries, problem } = await openEntries(data.entries, 'segment.entries', giveWay)
   if (problem !== undefined) return unreadable(problem)
+  const undeliveredRange =
+    data.undeliveredRange === null ? null : await openUndeliveredRange(data.undeliveredRange, giveWay)
+  if (countAccounts([...entries, ...(undeliveredRange?.entries ?? [])]) > SEGMENT_ACCOUNTS_MAX) {
+    return unreadable(`segment: its entries name more than ${SEGMENT_ACCOUNTS_MAX} accounts`)
+  }
   return {
     opened: true,
     segment: {
@@ -106,8 +118,7 @@ export async function openSegment(
         entryHashes: entries.map((entry) => entry.hash),
       },
       entries,
-      undeliveredRange:
-        data.undeliveredRange === null ? null : await openUndeliveredRange(data.undeliveredRange, giveWay),
+      undeliveredRange,
       topUps: { topUpRequests: data.topUpRequests, needs: data.needs },
       clock,
       backlog,
@@ -153,11 +164,19 @@ async function openEntries(
     const pause = giveWay()
     if (pause !== undefined) await pause
     hash = entryHash(hash, text)
-    const body = reader.read(text) ?? (await parseEntry(text, `${at}.bodies[${index}]`, giveWay))
+    const place = `${at}.bodies[${index}]`
+    const body = reader.read(text) ?? (await parseEntry(text, place, giveWay))
     if (typeof body === 'string') problem ??= body
+    else if (body.postings.length > SEGMENT_ACCOUNTS_MAX) problem ??= `${place}: has too many postings`
     else entries.push({ n: first + index, hash, text, body })
   }
   return { entries, last: hash, problem }
+}
+
+function countAccounts(entries: readonly OpenedEntry[]): number {
+  const accounts = new Set<AccountId>()
+  for (const { body } of entries) for (const { account } of body.postings) accounts.add(account)
+  return accounts.size
 }
 
 async function parseEntry(text: string, at: string, giveWay: GiveWay): Promise<EntryBody | string> {

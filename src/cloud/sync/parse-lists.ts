@@ -1,9 +1,13 @@
 /** Validates objects with long lists element by element, so that other events run in between. */
 import type { z } from 'zod'
 import { firstProblem } from '../../protocol/errors.ts'
+import { type JsonObject, isJsonObject } from '../../protocol/parse-json.ts'
 import type { GiveWay } from '../runtime/give-way.ts'
 
 const ELEMENTS_AT_A_TIME = 50
+
+/** Unknown fields that the schema judges. With hundreds of thousands, it would take a second. */
+const UNKNOWN_MAX = 10
 
 export type Parsed<T> =
   { readonly parsed: true; readonly data: T } | { readonly parsed: false; readonly problem: string }
@@ -14,13 +18,13 @@ export interface LongLists {
   readonly giveWay: GiveWay
 }
 
-/** The same result as `schema.safeParse(value)`. */
+/** The same result as `schema.safeParse(value)`, but the problem names only the first unknown fields. */
 export async function parseLists<S extends z.ZodObject>(
   schema: S,
   value: unknown,
   { lists, root, giveWay }: LongLists,
 ): Promise<Parsed<z.output<S>>> {
-  const rest: Record<string, unknown> = { ...(value as object | undefined) }
+  const rest = isJsonObject(value) ? withFewUnknown(value, schema) : {}
   const long = new Map<string, readonly unknown[]>()
   for (const [name, most] of Object.entries(lists)) {
     const list = rest[name]
@@ -29,7 +33,7 @@ export async function parseLists<S extends z.ZodObject>(
     long.set(name, list)
     rest[name] = []
   }
-  const shell = schema.safeParse(long.size === 0 ? value : rest)
+  const shell = schema.safeParse(isJsonObject(value) ? rest : value)
   if (!shell.success) return { parsed: false, problem: firstProblem(shell.error, root) }
   const data: Record<string, unknown> = shell.data
   for (const [name, list] of long) {
@@ -44,4 +48,15 @@ export async function parseLists<S extends z.ZodObject>(
     data[name] = elements
   }
   return { parsed: true, data: data as z.output<S> }
+}
+
+function withFewUnknown(value: JsonObject, { shape }: z.ZodObject): Record<string, unknown> {
+  // Without a prototype, so that a field named `__proto__` is one like others.
+  const fields = Object.create(null) as Record<string, unknown>
+  let unknown = 0
+  for (const name of Object.keys(value)) {
+    if (!Object.hasOwn(shape, name)) unknown += 1
+    if (Object.hasOwn(shape, name) || unknown <= UNKNOWN_MAX) fields[name] = value[name]
+  }
+  return fields
 }

@@ -30,10 +30,17 @@ export const SEGMENT_NEEDS_BYTES_MAX = 500_000
 /** Maximum text of a segment's entries, UTF-16 units; a single entry may exceed it. */
 export const SEGMENT_TEXT_MAX = 1_000_000
 
-export const SEGMENT_ACCOUNTS_MAX = 20_000
+/**
+ * Of each list of counters or top-up requests, and of all entries together: their accounts are locked, moved and saved in one
+ * transaction, for which other devices wait.
+ */
+export const SEGMENT_ACCOUNTS_MAX = 2_000
 
 export const SEGMENT_NEEDS_MAX = 1_000
+/** Accounts of a waiting request, or of an entry. */
 export const NEED_ACCOUNTS_MAX = 1_500
+/** Of all waiting requests of a segment together. */
+export const SEGMENT_NEED_POSTINGS_MAX = 3_000
 
 /**
  * Decompressed body of a sync, bytes: fits a full segment plus its previous answer. Answers are bounded by their

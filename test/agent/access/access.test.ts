@@ -11,7 +11,7 @@ import { ActivePolicies, type PolicyInForce } from '../../../src/agent/policy/ac
 import { limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
 import { METERED_CHARGE_MAX, METERED_MAX } from '../../../src/core/accounts/grant.ts'
 import { MICRO_MAX, decimal } from '../../../src/core/pricing/amount.ts'
-import { entryBody } from '../../../src/protocol/edge/sync.ts'
+import { NEED_ACCOUNTS_MAX, entryBody } from '../../../src/protocol/edge/sync.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import {
   accessRequestBody,
@@ -189,6 +189,16 @@ describe('an access request', () => {
       postings: [{ account: LINE, amount: 2_500_000n }],
     })
     expect(device.asked).toEqual([])
+  })
+
+  it('is refused and not recorded if it charges more accounts than a segment can name', async () => {
+    const [lineItem] = policyWith(1).lineItems
+    const ids = Array.from({ length: NEED_ACCOUNTS_MAX + 1 }, (_, n) => `line-${n + 1}`)
+    const device = await ready(0n, await policyInForce(1, { lineItems: ids.map((id) => ({ ...lineItem!, id })) }))
+    for (const id of ids) device.grant(1_000_000n, lineAccount(INSTANCE, id, 0))
+    await expect(device.ask(accessBody(ids.length))).rejects.toMatchObject({ code: 'REQUEST_TOO_LARGE' })
+    expect(device.recorded).toEqual([])
+    expect(statusOf(await device.ask(accessBody(ids.length - 1)))).toEqual(['101'])
   })
 
   it('is charged by the formula of the policy, and its entry has the variables', async () => {

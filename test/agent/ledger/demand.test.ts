@@ -123,13 +123,17 @@ describe('a top-up', () => {
     expect(less.ledger.demand.topUpRequests()).toEqual([{ account: A, wanted: 100n }])
   })
 
-  it('is requested for as many accounts as fit a segment', async () => {
+  it('is requested for as many accounts as fit a segment, and for others the next time', async () => {
     const test = new TestLedger()
     const periods = Array.from({ length: SEGMENT_ACCOUNTS_MAX + 1 }, (_, index) => ({ index, from: null, until: null }))
     const rules = await policyInForce(1)
     const policy = { ...rules.compiled.policy, lineItems: [{ ...rules.compiled.policy.lineItems[0]!, periods }] }
     test.activePolicies.put({ ...rules, compiled: { ...rules.compiled, policy } })
-    expect(test.ledger.demand.topUpRequests()).toHaveLength(SEGMENT_ACCOUNTS_MAX)
+    const first = test.ledger.demand.topUpRequests()
+    expect(first).toHaveLength(SEGMENT_ACCOUNTS_MAX)
+    test.time.advance(1)
+    const all = new Set([...first, ...test.ledger.demand.topUpRequests()].map(({ account }) => account))
+    expect(all.size).toBe(SEGMENT_ACCOUNTS_MAX + 1)
   })
 
   it('follows all charges of the last day', async () => {

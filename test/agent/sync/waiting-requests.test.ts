@@ -5,7 +5,12 @@ import type { PoolBalances } from '../../../src/agent/access/local-decisions.ts'
 import { WaitingRequests } from '../../../src/agent/sync/waiting-requests.ts'
 import type { Need } from '../../../src/core/accounts/grant.ts'
 import { MICRO_MAX } from '../../../src/core/pricing/amount.ts'
-import { NEED_ACCOUNTS_MAX, SEGMENT_NEEDS_BYTES_MAX, SEGMENT_NEEDS_MAX } from '../../../src/protocol/edge/sync.ts'
+import {
+  NEED_ACCOUNTS_MAX,
+  SEGMENT_NEEDS_BYTES_MAX,
+  SEGMENT_NEEDS_MAX,
+  SEGMENT_NEED_POSTINGS_MAX,
+} from '../../../src/protocol/edge/sync.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { FakeTime } from './fake-time.ts'
 
@@ -126,6 +131,15 @@ it('a request whose accounts are refused is not sent, and those behind it are', 
   expect(waiters.time.untilNext).toBe(Infinity)
 })
 
+it('requests that together need more amounts than fit a segment go to the cloud one after another', () => {
+  const waiters = new Waiters()
+  const need: Need = Array.from({ length: NEED_ACCOUNTS_MAX }, () => ({ account: 'a', amount: 1n }))
+  for (const name of ['1', '2', '3']) waiters.wait(name, [need])
+  const fitting = SEGMENT_NEED_POSTINGS_MAX / NEED_ACCOUNTS_MAX
+  expect(waiters.requests.carry(NONE_NEW).needs).toHaveLength(fitting)
+  expect(waiters.requests.carry(NONE_NEW).needs).toHaveLength(3 - fitting)
+})
+
 it('a request that fits no segment is refused', () => {
   const waiters = new Waiters()
   const need = (count: number): Need => Array.from({ length: count }, () => ({ account: 'a', amount: 1n }))
@@ -142,5 +156,8 @@ it('a request that fits no segment is refused', () => {
   expect(refused(...Array.from({ length: SEGMENT_NEEDS_MAX + 1 }, () => need(1)))).toBe(true)
   expect(refused(need(NEED_ACCOUNTS_MAX))).toBe(false)
   expect(refused(need(1), need(NEED_ACCOUNTS_MAX + 1))).toBe(true)
+  const full = SEGMENT_NEED_POSTINGS_MAX - NEED_ACCOUNTS_MAX
+  expect(refused(need(NEED_ACCOUNTS_MAX), need(full))).toBe(false)
+  expect(refused(need(NEED_ACCOUNTS_MAX), need(full), need(1))).toBe(true)
   expect(refused([{ account: 'x'.repeat(SEGMENT_NEEDS_BYTES_MAX), amount: 1n }])).toBe(true)
 })

@@ -11,6 +11,7 @@ import {
   type SegmentWire,
 } from '../../../protocol/edge/sync.ts'
 import { SEGMENT_SESSIONS_MAX, type SessionSnapshot } from '../../../protocol/edge/sessions.ts'
+import { parseJson } from '../../../protocol/parse-json.ts'
 import { entryHash, sha256 } from '../../../protocol/signing.ts'
 import { counterBytesMax } from '../../ledger/balances.ts'
 import type { Identity, SealRequest } from '../../ledger/journal.ts'
@@ -174,6 +175,20 @@ function unsealedBodies(
   return bodies
 }
 
+/** As many of the first ones as the accounts of a segment allow; at least one if there are any. */
+function withinAccounts(bodies: readonly string[]): string[] {
+  const accounts = new Set<AccountId>()
+  const fitting: string[] = []
+  for (const body of bodies) {
+    // A damaged one has no accounts; it is sent as it is.
+    const { postings = [] } = (parseJson(body) ?? {}) as Partial<EntryBodyWire>
+    for (const { account } of postings) accounts.add(account)
+    if (fitting.length > 0 && accounts.size > SEGMENT_ACCOUNTS_MAX) break
+    fitting.push(body)
+  }
+  return fitting
+}
+
 /** Entries for one segment and the counters as of the last, within the wire limits. @param unsealed bodies that fit */
 function sealable(
   statements: JournalStatements,
@@ -233,7 +248,7 @@ function undeliveredRangeIn(
       isMoreToFollow: true,
     }
   }
-  const bodies = [...unsealedBodies(database, row, entriesMax)]
+  const bodies = withinAccounts(unsealedBodies(database, row, entriesMax))
   const head = bodies.reduce(entryHash, sealed_head)
   const sealedEntry = sealed_entry + BigInt(bodies.length)
   if (bodies.length === 0 && last_entry > sealed_entry)

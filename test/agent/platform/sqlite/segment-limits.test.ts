@@ -113,6 +113,35 @@ it.each([
   }
 })
 
+it('undelivered entries that name more accounts than fit go up in several segments', async () => {
+  const journal = await journalIn(temporaryDirectory())
+  const each = SEGMENT_ACCOUNTS_MAX / 2
+  const nameOf = (n: number) => limitAccount(INSTANCE, 'line-1', { type: 'user', value: `${n}` }, 42)
+  const accounts = Array.from({ length: 3 * each }, (_, n) => nameOf(n))
+  await attach(journal, Object.fromEntries(accounts.map((account) => [account, 100n])))
+  const charges = [0, 1, 2].map((n) => accounts.slice(n * each, (n + 1) * each))
+  await journal.append(
+    charges.map((charged, index) =>
+      entry(
+        index + 1,
+        charged.map((account) => ({ account, amount: 7n })),
+      ),
+    ),
+    STAMP,
+  )
+  await journal.fence()
+  await journal.attach(2)
+  const counts: number[] = []
+  for (let left = 3; left > 0;) {
+    const { document, seq } = await journal.seal(SEAL)
+    const { bodies } = readByTwin(document).undeliveredRange!.entries
+    counts.push(bodies.length)
+    left -= bodies.length
+    await journal.acknowledge(seq, null, null)
+  }
+  expect(counts).toEqual([2, 1])
+})
+
 it('entries that do not fit in one segment are sent in several, each with the counters as of its last entry', async () => {
   const [charged, refunded, returned] = [accountOf(1), accountOf(2), accountOf(3)]
   const journal = await journalIn(temporaryDirectory())
