@@ -487,7 +487,7 @@ export class JournalStore implements JournalOperations {
       throw new Error('invariant: the identity names the device and the keys that it trusts')
     }
     const { trustedKeys, formerKeys = [] } = identity
-    if (![...trustedKeys, ...formerKeys].every(isKeyText)) {
+    if (!trustedKeys.every(isKeyText) || !formerKeys.every(isKeyText)) {
       throw new Error('invariant: the keys that the device trusts are public keys')
     }
     return identity
