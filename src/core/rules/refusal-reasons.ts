@@ -97,7 +97,7 @@ export const REFUSAL_REASONS = {
     retry: 'NEVER',
     code: '213',
     label: 'counter full',
-    text: 'More tokens than a line item with unlimited overdraft can count: at most a billion in a request, and 2.3 trillion in an epoch of a device; see "If a counter is full" in docs/how-to/operate-devices.md',
+    text: 'More tokens than a line item with unlimited overdraft can count: at most a billion in a request, and 576 billion in an epoch of a device; see "If a counter is full" in docs/how-to/operate-devices.md',
   },
   ALLOCATION_EXHAUSTED: {
     check: 'ALLOCATION',

@@ -8,6 +8,7 @@ import {
   SEGMENT_ENTRIES_BYTES_MAX,
   SEGMENT_SESSIONS_BYTES_MAX,
   SEGMENT_TEXT_MAX,
+  type EntryBodyWire,
   type SegmentWire,
 } from '../../../protocol/edge/sync.ts'
 import { SEGMENT_SESSIONS_MAX, type SessionSnapshot } from '../../../protocol/edge/sessions.ts'
