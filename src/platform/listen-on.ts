@@ -1,3 +1,4 @@
+import { once } from 'node:events'
 import type { AddressInfo, Server } from 'node:net'
 import { listenFailure } from '../protocol/listen-failure.ts'
 
@@ -7,14 +8,10 @@ export async function listenOn(
   place: { readonly host: string; readonly port: number; readonly backlog?: number },
   setting: string,
 ): Promise<AddressInfo> {
-  const { promise, resolve, reject } = Promise.withResolvers<void>()
   try {
-    server.once('error', reject).listen(place, resolve)
-    await promise
+    await once(server.listen(place), 'listening')
   } catch (cause) {
     throw listenFailure(cause, `${place.host}:${place.port} (${setting})`)
-  } finally {
-    server.off('error', reject)
   }
   return server.address() as AddressInfo
 }
