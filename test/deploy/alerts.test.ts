@@ -53,6 +53,11 @@ const CASES: Readonly<Record<string, readonly [quiet: Series, firing: Series]>> 
   ],
   // The clock of the test begins at 0.
   TallygateBackupOld: gauge('tallygate_last_backup_timestamp_seconds{instance="cloud:9464"}', '200000', '-500000'),
+  TallygateCertificateExpires: gauge(
+    'tallygate_certificate_expiry_timestamp_seconds{instance="cloud:9464"}',
+    '300000',
+    '100000',
+  ),
   TallygateSettingsNotReloaded: gauge('tallygate_config_last_reload_successful{instance="cloud:9464"}', '1', '0'),
   TallygateUsageNotArchived: gauge('tallygate_usage_archive_last_success_timestamp_seconds', '200000', '-300000'),
   TallygateSweepsPaused: gauge('tallygate_sweeps_paused{instance="cloud:9464",code="CLOCK_BEHIND"}', '0', '1'),

@@ -1,6 +1,6 @@
 import { ENGINE, type Engine } from '../../../../src/core/engine.ts'
 import { limitAccount, lineAccount } from '../../../../src/core/accounts/account.ts'
-import { SYNC_BODY_BYTES_MAX, signedAnswer } from '../../../../src/protocol/edge/sync.ts'
+import { SEGMENT_ACCOUNTS_MAX, SYNC_BODY_BYTES_MAX, signedAnswer } from '../../../../src/protocol/edge/sync.ts'
 import { randomUUID } from 'node:crypto'
 import { stat } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -376,12 +376,11 @@ describe('a sync over HTTP', () => {
     const path = `/api/v1.1/instances/${instanceId}/line-items/ACT-1/consumption-limit`
     expect((await twin.call('PUT', path, { body: limit })).status).toBe(200)
     const named = (from: number) =>
-      Array.from({ length: 11_000 }, (_, index) => {
+      Array.from({ length: SEGMENT_ACCOUNTS_MAX }, (_, index) => {
         const requester = { type: 'user', value: String(from + index) }
         return topUpRequest(limitAccount(instanceId, 'ACT-1', requester, 0), 0n)
       })
-    await client.device.sync(named(0))
-    await client.device.sync(named(11_000))
+    for (let from = 0; from < 22_000; from += SEGMENT_ACCOUNTS_MAX) await client.device.sync(named(from))
     const { document } = await client.device.seal()
     const refused = await client.post('sync', { segment: document, nonce: randomUUID() })
     expect(refusal(refused)).toEqual([429, 'SYNC_TOO_OFTEN'])
