@@ -80,10 +80,10 @@ export default {
       '^src/platform/',
       [
         '^src/(platform|protocol)/',
-        ...builtins('fs', 'path', 'crypto', 'http', 'https', 'net', 'tls', 'module', 'os'),
+        ...builtins('fs', 'path', 'crypto', 'http', 'https', 'net', 'tls', 'events', 'module', 'os'),
         ...packages('better-sqlite3', 'pino'),
       ],
-      'platform has adapters that both sides use: it imports protocol, the file system, the network, the number of processors, the C library, SQLite and pino.',
+      'platform has adapters that both sides use: it imports protocol, the file system, the network, events, the number of processors, the C library, SQLite and pino.',
     ),
     {
       name: 'client-sees-the-wire',
