@@ -810,7 +810,6 @@ export const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     [/^before\.branchOverspend/, untested('a branch, if only a part of its overspend was counted')],
     ['!epoch.grantsForgotten', untested('plausibility is checked only after a restore')],
     ['pool !== undefined', 'Each account that moves has a pool.'],
-    [['parsed?.instanceId', 'parsed?.lineItemId'], 'Each account can be parsed.'],
     ['doubted.length === 0', 'A shortcut: without them, nothing is checked below.'],
   ],
   'src/cloud/sync/open-segment.ts': [

@@ -79,6 +79,12 @@ export function instanceIdOf(id: AccountId): string {
   return parseAccount(id)?.instanceId ?? ''
 }
 
+/** The same for all accounts of a line item, in all its periods. */
+export function lineItemKey(id: AccountId): string {
+  const parsed = parseAccount(id)
+  return `${parsed?.instanceId}/${parsed?.lineItemId}`
+}
+
 /** The encoding changes no character of such a text. */
 const PLAIN = /^[\w.!~*'()/-]*$/
 

@@ -199,7 +199,7 @@ export class Metrics implements StoreWatcher, EventWatcher {
     // Without a retention there are no values.
     this.#archiveFailed.remove()
     this.#archivedAt.remove()
-    // Without TLS there is none.
+    // Only a node that serves TLS has a certificate.
     this.#certificateExpiry.remove()
     for (const outcome of SYNC_OUTCOMES) this.#syncs.inc({ outcome: outcome.toLowerCase() }, 0)
     for (const labels of LABELS_OF_CODE['v1.1'].values()) this.#decisions.inc(labels, 0)

@@ -1,4 +1,4 @@
-import { type AccountId, isLineAccount, parseAccount } from '../../../core/accounts/account.ts'
+import { type AccountId, isLineAccount, lineItemKey } from '../../../core/accounts/account.ts'
 import { sumPostings } from '../../../core/accounts/grant.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import type { AccountChange } from '../../../core/sync/receive.ts'
@@ -140,7 +140,7 @@ async function requirePlausible(
   const ofLineItems = reservedByLineItem(records.values())
   for (const { after } of doubted) {
     const { account, deviceId } = after
-    if (!isLineAccount(account) && reservedOn(after) <= (ofLineItems.get(lineItemOf(account)) ?? 0n)) continue
+    if (!isLineAccount(account) && reservedOn(after) <= (ofLineItems.get(lineItemKey(account)) ?? 0n)) continue
     throw new CodedError('GRANTS_FORGOTTEN', `More of ${account} was used than the device can have received.`, {
       details: { account, deviceId },
     })
@@ -151,13 +151,8 @@ function reservedByLineItem(records: Iterable<DeviceAccountRecord>): ReadonlyMap
   const reserved = new Map<string, Micro>()
   for (const record of records) {
     if (!isLineAccount(record.account)) continue
-    const key = lineItemOf(record.account)
+    const key = lineItemKey(record.account)
     reserved.set(key, (reserved.get(key) ?? 0n) + reservedOn(record))
   }
   return reserved
-}
-
-function lineItemOf(account: AccountId): string {
-  const parsed = parseAccount(account)
-  return `${parsed?.instanceId}/${parsed?.lineItemId}`
 }

@@ -1,5 +1,5 @@
 /** The offline policy's cap bounds all deliveries of an epoch together: a copy that has met the cloud is fenced. */
-import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
+import { type AccountId, isLineAccount, lineItemKey, parseAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import type { OverspendCapOf } from '../../policy/rules-in-force.ts'
 import type { OpenedEntry } from '../open-segment.ts'
@@ -53,6 +53,5 @@ export class BranchOverspend {
 }
 
 function keyOf(account: AccountId): string {
-  const parsed = parseAccount(account)
-  return parsed?.kind === 'line' ? `${parsed.instanceId}/${parsed.lineItemId}` : account
+  return isLineAccount(account) ? lineItemKey(account) : account
 }

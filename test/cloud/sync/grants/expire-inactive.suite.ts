@@ -328,7 +328,7 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
         expect(await ledger()).toMatchObject({ presumed: '45', exposure: { copies: '45' } })
       })
 
-      it('includes one with two writers of which one has closed the epoch', async () => {
+      it('includes one with two writers, one of whom has closed the epoch', async () => {
         const device = await silent()
         const copy = device.copy()
         device.charge(charge(5n))
